@@ -1,0 +1,229 @@
+"""The contract between BatchBridge and a framework: `Adapter`, and the `Reading` that it makes of a configuration.
+
+An adapter's module that reads configurations imports no framework; only its runtime part, imported by `attach`, may.
+First-party adapters use this contract and nothing else; `batchbridge.testing.AdapterContract` tests it for everybody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from batchbridge.findings import Finding, Verdict, verdict
+from batchbridge.spec import DenominatorScope, Spec
+
+if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
+
+Mode = Literal["observe", "verify", "enforce"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is to be read: one input in one of the forms that users have.
+
+    values: native keys (nested or dotted) to values. lines: native key to line of `path`, where the input is a file.
+    path: the file, for messages and for files beside it. argv: the arguments of a launch command. native: the
+    framework's own config or trainer object. problems: what the loader already found (broken YAML, a duplicate key).
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    path: Path | None = None
+    argv: tuple[str, ...] = ()
+    native: Any = None
+    problems: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What the user said beside the configuration. None: not said."""
+
+    framework_version: str | None = None
+    world_size: int | None = None
+    dataset_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a canonical field's value comes from: a native key and value, and a place or a default's origin."""
+
+    key: str | None
+    value: Any
+    origin: Literal["file", "argument", "object", "default", "derived"]
+    detail: str
+    """`recipe.yaml:12`, "default of trl 1.16.0", "mb x SPG x world / G": for a person."""
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRow:
+    """One completion of a native optimizer step, as the framework itself would place and weigh it."""
+
+    rollout: int
+    pass_index: int
+    prompt: int
+    sample: int
+    rank: int
+    micro_batch: int
+    weight: Fraction | None
+    """Weight of one response token; None where the framework leaves it open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeStep:
+    """What the framework itself would train in one optimizer step."""
+
+    index: int
+    rows: tuple[NativeRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """A known upstream defect of the read version, with its upstream reference."""
+
+    code: str
+    summary: str
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """What the native framework really does with this configuration, in words and scopes; `Adapter.native_steps` in rows.
+
+    order: how prompts are ordered. membership: how a step's completions are chosen. undecided: what of the two depends
+    on timing or random state that the configuration does not fix. denominator_scope and formula: of the policy loss.
+    """
+
+    order: str
+    membership: str
+    denominator_scope: DenominatorScope
+    denominator_formula: str
+    lr_tick: str
+    resume: str
+    defects: tuple[Defect, ...] = ()
+    undecided: tuple[str, ...] = ()
+    source: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What an adapter made of a configuration.
+
+    `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can be
+    said is said. `native` holds every native setting that was read, defaults included, by native key.
+    """
+
+    framework: str
+    framework_version: str | None
+    spec: Spec | None
+    provenance: Mapping[str, Provenance]
+    behaviour: Behaviour | None
+    findings: tuple[Finding, ...]
+    native: Mapping[str, Any] = field(default_factory=dict)
+    dataset_size: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid", "invalid" or "undecided"."""
+        return verdict(self.findings)
+
+    @property
+    def derived(self) -> Mapping[str, Any]:
+        """The derived numbers of `batchbridge.derived`, JSON types; empty without a spec."""
+        from batchbridge.derived import derive
+
+        return {} if self.spec is None else derive(self.spec, self.dataset_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the command line: framework, framework_version, spec, derived, behaviour, provenance, findings,
+        verdict."""
+        return {
+            "framework": self.framework,
+            "framework_version": self.framework_version,
+            "spec": None if self.spec is None else self.spec.to_dict(),
+            "derived": dict(self.derived),
+            "behaviour": None if self.behaviour is None else self.behaviour.to_dict(),
+            "provenance": {path: dataclasses.asdict(origin) for path, origin in self.provenance.items()},
+            "findings": [finding.to_dict() for finding in self.findings],
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A configuration in the framework's own form. `text` by format name; `values` by native key."""
+
+    values: Mapping[str, Any]
+    text: Mapping[str, str]
+
+
+class CannotWrite(ValueError):
+    """The framework's configuration cannot say this spec: `problems` names each field and why."""
+
+    def __init__(self, framework: str, problems: Sequence[str]) -> None:
+        super().__init__(f"{framework} cannot express: " + "; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class Adapter(ABC):
+    """Everything BatchBridge knows about one framework.
+
+    Subclasses are registered by the hook `batchbridge_adapters` and instantiated without arguments.
+    """
+
+    framework: ClassVar[str]
+    """The name everywhere: `trl`, `verl`, ..."""
+    distribution: ClassVar[str | None] = None
+    """The PyPI name whose installed version is the default `framework_version`; None if there is none."""
+    versions: ClassVar[str]
+    """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
+    enforced_versions: ClassVar[str] = ""
+    """Versions whose running trainer may be patched; empty: none."""
+
+    @abstractmethod
+    def detect(self, source: Source) -> float:
+        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else."""
+
+    @abstractmethod
+    def read(self, source: Source, context: Context) -> Reading:
+        """Reads, without a framework import. Never raises for bad input: what is wrong is a finding."""
+
+    @abstractmethod
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The framework's own rules and known defects on this reading; `read` has not applied them yet."""
+
+    @abstractmethod
+    def write(self, spec: Spec) -> Written:
+        """The native configuration that says `spec`; `read` of it gives `spec` back. Raises `CannotWrite`."""
+
+    @abstractmethod
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run's optimizer steps, predicted; `response_tokens[prompt, sample]` gives the lengths.
+
+        Raises `ValueError` naming what the configuration leaves open.
+        """
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""
+        return False
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The configuration of a constructed trainer, and its world and dataset sizes."""
+        raise NotImplementedError(f"{self.framework}: no trainer objects")
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """Patches `trainer` as `request` says; the only method that may import the framework. See `batchbridge.attach`."""
+        raise NotImplementedError(f"{self.framework}: no trainer objects")

@@ -1,0 +1,79 @@
+"""What is wrong with a configuration: what, where, which rule, the nearest fix; collected, never raised one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "note"]
+Verdict = Literal["valid", "invalid", "undecided"]
+Phase = Literal["config", "construction", "worker_start", "first_rollout", "optimizer_step", "never"]
+"""When the native framework would notice: while reading its config, building the trainer, starting its workers, at the
+first rollout, at some optimizer step, or never (it trains something else than one would think, silently)."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's own input: the native key, its value, and the file and line if it stands in one."""
+
+    key: str | None = None
+    value: Any = None
+    file: str | None = None
+    line: int | None = None
+
+    def __str__(self) -> str:
+        text = "" if self.key is None else self.key if self.value is None else f"{self.key} = {self.value}"
+        if self.file is not None:
+            place = self.file if self.line is None else f"{self.file}:{self.line}"
+            text = f"{text} ({place})" if text else place
+        return text
+
+
+@dataclass(frozen=True)
+class Fix:
+    """One way out, in the user's keys: `changes` maps native keys to legal values; `text` says it for a person."""
+
+    text: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One violated rule or known defect.
+
+    `code` is stable (`BB-TRL-003`). `undecided` findings name what is missing before the rule can be decided; they make
+    the verdict "undecided" unless an error stands beside them. `native` is what the framework itself would say or do.
+    """
+
+    code: str
+    severity: Severity
+    phase: Phase
+    message: str
+    where: tuple[Where, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    native: str | None = None
+    source: str | None = None
+    undecided: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types: code, severity, phase, message, where, fixes, native, source, undecided."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "phase": self.phase,
+            "message": self.message,
+            "where": [vars(where) for where in self.where],
+            "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
+            "native": self.native,
+            "source": self.source,
+            "undecided": self.undecided,
+        }
+
+
+def verdict(findings: Iterable[Finding]) -> Verdict:
+    """ "invalid" with any error, else "undecided" if something needed is missing, else "valid"."""
+    findings = list(findings)
+    if any(finding.severity == "error" and not finding.undecided for finding in findings):
+        return "invalid"
+    return "undecided" if any(finding.undecided for finding in findings) else "valid"

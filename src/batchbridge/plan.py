@@ -1,0 +1,486 @@
+"""The plan: which completions each rollout generates and each optimizer step trains on.
+
+A pure function of a `Spec` and the number of prompts. Nothing here knows a framework, a rank or a token; every lookup
+costs the same for 10 prompts and for 10^10.
+
+The training stream is ordered by rollout, then pass, then position. It is cut into blocks of `completions_per_step`
+inside *units*: a unit is one pass over one rollout, one rollout with all its passes, one epoch, or the whole run
+(`step_may_span` = none, rollout, epoch, run). `last_optimizer_step` says what becomes of a unit's remainder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from batchbridge.order import Bijection
+from batchbridge.spec import Spec
+
+
+class PlanError(ValueError):
+    """The spec has no plan: `reason` says which field leaves it open, in the schema's words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Completion(NamedTuple):
+    """One completion in one pass: the unit of membership."""
+
+    rollout: int
+    pass_index: int
+    prompt: int
+    sample: int
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What rollout `index` generates: every sample of every prompt, prompt-major."""
+
+    index: int
+    epoch: int
+    prompts: tuple[int, ...]
+    completions_per_prompt: int
+    generated_at_step: int
+    """The optimizer step whose weights (those before its update) generate this rollout: the first that trains on it."""
+
+    @property
+    def completions(self) -> tuple[tuple[int, int], ...]:
+        """(prompt, sample) in generation order."""
+        return tuple((prompt, sample) for prompt in self.prompts for sample in range(self.completions_per_prompt))
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """What optimizer step `index` trains on, in the order of the stream."""
+
+    index: int
+    epoch: int
+    members: tuple[Completion, ...]
+    lr_tick: bool
+    """Whether the learning rate schedule advances after this step."""
+
+    @property
+    def rollouts(self) -> tuple[int, ...]:
+        """The rollouts that the step draws from, ascending."""
+        return tuple(sorted({member.rollout for member in self.members}))
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands after `optimizer_steps` steps: all that a resumed run needs besides the rollouts themselves."""
+
+    optimizer_steps: int
+    next_rollout: int
+    """The first rollout that has not been generated yet."""
+    live_rollouts: tuple[int, ...]
+    """Generated before, and trained on again at or after this point: they must be saved with the checkpoint."""
+    epoch: int
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A stretch of the stream that is cut into steps on its own."""
+
+    index: int
+    first_step: int
+    completions: int
+
+
+class Plan:
+    """The plan of `spec` over `dataset_size` prompts. Raises `PlanError` where the spec leaves membership open."""
+
+    def __init__(self, spec: Spec, dataset_size: int) -> None:
+        rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
+        if dataset_size < 1:
+            raise PlanError(f"dataset_size = {dataset_size} (prompts): must be at least 1")
+        if rollout.prompts_per_rollout is None:
+            raise PlanError("rollout.prompts_per_rollout is open: prompts are streamed, arrival decides")
+        if step.completions_per_step is None:
+            raise PlanError("optimizer_step.completions_per_step is open: token counts decide how much a step takes")
+        if rollout.group_filter != "none":
+            raise PlanError(f"rollout.group_filter = {rollout.group_filter}: rewards decide what is trained")
+        if spec.staleness.mode != "sync":
+            raise PlanError(f"staleness.mode = {spec.staleness.mode}: timing decides what is trained")
+        if order.prompt_shuffle == "weighted_sampling":
+            raise PlanError("order.prompt_shuffle = weighted_sampling: prompts are drawn, not permuted")
+        if order.prompt_shuffle == "epoch_permutation" and order.seed is None:
+            raise PlanError("order.seed is open: the prompt order has no key")
+        for name, value in (
+            ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
+            ("rollout.completions_per_prompt", rollout.completions_per_prompt),
+            ("optimizer_step.completions_per_step", step.completions_per_step),
+        ):
+            if value < 1:
+                raise PlanError(f"{name} = {value}: must be at least 1")
+        if step.passes_per_rollout < 0:
+            raise PlanError(f"optimizer_step.passes_per_rollout = {step.passes_per_rollout}: must be at least 0")
+        if order.last_rollout == "wrap" and step.step_may_span == "epoch":
+            raise PlanError("order.last_rollout = wrap with step_may_span = epoch: rollouts do not end with epochs")
+        self.spec = spec
+        self.dataset_size = dataset_size
+        self.prompts_per_rollout = rollout.prompts_per_rollout
+        self.completions_per_prompt = rollout.completions_per_prompt
+        self.completions_per_step = step.completions_per_step
+        self.passes_per_rollout = step.passes_per_rollout
+        self._span = step.step_may_span
+        self._wraps = order.last_rollout == "wrap"
+        remainder = dataset_size % self.prompts_per_rollout
+        if order.last_rollout == "error" and remainder:
+            raise PlanError(
+                f"order.last_rollout = error: {dataset_size} prompts leave {remainder} of "
+                f"{self.prompts_per_rollout} prompts per rollout over"
+            )
+        self._short_prompts = remainder if order.last_rollout in ("short", "pad") else 0
+        self._shuffled = lru_cache(maxsize=4)(self._bijection)
+        whole_unit = self.passes_per_rollout * self.prompts_per_rollout * self.completions_per_prompt
+        units = {"none": [whole_unit // max(self.passes_per_rollout, 1)], "rollout": [whole_unit]}.get(self._span, [])
+        if self._short_prompts:
+            short = self._short_prompts * self.completions_per_prompt
+            units += {"none": [short], "rollout": [short * self.passes_per_rollout]}.get(self._span, [])
+        if self._span == "epoch":
+            units = [self._completions_per_epoch]
+        if order.last_optimizer_step == "error" and any(unit % self.completions_per_step for unit in units):
+            raise PlanError(
+                f"order.last_optimizer_step = error: {units[-1]} completions are no multiple of "
+                f"optimizer_step.completions_per_step = {self.completions_per_step}"
+            )
+
+    # ---- sizes
+
+    @property
+    def rollouts_per_epoch(self) -> int | None:
+        """Rollouts that one epoch feeds; None when rollouts wrap around epochs."""
+        if self._wraps:
+            return None
+        return self.dataset_size // self.prompts_per_rollout + bool(self._short_prompts)
+
+    @property
+    def prompts_dropped_per_epoch(self) -> int:
+        """Prompts that no rollout of an epoch takes."""
+        if self._wraps or self._short_prompts:
+            return 0
+        return self.dataset_size % self.prompts_per_rollout
+
+    @property
+    def optimizer_steps_per_epoch(self) -> int | None:
+        """Optimizer steps of one epoch; None when steps or rollouts reach across epochs."""
+        if self._wraps or self._span == "run":
+            return None
+        if self._span == "epoch":
+            return self._steps_in(self._completions_per_epoch)
+        per_rollout = self._steps_in_rollout(self.prompts_per_rollout)
+        full_rollouts = self.dataset_size // self.prompts_per_rollout
+        return full_rollouts * per_rollout + self._steps_in_rollout(self._short_prompts)
+
+    @property
+    def total_optimizer_steps(self) -> int:
+        """Optimizer steps of the run. Raises `PlanError` when the horizon is not exactly one of its three units."""
+        horizon = self.spec.horizon
+        given = [name for name in ("rollouts", "epochs", "optimizer_steps") if getattr(horizon, name) is not None]
+        if len(given) != 1:
+            raise PlanError(f"horizon: exactly one of rollouts, epochs, optimizer_steps; given: {given or 'none'}")
+        if horizon.optimizer_steps is not None:
+            return horizon.optimizer_steps if self._has_steps else 0
+        if horizon.rollouts is not None:
+            return self._steps_before_rollout(horizon.rollouts)
+        assert horizon.epochs is not None
+        per_epoch = self.optimizer_steps_per_epoch
+        if per_epoch is not None:
+            return math.ceil(horizon.epochs * per_epoch)
+        if self._wraps:
+            prompts = math.ceil(horizon.epochs * self.dataset_size)
+            return self._steps_before_rollout(prompts // self.prompts_per_rollout)
+        return self._steps_in(math.ceil(horizon.epochs * self._completions_per_epoch))
+
+    @property
+    def total_rollouts(self) -> int:
+        """Rollouts that the run generates: those that a planned step trains on, and with `rollouts` exactly those."""
+        if self.spec.horizon.rollouts is not None:
+            return self.spec.horizon.rollouts
+        steps = self.total_optimizer_steps
+        return 1 + self.step(steps - 1).rollouts[-1] if steps else 0
+
+    # ---- lookups
+
+    def rollout(self, index: int) -> RolloutPlan:
+        """What rollout `index` generates. O(prompts_per_rollout), whatever the dataset's size."""
+        if index < 0:
+            raise IndexError(f"rollout {index} is negative")
+        epoch, start, count = self._rollout_span(index)
+        if self._wraps:
+            prompts = tuple(self._prompt(*divmod(position, self.dataset_size)) for position in range(start, start + count))
+        elif self.spec.order.prompt_shuffle == "none":
+            prompts = tuple(range(start, start + count))
+        else:
+            prompts = tuple(self._epoch_order(epoch).take(start, start + count))
+        return RolloutPlan(index, epoch, prompts, self.completions_per_prompt, self._first_step_of(index))
+
+    def step(self, index: int) -> StepPlan:
+        """What optimizer step `index` trains on. O(completions_per_step)."""
+        if index < 0:
+            raise IndexError(f"step {index} is negative")
+        unit = self._unit_of_step(index)
+        start = (index - unit.first_step) * self.completions_per_step
+        stop = min(start + self.completions_per_step, unit.completions)
+        rollouts: dict[int, RolloutPlan] = {}
+        members = []
+        for offset in range(start, stop):
+            rollout, pass_index, position = self._locate(unit, offset)
+            if rollout not in rollouts:
+                rollouts[rollout] = self.rollout(rollout)
+            prompt_ordinal, sample = self._shuffle(rollout, pass_index, position, len(rollouts[rollout].prompts))
+            members.append(Completion(rollout, pass_index, rollouts[rollout].prompts[prompt_ordinal], sample))
+        epoch = rollouts[members[0].rollout].epoch
+        return StepPlan(index, epoch, tuple(members), self._ticks_after(index, members))
+
+    def steps(self, start: int = 0, stop: int | None = None) -> Iterator[StepPlan]:
+        """Steps `start` to `stop` (exclusive; the run's end if None), one at a time."""
+        for index in range(start, self.total_optimizer_steps if stop is None else stop):
+            yield self.step(index)
+
+    def step_of(self, prompt: int, sample: int, *, epoch: int = 0, pass_index: int = 0) -> int | None:
+        """The optimizer step that trains (prompt, sample) in this epoch and pass; None if it is dropped."""
+        if not 0 <= prompt < self.dataset_size or not 0 <= sample < self.completions_per_prompt:
+            raise IndexError(f"({prompt}, {sample}) is not among {self.dataset_size} x {self.completions_per_prompt}")
+        if not 0 <= pass_index < self.passes_per_rollout:
+            raise IndexError(f"pass {pass_index} is not among {self.passes_per_rollout}")
+        place = prompt if self.spec.order.prompt_shuffle == "none" else self._epoch_order(epoch).index(prompt)
+        if self._wraps:
+            rollout, ordinal = divmod(epoch * self.dataset_size + place, self.prompts_per_rollout)
+        else:
+            in_epoch, ordinal = divmod(place, self.prompts_per_rollout)
+            per_epoch = self.rollouts_per_epoch or 0
+            if in_epoch >= per_epoch:
+                return None
+            rollout = epoch * per_epoch + in_epoch
+        prompts = self._rollout_span(rollout)[2]
+        position = self._unshuffle(rollout, pass_index, ordinal, sample, prompts)
+        unit, offset = self._stream_place(rollout, pass_index, position)
+        steps = self._steps_in(unit.completions)
+        step = offset // self.completions_per_step
+        return unit.first_step + step if step < steps else None
+
+    def seek(self, state: Mapping[str, object] | int) -> Position:
+        """Where the run stands after some optimizer steps: an int, or a saved `state` with `spec` and `dataset_size`.
+
+        Raises `PlanError` when `state` was saved under another spec or dataset size.
+        """
+        if isinstance(state, int):
+            steps = state
+        else:
+            saved = state.get("optimizer_steps")
+            if not isinstance(saved, int):
+                raise PlanError("state has no optimizer_steps")
+            for name, here in (("spec", self.spec.digest()), ("dataset_size", self.dataset_size)):
+                if state.get(name) != here:
+                    raise PlanError(f"{name} was {state.get(name)} when the state was saved, and is {here} now")
+            steps = saved
+        if steps < 0:
+            raise PlanError(f"optimizer_steps = {steps}: must be at least 0")
+        if steps == 0:
+            return Position(0, 0, (), 0)
+        last, following = self.step(steps - 1), self.step(steps)
+        next_rollout = last.rollouts[-1] + 1
+        live = tuple(rollout for rollout in self._rollouts_from(following) if rollout < next_rollout)
+        return Position(steps, next_rollout, live, following.epoch)
+
+    def state(self, optimizer_steps: int) -> dict[str, object]:
+        """What `seek` takes: plain JSON types, to be saved with a checkpoint."""
+        return {"optimizer_steps": optimizer_steps, "spec": self.spec.digest(), "dataset_size": self.dataset_size}
+
+    # ---- arithmetic of the stream
+
+    @property
+    def _has_steps(self) -> bool:
+        if self._wraps:
+            return self._span == "run" or self._steps_in_rollout(self.prompts_per_rollout) > 0
+        if self._span == "run":
+            return self._completions_per_epoch > 0
+        return bool(self.optimizer_steps_per_epoch)
+
+    @property
+    def _completions_per_epoch(self) -> int:
+        prompts = self.dataset_size - self.prompts_dropped_per_epoch
+        return prompts * self.completions_per_prompt * self.passes_per_rollout
+
+    def _steps_in(self, completions: int) -> int:
+        whole, rest = divmod(completions, self.completions_per_step)
+        return whole + bool(rest and self.spec.order.last_optimizer_step != "drop")
+
+    def _steps_in_rollout(self, prompts: int) -> int:
+        """Steps of one rollout when no step leaves it (span none or rollout)."""
+        completions = prompts * self.completions_per_prompt
+        if self._span == "none":
+            return self.passes_per_rollout * self._steps_in(completions)
+        return self._steps_in(self.passes_per_rollout * completions)
+
+    def _rollout_span(self, index: int) -> tuple[int, int, int]:
+        """(epoch, first position in its epoch, prompts); with wrap the position counts from the run's start."""
+        if self._wraps:
+            start = index * self.prompts_per_rollout
+            return start // self.dataset_size, start, self.prompts_per_rollout
+        per_epoch = self.rollouts_per_epoch
+        if not per_epoch:
+            raise PlanError(
+                f"rollout.prompts_per_rollout = {self.prompts_per_rollout} exceeds the {self.dataset_size} prompts, "
+                "and order.last_rollout drops the remainder: there is no rollout"
+            )
+        epoch, in_epoch = divmod(index, per_epoch)
+        start = in_epoch * self.prompts_per_rollout
+        return epoch, start, min(self.prompts_per_rollout, self.dataset_size - start)
+
+    def _steps_before_rollout(self, rollouts: int) -> int:
+        """Optimizer steps that need no rollout from number `rollouts` on."""
+        if self._span in ("none", "rollout"):
+            if self._wraps:
+                return rollouts * self._steps_in_rollout(self.prompts_per_rollout)
+            per_epoch = self.rollouts_per_epoch
+            if not per_epoch:
+                return 0
+            epochs, rest = divmod(rollouts, per_epoch)
+            return epochs * (self.optimizer_steps_per_epoch or 0) + rest * self._steps_in_rollout(self.prompts_per_rollout)
+        if self._span == "epoch":
+            per_epoch = self.rollouts_per_epoch
+            if not per_epoch:
+                return 0
+            epochs, rest = divmod(rollouts, per_epoch)
+            tail = rest * self.prompts_per_rollout * self.completions_per_prompt * self.passes_per_rollout
+            return epochs * self._steps_in(self._completions_per_epoch) + self._steps_in(tail)
+        return self._steps_in(self._stream_before(rollouts))
+
+    def _stream_before(self, rollout: int) -> int:
+        """Completions of the run's stream before `rollout` (span run)."""
+        per_prompt = self.completions_per_prompt * self.passes_per_rollout
+        if self._wraps:
+            return rollout * self.prompts_per_rollout * per_prompt
+        per_epoch = self.rollouts_per_epoch
+        if not per_epoch:
+            return 0
+        epochs, rest = divmod(rollout, per_epoch)
+        return epochs * self._completions_per_epoch + rest * self.prompts_per_rollout * per_prompt
+
+    def _unit_of_step(self, step: int) -> _Unit:
+        if self._span == "run":
+            self._rollout_span(0)
+            return _Unit(0, 0, (step + 1) * self.completions_per_step)
+        if self._span == "epoch":
+            per_epoch = self._steps_in(self._completions_per_epoch)
+            if not per_epoch:
+                raise PlanError("an epoch has no optimizer step")
+            return _Unit(step // per_epoch, step // per_epoch * per_epoch, self._completions_per_epoch)
+        rollout = self._rollout_of_step(step)
+        first = self._steps_before_rollout(rollout)
+        completions = self._rollout_span(rollout)[2] * self.completions_per_prompt
+        if self._span == "rollout":
+            return _Unit(rollout, first, completions * self.passes_per_rollout)
+        per_pass = self._steps_in(completions)
+        pass_index = (step - first) // per_pass
+        return _Unit(rollout * self.passes_per_rollout + pass_index, first + pass_index * per_pass, completions)
+
+    def _rollout_of_step(self, step: int) -> int:
+        """The rollout that a step lies in (span none or rollout)."""
+        full = self._steps_in_rollout(self.prompts_per_rollout)
+        if self._wraps:
+            if not full:
+                raise PlanError("a rollout has no optimizer step")
+            return step // full
+        per_epoch_steps = self.optimizer_steps_per_epoch
+        if not per_epoch_steps or self.rollouts_per_epoch is None:
+            raise PlanError("an epoch has no optimizer step")
+        epoch, rest = divmod(step, per_epoch_steps)
+        full_rollouts = self.dataset_size // self.prompts_per_rollout
+        in_epoch = min(rest // full, full_rollouts) if full else full_rollouts
+        return epoch * self.rollouts_per_epoch + in_epoch
+
+    def _locate(self, unit: _Unit, offset: int) -> tuple[int, int, int]:
+        """(rollout, pass, position in the pass) of the unit's completion number `offset`."""
+        if self._span == "none":
+            rollout, pass_index = divmod(unit.index, self.passes_per_rollout)
+            return rollout, pass_index, offset
+        if self._span == "rollout":
+            completions = self._rollout_span(unit.index)[2] * self.completions_per_prompt
+            pass_index, position = divmod(offset, completions)
+            return unit.index, pass_index, position
+        first_rollout = 0
+        if self._span == "epoch":
+            first_rollout = unit.index * (self.rollouts_per_epoch or 0)
+        elif not self._wraps:  # run
+            epoch, offset = divmod(offset, self._completions_per_epoch)
+            first_rollout = epoch * (self.rollouts_per_epoch or 0)
+        per_rollout = self.prompts_per_rollout * self.completions_per_prompt * self.passes_per_rollout
+        in_unit, rest = divmod(offset, per_rollout)
+        rollout = first_rollout + in_unit
+        pass_index, position = divmod(rest, self._rollout_span(rollout)[2] * self.completions_per_prompt)
+        return rollout, pass_index, position
+
+    def _stream_place(self, rollout: int, pass_index: int, position: int) -> tuple[_Unit, int]:
+        """The inverse of `_locate`: (unit, offset in it)."""
+        completions = self._rollout_span(rollout)[2] * self.completions_per_prompt
+        if self._span == "none":
+            first = self._steps_before_rollout(rollout) + pass_index * self._steps_in(completions)
+            return _Unit(rollout * self.passes_per_rollout + pass_index, first, completions), position
+        offset = pass_index * completions + position
+        if self._span == "rollout":
+            return _Unit(rollout, self._steps_before_rollout(rollout), completions * self.passes_per_rollout), offset
+        if self._span == "epoch":
+            epoch, in_epoch = divmod(rollout, self.rollouts_per_epoch or 1)
+            before = in_epoch * self.prompts_per_rollout * self.completions_per_prompt * self.passes_per_rollout
+            per_epoch = self._steps_in(self._completions_per_epoch)
+            return _Unit(epoch, epoch * per_epoch, self._completions_per_epoch), before + offset
+        start = self._stream_before(rollout) + offset
+        return _Unit(0, 0, start + self.completions_per_step), start
+
+    def _first_step_of(self, rollout: int) -> int:
+        unit, offset = self._stream_place(rollout, 0, 0)
+        return unit.first_step + offset // self.completions_per_step
+
+    def _rollouts_from(self, step: StepPlan) -> range:
+        """Rollouts that `step` and later steps draw from: its first one on (the stream never goes back)."""
+        return range(step.members[0].rollout, step.rollouts[-1] + 1)
+
+    def _ticks_after(self, step: int, members: list[Completion]) -> bool:
+        if self.spec.horizon.lr_tick == "optimizer_step":
+            return True
+        unit = self._unit_of_step(step + 1)
+        following = self._locate(unit, (step + 1 - unit.first_step) * self.completions_per_step)[0]
+        return following != members[-1].rollout
+
+    # ---- permutations
+
+    def _prompt(self, epoch: int, position: int) -> int:
+        return position if self.spec.order.prompt_shuffle == "none" else self._epoch_order(epoch)[position]
+
+    def _epoch_order(self, epoch: int) -> Bijection:
+        return self._shuffled(self.dataset_size, ("prompts", self.spec.order.seed or 0, epoch))
+
+    def _rollout_order(self, rollout: int, pass_index: int, size: int) -> Bijection:
+        return self._shuffled(size, ("rollout", self.spec.order.seed or 0, rollout, pass_index))
+
+    @staticmethod
+    def _bijection(size: int, key: tuple[int | str, ...]) -> Bijection:
+        return Bijection(size, key)
+
+    def _shuffle(self, rollout: int, pass_index: int, position: int, prompts: int) -> tuple[int, int]:
+        """(ordinal of the prompt in its rollout, sample) at `position` of a pass."""
+        kind = self.spec.optimizer_step.rollout_shuffle
+        if kind == "completions":
+            position = self._rollout_order(rollout, pass_index, prompts * self.completions_per_prompt)[position]
+        ordinal, sample = divmod(position, self.completions_per_prompt)
+        if kind == "groups":
+            ordinal = self._rollout_order(rollout, pass_index, prompts)[ordinal]
+        return ordinal, sample
+
+    def _unshuffle(self, rollout: int, pass_index: int, ordinal: int, sample: int, prompts: int) -> int:
+        kind = self.spec.optimizer_step.rollout_shuffle
+        if kind == "groups":
+            ordinal = self._rollout_order(rollout, pass_index, prompts).index(ordinal)
+        position = ordinal * self.completions_per_prompt + sample
+        if kind == "completions":
+            size = prompts * self.completions_per_prompt
+            position = self._rollout_order(rollout, pass_index, size).index(position)
+        return position
