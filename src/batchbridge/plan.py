@@ -61,6 +61,8 @@ class StepPlan:
     index: int
     epoch: int
     members: tuple[Completion, ...]
+    positions: tuple[int, ...]
+    """Each member's place in its rollout's generation order: a prompt that a rollout holds twice is told apart."""
     lr_tick: bool
     """Whether the learning rate schedule advances after this step."""
 
@@ -228,15 +230,16 @@ class Plan:
         start = (index - unit.first_step) * self.completions_per_step
         stop = min(start + self.completions_per_step, unit.completions)
         rollouts: dict[int, RolloutPlan] = {}
-        members = []
+        members, positions = [], []
         for offset in range(start, stop):
             rollout, pass_index, position = self._locate(unit, offset)
             if rollout not in rollouts:
                 rollouts[rollout] = self.rollout(rollout)
             prompt_ordinal, sample = self._shuffle(rollout, pass_index, position, len(rollouts[rollout].prompts))
             members.append(Completion(rollout, pass_index, rollouts[rollout].prompts[prompt_ordinal], sample))
+            positions.append(prompt_ordinal * self.completions_per_prompt + sample)
         epoch = rollouts[members[0].rollout].epoch
-        return StepPlan(index, epoch, tuple(members), self._ticks_after(index, members))
+        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
 
     def steps(self, start: int = 0, stop: int | None = None) -> Iterator[StepPlan]:
         """Steps `start` to `stop` (exclusive; the run's end if None), one at a time."""
