@@ -1,0 +1,131 @@
+"""Every check of this repository. One environment per framework: their pins exclude each other.
+
+Each environment takes the versions of `constraints/<environment>.txt`. PIP_FIND_LINKS and UV_FIND_LINKS are honoured,
+so that a CPU wheel of PyTorch offered there is taken; see `install`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest"]
+
+TORCH = "2.13.0"
+TEST = ("pytest", "hypothesis", "numpy")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
+    "HF_HUB_OFFLINE": "1",  # no test downloads
+    "TOKENIZERS_PARALLELISM": "false",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+}
+LIST_DISTRIBUTIONS = (
+    "import json; from importlib.metadata import distributions as all; print(json.dumps([d.name for d in all()]))"
+)
+ROOT = Path(__file__).parent
+
+
+def interpreters() -> list[str]:
+    """This interpreter, then the other supported ones that really start (a shim on the path may not)."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    found = [here]
+    for version in ("3.11", "3.12", "3.13"):
+        if version != here:
+            try:
+                subprocess.run([f"python{version}", "-c", "import venv"], check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError):
+                continue
+            found.append(version)
+    return found
+
+
+def find_links(session: nox.Session) -> list[str]:
+    """Every place that the user's pip or uv settings offer wheels at."""
+    listing = session.run("python", "-m", "pip", "config", "list", silent=True) or ""
+    values = re.findall(r"find-links='(.*?)'", str(listing))
+    values += [os.environ.get("PIP_FIND_LINKS", ""), os.environ.get("UV_FIND_LINKS", "")]
+    return sorted({place for value in values for place in re.split(r"[\s,]|\\n", value) if place})
+
+
+def offers_cpu_torch(place: str, python: str) -> bool:
+    """Whether a find-links place has PyTorch's CPU wheel for `python` ("3.11"). A URL has one when it says so."""
+    if "://" in place and not place.startswith("file://"):
+        return "cpu" in place
+    tag = f"cp{python.replace('.', '')}"
+    return any(Path(place.removeprefix("file://")).glob(f"torch-{TORCH}+cpu-{tag}-*.whl"))
+
+
+def install(session: nox.Session, constraints: str, *requirements: str) -> None:
+    """Installs with the tested versions; fails when a CUDA package came in although a CPU wheel was offered."""
+    places = find_links(session)
+    offers = [option for place in places for option in ("--find-links", place)]
+    session.install("-q", "-c", f"constraints/{constraints}.txt", *offers, *requirements, env=ENVIRONMENT)
+    listing = session.run("python", "-c", LIST_DISTRIBUTIONS, silent=True)
+    installed = json.loads(str(listing))
+    version = session.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", silent=True)
+    cuda = sorted(name for name in installed if name.lower().startswith("nvidia"))
+    if cuda and any(offers_cpu_torch(place, str(version).strip()) for place in places):
+        session.error(f"a CPU wheel of torch {TORCH} is offered, and yet these came in: {', '.join(cuda)}")
+
+
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """One process for all tests of an environment: importing a framework costs more than most tests."""
+    session.run("python", "-m", "pytest", *arguments, *session.posargs, env=ENVIRONMENT)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, and mypy without any framework in reach."""
+    install(session, "core", "ruff", "mypy", "types-PyYAML", *TEST, "nox", ".")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """The wheel that is built from the source distribution has everything; so has an editable install."""
+    install(session, "core", "build", "hatchling", *TEST)
+    folder = Path(session.create_tmp()) / "dist"
+    for old in folder.glob("batchbridge-*"):
+        old.unlink()
+    session.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), silent=True)
+    (wheel,) = folder.glob("*.whl")
+    for source in ([str(wheel)], ["-e", "."]):
+        install(session, "core", "--force-reinstall", "--no-deps", *source)
+        install(session, "core", *source)
+        pytest(session, "tests/packaging")
+
+
+@nox.session(python=interpreters())
+def core(session: nox.Session) -> None:
+    """Every test that needs no framework."""
+    install(session, "core", *TEST, ".")
+    pytest(session)
+
+
+@nox.session
+def trl(session: nox.Session) -> None:
+    """The newest supported TRL; also every example and every block of code in the README."""
+    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", ".[trl]")
+    pytest(session, *native("adapters/trl", "adapters/open_r1", "docs"))
+
+
+@nox.session
+def trl_oldest(session: nox.Session) -> None:
+    """The oldest supported TRL."""
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "peft", ".[trl]")
+    pytest(session, *native("adapters/trl", "adapters/open_r1"))
+
+
+def native(*folders: str) -> list[str]:
+    """The `native` test folders of these folders, where they exist."""
+    return [str(path) for folder in folders if (path := ROOT / "tests" / folder / "native").is_dir()]

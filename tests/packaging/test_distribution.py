@@ -1,0 +1,54 @@
+"""What an installed BatchBridge has, however it was installed (wheel, source distribution, editable)."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+FIRST_PARTY = {"trl": "batchbridge_trl", "open_r1": "batchbridge_open_r1"}
+
+
+@pytest.fixture(scope="module")
+def distribution() -> importlib.metadata.Distribution:
+    return importlib.metadata.distribution("batchbridge")
+
+
+@pytest.mark.parametrize("package", ["batchbridge", *FIRST_PARTY.values()])
+def test_each_source_root_is_installed(package: str) -> None:
+    assert find_spec(package) is not None
+
+
+@pytest.mark.parametrize("package", ["batchbridge", *FIRST_PARTY.values()])
+def test_each_package_says_that_it_is_typed(package: str) -> None:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    assert (Path(spec.origin).parent / "py.typed").is_file()
+
+
+def test_adapters_are_ordinary_entry_points(distribution: importlib.metadata.Distribution) -> None:
+    found = {entry.name: entry.value for entry in distribution.entry_points if entry.group == "batchbridge"}
+    assert found == FIRST_PARTY
+
+
+def test_the_command_line_is_a_script(distribution: importlib.metadata.Distribution) -> None:
+    scripts = distribution.entry_points.select(group="console_scripts")
+    assert {script.name: script.value for script in scripts} == {"batchbridge": "batchbridge.cli:main"}
+
+
+def test_every_entry_point_loads(distribution: importlib.metadata.Distribution) -> None:
+    for entry in distribution.entry_points:
+        if entry.group != "pytest11":  # loaded by the running pytest already
+            entry.load()
+
+
+def test_frameworks_are_extras_only(distribution: importlib.metadata.Distribution) -> None:
+    plain = {line.split(";")[0] for line in distribution.requires or () if "extra ==" not in line}
+    assert not [
+        name for name in plain if name.startswith(("torch", "trl", "verl", "openrlhf", "hydra", "transformers"))
+    ]
+    assert set(distribution.metadata.get_all("Provides-Extra") or ()) == {"trl", "verl", "openrlhf", "hydra"}
