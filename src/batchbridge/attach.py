@@ -6,16 +6,15 @@ the trainer. Patches are instance attributes, listed in `Attachment.changes`, un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from batchbridge.adapter import Mode, Reading
+from batchbridge.adapter import Adapter, Mode, Reading
+from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import Spec
-
-if TYPE_CHECKING:
-    from batchbridge.plan import Plan
 
 _Trainer = TypeVar("_Trainer")
 
@@ -28,7 +27,7 @@ class BatchDrift(RuntimeError):
     """
 
     def __init__(self, step: int, aspect: str, detail: str) -> None:
-        super().__init__(f"optimizer step {step}: {aspect} departs from the plan: {detail}")
+        super().__init__(f"optimizer step {step} departs from the plan in its {aspect}: {detail}")
         self.step, self.aspect, self.detail = step, aspect, detail
 
 
@@ -45,16 +44,21 @@ class CannotAttach(RuntimeError):
 class Request:
     """What an adapter's `attach` is asked to do.
 
-    spec: what the run shall mean. plan: its plan over the trainer's prompts. reading: the trainer's own configuration.
-    mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they are.
+    spec: what the run shall mean. plan: its plan over the trainer's prompts; None only in mode "observe", where the spec
+    leaves membership open. reading: the trainer's own configuration. mode: see `wrap`. ledger: folder for the ledger, or
+    None. allow: terms that the user accepts as they are.
     """
 
     spec: Spec
-    plan: Plan
+    plan: Plan | None
     reading: Reading
     mode: Mode
     ledger: Path | None = None
     allow: frozenset[str] = frozenset()
+
+    def same_as(self, other: Request) -> bool:
+        """Whether both ask for the same thing."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("spec", "mode", "ledger", "allow"))
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,8 @@ class Attachment:
         return self.request.mode
 
     @property
-    def plan(self) -> Plan:
-        """The plan that the run follows."""
+    def plan(self) -> Plan | None:
+        """The plan that the run follows, or is held against."""
         return self.request.plan
 
     def report(self) -> str:
@@ -97,3 +101,94 @@ class Attachment:
         lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
         lines += [f"  left different: {path}: {reason}" for path, reason in self.left_different.items()]
         return "\n".join(lines)
+
+
+_ATTRIBUTE = "batchbridge"
+
+
+def wrap(
+    trainer: _Trainer,
+    like: Spec | Reading | str | PathLike[str] | Mapping[str, Any] | None = None,
+    mode: Mode = "enforce",
+    ledger: str | PathLike[str] | None = None,
+    *,
+    allow: Collection[str] = (),
+) -> _Trainer:
+    """Makes a constructed trainer do what its configuration (or `like`) means; returns the same trainer.
+
+    like: a `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as that
+    run would, on this trainer's devices and with its micro-batches. mode: "enforce" patches the trainer to follow the
+    plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
+    "observe" only writes the ledger. ledger: folder for the ledger. allow: names of refused terms to accept as they are.
+
+    `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one it
+    unwraps first. Raises `CannotAttach` with every reason.
+    """
+    from batchbridge import plugins
+
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode = {mode!r}: must be one of {', '.join(get_args(Mode))}")
+    owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    if not owners:
+        known = ", ".join(sorted(plugins.adapters())) or "none"
+        raise CannotAttach({"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"})
+    if len(owners) > 1:
+        raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
+    request = _request(trainer, owners[0], like, mode, None if ledger is None else Path(ledger), frozenset(allow))
+    existing = vars(trainer).get(_ATTRIBUTE)
+    if isinstance(existing, Attachment):
+        if existing.request.same_as(request):
+            return trainer
+        unwrap(trainer)
+        request = _request(trainer, owners[0], like, mode, request.ledger, request.allow)
+    attachment = owners[0].attach(trainer, request)
+    setattr(trainer, _ATTRIBUTE, attachment)
+    return trainer
+
+
+def unwrap(trainer: _Trainer) -> _Trainer:
+    """Restores a wrapped trainer; returns it. A trainer that is not wrapped is returned as it is."""
+    attachment = vars(trainer).get(_ATTRIBUTE)
+    if isinstance(attachment, Attachment):
+        attachment.detach()
+        delattr(trainer, _ATTRIBUTE)
+    return trainer
+
+
+def _request(
+    trainer: object,
+    adapter: Adapter,
+    like: Any,
+    mode: Mode,
+    ledger: Path | None,
+    allow: frozenset[str],
+) -> Request:
+    from batchbridge.reading import read, read_source
+
+    source, context = adapter.source_of(trainer)
+    own = read_source(source, adapter, context)
+    if own.spec is None:
+        raise CannotAttach(_reasons(own))
+    spec = own.spec
+    if like is not None:
+        other = like
+        if not isinstance(other, (Spec, Reading)):
+            other = read(like, world_size=context.world_size, dataset_size=context.dataset_size)
+        if isinstance(other, Reading):
+            if other.spec is None or other.verdict == "invalid":
+                raise CannotAttach({f"like: {name}": reason for name, reason in _reasons(other).items()})
+            other = other.spec
+        # Devices and micro-batches are this trainer's own: they are no part of the meaning.
+        spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
+    try:
+        plan = Plan(spec, context.dataset_size or 0)
+    except PlanError as error:
+        if mode != "observe":
+            raise CannotAttach({"plan": error.reason}) from None
+        plan = None
+    return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow)
+
+
+def _reasons(reading: Reading) -> dict[str, str]:
+    errors = [finding for finding in reading.findings if finding.severity == "error" or finding.undecided]
+    return {finding.code: finding.message for finding in errors} or {reading.framework: "nothing could be read"}

@@ -1,0 +1,465 @@
+"""Enforcing: the constructed trainer follows the plan, with the step's own weights.
+
+The training loop, the generation, the rewards and the loss stay TRL's. BatchBridge decides which prompts a rollout
+generates, which completions an optimizer step trains on and what each weighs. Natively `training_step` runs once per
+micro-batch; here the calls before the last one of an accumulation window do nothing, and the last one runs the whole
+optimizer step, cut into the micro-batches that `batchbridge.microbatch` chose. So fixed sizes and token budgets are the
+same code, and nothing of the user's arguments is rewritten.
+
+Weights: TRL's loss types differ in their aggregation only, and each is the canonical one at micro-batch scope. The
+native loss of a micro-batch, times one number, is therefore its exact share of the step's loss, KL term included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.microbatch import partition
+from batchbridge.patching import Patches
+from batchbridge.plan import Plan, PlanError, StepPlan
+from batchbridge.spec import Advantage
+from batchbridge.weights import Normaliser, Row, token_weights
+
+from batchbridge_trl import rows as rows_module
+from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
+from batchbridge_trl.rows import MicroBatch, RolloutRows
+
+CARRIERS = {
+    # (surrogate, aggregation) -> the loss_type whose native code computes that surrogate and that local aggregation.
+    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss: grpo, bnpo, dr_grpo, dapo and luspo share one surrogate.
+    ("ppo", "token_mean"): "dapo",
+    ("ppo", "token_sum"): "dapo",
+    ("ppo", "sequence_mean"): "grpo",
+    ("ppo", "sequence_sum"): "luspo",
+    ("ppo", "sequence_sum_over_constant"): "dr_grpo",
+    ("cispo", "token_mean"): "cispo",
+    ("cispo", "token_sum"): "cispo",
+    ("vespo", "token_mean"): "vespo",
+    ("sapo", "sequence_mean"): "sapo",
+}
+NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
+"""What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
+
+CHECKPOINT_FOLDER = "batchbridge"
+
+
+class Enforcer:
+    """The patches of one trainer, and the state of the run: the rollouts that are still to be trained on."""
+
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, plan: Plan) -> None:
+        self._trainer, self._request, self._plan, self._log = trainer, request, plan, log
+        self._accelerator = trainer.accelerator
+        self._micro_batch = request.spec.micro_batch.completions_per_device or trainer.args.per_device_train_batch_size
+        self._rollouts: dict[int, RolloutRows] = {}
+        self._shares: dict[int, list[list[list[int | None]]]] = {}
+        self._holds_others = False
+        """Whether some rollout still holds rows that other ranks will train."""
+        self._carrier = CARRIERS[request.spec.objective.surrogate or "ppo", request.spec.loss.policy.aggregation]
+        self._native_step = trainer.training_step
+        self._native_prepare = trainer._prepare_inputs
+        self._native_loss = trainer.compute_loss
+        self._native_generate = trainer._generate_and_score_completions
+        self._native_save = trainer._save_checkpoint
+        self._native_load = trainer._load_optimizer_and_scheduler
+        self._native_clock = trainer.set_initial_training_values
+        self._native_norm = trainer._get_grad_norm
+        self._native_scheduler = trainer.create_scheduler
+        self._tap = RewardTap(trainer)
+        self._dataset = trainer.train_dataset
+        self._install(patches)
+
+    # ---- patches
+
+    def _install(self, patches: Patches) -> None:
+        trainer, spec = self._trainer, self._request.spec
+        order = "the plan's prompt order replaces TRL's sampler and its in-buffer shuffle"
+        patches.set(trainer, "get_train_dataloader", self._loader, what="one ticket per micro-step", why=order)
+        patches.set(
+            trainer, "set_initial_training_values", self._clock, what="the plan's step counts", why="clock of the spec"
+        )
+        patches.set(
+            trainer,
+            "training_step",
+            self._training_step,
+            what="one call per window runs the whole optimizer step",
+            why="membership and micro-batches of the plan",
+        )
+        patches.set(
+            trainer, "_prepare_inputs", self._prepare, what="micro-batches pass through", why="they are prepared already"
+        )
+        patches.set(
+            trainer,
+            "compute_loss",
+            self._loss,
+            what=f"native {self._carrier} loss times the step's factor",
+            why=f"{spec.loss.policy.aggregation} at optimizer-step scope",
+        )
+        patches.set(trainer, "_calculate_rewards", self._tap, what="recorded", why="ledger and advantages")
+        patches.set(
+            trainer, "_save_checkpoint", self._save, what="rollouts in use are saved with it", why="exact resume"
+        )
+        patches.set(
+            trainer, "_load_optimizer_and_scheduler", self._load, what="rollouts in use are loaded", why="exact resume"
+        )
+        patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
+        if spec.horizon.lr_tick == "rollout":
+            patches.set(
+                trainer, "create_scheduler", self._scheduler, what="advances once per rollout", why="lr_tick of the spec"
+            )
+        callback = StepCallback(self._log, check=True, planned_steps=self._plan.total_optimizer_steps)
+        trainer.add_callback(callback)
+        patches.note("callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step")
+        self._callback = callback
+
+    def detach(self) -> None:
+        """Undoes what is no attribute."""
+        self._trainer.remove_callback(self._callback)
+        self._log.close()
+        self._trainer._buffered_inputs = None
+
+    # ---- clock
+
+    def _loader(self) -> torch.utils.data.DataLoader[int]:
+        """Replaces the prompts' loader: its length is the plan's, its items are only counted."""
+        trainer = self._trainer
+        self._rollouts.clear()
+        self._shares.clear()
+        self._dataset = trainer.train_dataset
+        if trainer.args.remove_unused_columns:
+            self._dataset = trainer._remove_unused_columns(self._dataset, description="Training")
+        tickets = self._steps_per_epoch * trainer.args.gradient_accumulation_steps
+        # A generator of its own: a loader without one draws its seed from the global random state.
+        return torch.utils.data.DataLoader(
+            range(tickets),  # type: ignore[arg-type]  # a range is a map-style dataset
+            batch_size=1,
+            collate_fn=list,
+            generator=torch.Generator(),
+        )
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        """Steps in the training loop's epoch; one epoch is the whole run where steps cross the plan's epochs."""
+        return self._plan.optimizer_steps_per_epoch or self._plan.total_optimizer_steps
+
+    def _clock(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        values = list(self._native_clock(*args, **kwargs))
+        values[0] = -(-self._plan.total_optimizer_steps // self._steps_per_epoch)  # num_train_epochs
+        values[-1] = self._plan.total_optimizer_steps  # max_steps
+        return tuple(values)
+
+    def _scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        self._native_scheduler(self._plan.total_rollouts, optimizer)
+        if not isinstance(self._trainer.lr_scheduler, _RolloutTicks):
+            self._trainer.lr_scheduler = _RolloutTicks(self._trainer.lr_scheduler, self._trainer, self._plan)
+        return self._trainer.lr_scheduler
+
+    def _norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = self._native_norm(model, grad_norm=grad_norm)
+        self._log.gradient_norm = float(norm)
+        return norm
+
+    # ---- the optimizer step
+
+    def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        trainer = self._trainer
+        window = trainer.args.gradient_accumulation_steps
+        zero = torch.zeros((), device=self._accelerator.device)
+        if (int(inputs[0]) + 1) % window:
+            return zero
+        step = self._plan.step(trainer.state.global_step)
+        model.train()  # generation and scoring tell training from evaluation by this flag
+        for index in step.rollouts:
+            if index not in self._rollouts:
+                self._rollouts[index] = self._generate(index)
+                self._holds_others = True
+        if self._holds_others:
+            for rollout in self._rollouts.values():
+                self._keep_own(rollout)
+            self._holds_others = False
+        share = self._share(step)
+        normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
+        self._log.normaliser = normaliser
+        if normaliser.tokens:
+            loss = self._train(model, step, share, normaliser, zero)
+        else:
+            # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
+            # parameter and moment as it is.
+            self._log.no_update, loss = True, zero
+            self._log.rows += [self._row(step, item, 0.0) for batch in share for item in batch if item is not None]
+        self._forget(step)
+        return loss
+
+    def _train(
+        self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
+    ) -> torch.Tensor:
+        trainer, members = self._trainer, step.members
+        weights = token_weights(self._request.spec.loss.policy, self._weight_rows(step))
+        native_window = trainer.current_gradient_accumulation_steps
+        trainer.current_gradient_accumulation_steps = len(share)
+        try:
+            for number, batch in enumerate(share):
+                picks = [
+                    None if item is None else (self._rollouts[members[item].rollout], step.positions[item])
+                    for item in batch
+                ]
+                filler = self._rollouts[step.rollouts[0]]
+                micro = rows_module.assemble(
+                    picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of
+                )
+                self._finish(micro, step, len(share), normaliser)
+                last = number == len(share) - 1
+                with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
+                    loss = loss + self._native_step(model, micro, None)
+                self._log.rows += [self._row(step, item, float(weights[item])) for item in batch if item is not None]
+        finally:
+            trainer.current_gradient_accumulation_steps = native_window
+        return loss
+
+    def _finish(self, micro: MicroBatch, step: StepPlan, micro_batches: int, normaliser: Normaliser) -> None:
+        """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
+        trainer, ranks, size = self._trainer, self._accelerator.num_processes, len(micro["completion_ids"])
+        # The token-normalised native losses divide by this over ranks, times window over steps_per_generation: by the
+        # window alone, then, which the factor takes back. Exact in float32: small integers.
+        micro["num_items_in_batch"] = torch.tensor(
+            float(ranks * trainer.args.steps_per_generation), device=self._accelerator.device
+        )
+        local = {"grpo": size, "sapo": size, "luspo": size, "dr_grpo": size * trainer.max_completion_length}
+        # Data-parallel ranks average their gradients; canonical weights add up.
+        micro.factor = local.get(self._carrier, 1) * micro_batches * normaliser.step_factor() * ranks
+        if self._request.spec.objective.old_logprobs == "detached":
+            micro.pop("old_per_token_logps", None)
+
+    def _prepare(self, inputs: Any) -> Any:
+        return inputs if isinstance(inputs, MicroBatch) else self._native_prepare(inputs)
+
+    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(inputs, MicroBatch):
+            loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
+            return loss
+        own, self._trainer.loss_type = self._trainer.loss_type, self._carrier
+        try:
+            loss = self._native_loss(model, inputs, *args, **kwargs)
+        finally:
+            self._trainer.loss_type = own
+        return loss * inputs.factor
+
+    def _row(self, step: StepPlan, item: int, weight: float) -> TrainedRow:
+        member, position = step.members[item], step.positions[item]
+        rollout = self._rollouts[member.rollout]
+        facts = rollout.facts[position]
+        return TrainedRow(
+            *member, rollout.response_tokens[position], weight, facts["generated_at_step"], facts
+        )
+
+    def _weight_rows(self, step: StepPlan) -> list[Row]:
+        return [
+            Row(tokens=self._rollouts[member.rollout].response_tokens[position], group=(member.rollout, member.prompt))
+            for member, position in zip(step.members, step.positions, strict=True)
+        ]
+
+    # ---- who trains what
+
+    def _share(self, step: StepPlan) -> list[list[int | None]]:
+        """This rank's micro-batches of `step`; every rollout of the step must be known."""
+        if step.index not in self._shares:
+            costs = [
+                self._rollouts[member.rollout].cost(position)
+                for member, position in zip(step.members, step.positions, strict=True)
+            ]
+            self._shares[step.index] = partition(
+                costs, ranks=self._accelerator.num_processes, completions_per_device=self._micro_batch
+            )
+        return self._shares[step.index][self._accelerator.process_index]
+
+    def _keep_own(self, rollout: RolloutRows) -> None:
+        """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept."""
+        wanted: set[int] = set()
+        for step in self._steps_using(rollout.index):
+            known = all(index in self._rollouts for index in step.rollouts)
+            mine = {item for batch in self._share(step) for item in batch} if known else range(len(step.members))
+            wanted |= {
+                step.positions[item]
+                for item in mine
+                if item is not None and step.members[item].rollout == rollout.index
+            }
+        rollout.keep(wanted)
+
+    def _steps_using(self, rollout: int) -> Iterator[StepPlan]:
+        """The steps from now on that train on `rollout`."""
+        index = max(self._trainer.state.global_step, self._plan.rollout(rollout).generated_at_step)
+        while index < self._plan.total_optimizer_steps:
+            step = self._plan.step(index)
+            if step.rollouts[0] > rollout:
+                return
+            yield step
+            index += 1
+
+    def _forget(self, step: StepPlan) -> None:
+        self._shares.pop(step.index, None)
+        if step.index + 1 >= self._plan.total_optimizer_steps:
+            self._rollouts.clear()
+            return
+        first = self._plan.step(step.index + 1).members[0].rollout
+        for index in [index for index in self._rollouts if index < first]:
+            del self._rollouts[index]
+
+    # ---- rollouts
+
+    def _generate(self, index: int) -> RolloutRows:
+        """Generates rollout `index`: each rank its contiguous part of the prompt-major completions. Collective."""
+        trainer, plan, accelerator = self._trainer, self._plan, self._accelerator
+        rollout, group = plan.rollout(index), plan.completions_per_prompt
+        prompts = list(rollout.prompts)
+        while len(prompts) * group % accelerator.num_processes:
+            prompts.append(prompts[-1])  # ranks generate equally many; what this adds is never trained
+        local = len(prompts) * group // accelerator.num_processes
+        mine = range(accelerator.process_index * local, (accelerator.process_index + 1) * local)
+        examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
+        with self._old_logprobs_as_planned(index):
+            output = self._native_generate([dict(examples[prompts[i // group]]) for i in mine])
+        columns = rows_module.columns_of(output, local)
+        rewards = self._tap.rewards.float()
+        if self._request.spec.advantage != NATIVE_ADVANTAGE:
+            everyone = group_advantages(rewards, group, len(rollout.prompts), self._request.spec.advantage)
+            columns["advantages"] = everyone[mine.start : mine.stop].to(columns["advantages"])
+        facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())
+        sizes = [
+            (int(tokens), int(prompt), len(ids))
+            for tokens, prompt, ids in zip(
+                rows_module.loss_mask(columns).sum(1).tolist(),
+                columns["prompt_mask"].sum(1).tolist(),
+                self._tap.completion_ids,
+                strict=True,
+            )
+        ]
+        for fact, advantage in zip(facts, columns["advantages"].tolist(), strict=True):
+            fact |= {"advantage": advantage, "generated_at_step": trainer.state.global_step}
+        if accelerator.num_processes > 1:
+            facts, sizes = gather_object(facts), gather_object(sizes)
+        real = len(rollout.prompts) * group
+        tensors = {name: tensor[:real] for name, tensor in rows_module.gather(accelerator, columns).items()}
+        return RolloutRows(
+            index,
+            tensors,
+            {position: position for position in range(real)},
+            [size[0] for size in sizes[:real]],
+            [size[1] for size in sizes[:real]],
+            [size[2] for size in sizes[:real]],
+            facts[:real],
+        )
+
+    @contextlib.contextmanager
+    def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:
+        """Lets TRL score the rollout with the weights that generated it exactly when more than one update uses it.
+
+        TRL decides by gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0, which speaks about
+        its own membership, not the plan's. Source: trl 1.9.1 and 1.16.0, _generate_and_score_completions.
+        """
+        trainer, args = self._trainer, self._trainer.args
+        steps = self._steps_using(rollout)
+        next(steps, None)
+        needed = next(steps, None) is not None and self._request.spec.objective.old_logprobs != "detached"
+        own = args.gradient_accumulation_steps, args.steps_per_generation
+        if (own[0] % (own[1] * trainer.num_iterations) != 0) != needed:
+            args.steps_per_generation = 2 if needed else own[1]
+            args.gradient_accumulation_steps = 1 if needed else own[1] * trainer.num_iterations
+        try:
+            yield
+        finally:
+            args.gradient_accumulation_steps, args.steps_per_generation = own
+
+    # ---- checkpoints
+
+    def _save(self, model: Any, trial: Any) -> None:
+        trainer, step = self._trainer, self._trainer.state.global_step
+        folder = Path(trainer._get_output_dir(trial=trial)) / f"checkpoint-{step}" / CHECKPOINT_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        done = step >= self._plan.total_optimizer_steps
+        live = () if done else self._plan.seek(step).live_rollouts
+        state = {
+            "plan": self._plan.state(step),
+            "world_size": self._accelerator.num_processes,
+            "rollouts": [self._rollouts[index].state() for index in live],
+        }
+        # Ours first: a checkpoint that is complete for TRL is complete for us, whenever the process is killed.
+        target = folder / f"rank-{self._accelerator.process_index:05d}.pt"
+        torch.save(state, target.with_suffix(".partial"))
+        target.with_suffix(".partial").replace(target)
+        self._native_save(model, trial)
+
+    def _load(self, checkpoint: Any) -> None:
+        self._native_load(checkpoint)
+        if checkpoint is None:
+            return
+        folder = Path(checkpoint) / CHECKPOINT_FOLDER
+        files = sorted(folder.glob("rank-*.pt"))
+        if not files:
+            raise CannotAttach(
+                {"resume": f"{checkpoint} was written without batchbridge: its place in the plan is unknown"}
+            )
+        own = folder / f"rank-{self._accelerator.process_index:05d}.pt"
+        state = torch.load(files[0] if own not in files else own, weights_only=True, map_location="cpu")
+        try:
+            position = self._plan.seek(state["plan"])
+        except PlanError as error:
+            raise CannotAttach({"resume": f"{checkpoint}: {error.reason}"}) from None
+        states = [state]
+        if state["world_size"] != self._accelerator.num_processes:
+            states = [torch.load(file, weights_only=True, map_location="cpu") for file in files]
+            if len(states) != state["world_size"]:
+                raise CannotAttach(
+                    {"resume": f"{checkpoint} holds {len(states)} of {state['world_size']} ranks' rollouts"}
+                )
+        for number, index in enumerate(position.live_rollouts):
+            self._rollouts[index] = RolloutRows.from_states(
+                [each["rollouts"][number] for each in states], self._accelerator.device
+            )
+        self._holds_others = len(states) > 1
+
+
+def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Advantage) -> torch.Tensor:
+    """Advantages by `rule` for prompt-major rewards, shape (completions,); NaN rewards take no part and get 0.
+
+    Only the first `prompts` groups are real; the batch's deviation is taken over them.
+    """
+    groups = rewards.view(-1, group)
+    counts = (~torch.isnan(groups)).sum(dim=1, keepdim=True).float()
+    mean = torch.nanmean(groups, dim=1, keepdim=True)
+    if rule.baseline == "none":
+        centred = groups.clone()
+    elif rule.baseline == "leave_one_out":
+        centred = (groups - mean) * counts / (counts - 1).clamp(min=1)
+    else:
+        centred = groups - mean
+    ddof = 1 if rule.ddof is None else rule.ddof
+    if rule.scale == "group":
+        variance = torch.nansum((groups - mean) ** 2, dim=1, keepdim=True) / (counts - ddof).clamp(min=1)
+        centred = centred / (variance.sqrt() + (rule.epsilon or 0.0))
+    elif rule.scale == "batch":
+        real = groups[:prompts].flatten()
+        real = real[~torch.isnan(real)]
+        deviation = real.std(correction=ddof) if len(real) > ddof else torch.zeros(())
+        centred = centred / (deviation + (rule.epsilon or 0.0))
+    if rule.clip is not None:
+        centred = centred.clamp(-rule.clip, rule.clip)
+    return torch.nan_to_num(centred.flatten(), nan=0.0)
+
+
+class _RolloutTicks:
+    """A learning rate scheduler that advances only after the last optimizer step of a rollout."""
+
+    def __init__(self, scheduler: Any, trainer: Any, plan: Plan) -> None:
+        self._scheduler, self._trainer, self._plan = scheduler, trainer, plan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        if self._plan.step(self._trainer.state.global_step).lr_tick:
+            self._scheduler.step(*args, **kwargs)

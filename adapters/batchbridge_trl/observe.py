@@ -1,0 +1,171 @@
+"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+
+Nothing is changed: no random number is drawn, no tensor of the loss is touched, so parameters stay bit-equal to an
+unwrapped run. In mode "verify" each optimizer step is held against the plan before it is applied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from batchbridge.attach import Request
+from batchbridge.patching import Patches
+
+from batchbridge_trl import rows as rows_module
+from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
+
+_ROW = "batchbridge_row"
+"""Key added to the rollout dict: a row number that rides through TRL's shuffle and split to the loss."""
+
+
+class _RecordedBatches:
+    """A batch sampler that remembers what it handed out, in order, and is otherwise the one it wraps."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+        self.handed_out: deque[list[int]] = deque()
+        self.epochs_started = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.handed_out.clear()
+        self.epochs_started += 1
+        for batch in self._native:
+            self.handed_out.append([int(index) for index in batch])
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+
+class Observer:
+    """Records a native run; `check` holds it against the plan."""
+
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog) -> None:
+        self._trainer, self._log = trainer, log
+        self._batches: _RecordedBatches | None = None
+        self._epochs_seen = 0
+        self._prompts: list[int] = []
+        self._rollout = -1
+        self._facts: list[dict[str, Any]] = []
+        self._row_prompts: list[tuple[int, int]] = []
+        self._native_loader = trainer.get_train_dataloader
+        self._native_step = trainer.training_step
+        self._native_generate = trainer._generate_and_score_completions
+        self._native_loss = trainer.compute_loss
+        self._native_norm = trainer._get_grad_norm
+        self._tap = RewardTap(trainer)
+        for attribute, value in (
+            ("get_train_dataloader", self._loader),
+            ("training_step", self._training_step),
+            ("_generate_and_score_completions", self._generate),
+            ("_calculate_rewards", self._tap),
+            ("compute_loss", self._loss),
+            ("_get_grad_norm", self._norm),
+        ):
+            patches.set(trainer, attribute, value, what="recorded", why="ledger")
+        check = request.mode == "verify"
+        steps = None if request.plan is None else request.plan.total_optimizer_steps
+        self._callback = StepCallback(log, check=check, planned_steps=steps)
+        trainer.add_callback(self._callback)
+        patches.note("callback_handler", what="StepCallback added", why="ledger" + (", verification" if check else ""))
+
+    def detach(self) -> None:
+        """Undoes what is no attribute."""
+        self._trainer.remove_callback(self._callback)
+        self._log.close()
+
+    def _loader(self) -> Any:
+        loader = self._native_loader()
+        # Accelerate's loader delegates to a torch one inside (accelerate 1.15.0, DataLoaderAdapter); torch forbids
+        # reassigning the batch sampler, but its iterator reads this entry.
+        inner = getattr(loader, "base_dataloader", loader)
+        self._batches, self._epochs_seen = _RecordedBatches(inner.batch_sampler), 0
+        vars(inner)["batch_sampler"] = self._batches
+        return loader
+
+    def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        batches, trainer = self._batches, self._trainer
+        assert batches is not None, "training_step runs inside train(), after the loader was made"
+        if batches.epochs_started != self._epochs_seen:
+            if self._epochs_seen == 0 and trainer.state.global_step:
+                # A resumed epoch: the loader skips, the sampler underneath does not.
+                window = trainer.args.gradient_accumulation_steps
+                for _ in range(trainer.state.global_step * window % len(batches)):
+                    batches.handed_out.popleft()
+            self._epochs_seen = batches.epochs_started
+        self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
+        loss: torch.Tensor = self._native_step(model, inputs, num_items_in_batch)
+        return loss
+
+    def _generate(self, inputs: Any) -> Any:
+        output = self._native_generate(inputs)
+        if not self._trainer.model.training:
+            return output
+        trainer, rows = self._trainer, len(inputs)
+        first = trainer.accelerator.process_index * rows
+        group = trainer.num_generations
+        self._rollout += 1
+        if self._rollout == 0:
+            # Micro-steps of one rollout: steps_per_generation * num_iterations.
+            done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
+            self._rollout = done // (trainer.args.steps_per_generation * trainer.num_iterations)
+        columns = {name: output[name] for name in output if name in rows_module.COLUMNS}
+        rewards = self._tap.rewards[first : first + rows].tolist()
+        self._facts = facts_of(columns, self._tap.completion_ids, rewards)
+        for fact, advantage in zip(self._facts, columns["advantages"].tolist(), strict=True):
+            fact["advantage"] = advantage
+        self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
+        self._generated_at_step = trainer.state.global_step
+        return {**output, _ROW: torch.arange(rows, device=output["completion_ids"].device)}
+
+    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        trainer = self._trainer
+        if trainer.model.training and _ROW in inputs:
+            numbers = inputs[_ROW].tolist()
+            tokens = [int(count) for count in rows_module.loss_mask(inputs).sum(1).tolist()]
+            pass_index = trainer._step // trainer.args.steps_per_generation % trainer.num_iterations
+            for number, count, weight in zip(numbers, tokens, self._weights(inputs, tokens), strict=True):
+                prompt, sample = self._row_prompts[number]
+                self._log.rows.append(
+                    TrainedRow(
+                        self._rollout,
+                        pass_index,
+                        prompt,
+                        sample,
+                        count,
+                        weight,
+                        self._generated_at_step,
+                        self._facts[number],
+                    )
+                )
+        loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
+        return loss
+
+    def _weights(self, inputs: Any, tokens: list[int]) -> list[float]:
+        """What a response token of each row weighs natively. Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss."""
+        trainer, ranks = self._trainer, self._trainer.accelerator.num_processes
+        window = trainer.current_gradient_accumulation_steps
+        # Data-parallel ranks average their gradients, hence the ranks in every denominator.
+        if trainer.loss_type in ("grpo", "sapo"):
+            return [1.0 / (len(tokens) * max(count, 1) * window * ranks) for count in tokens]
+        if trainer.loss_type == "luspo":
+            each = 1.0 / (len(tokens) * window * ranks)
+        elif trainer.loss_type == "dr_grpo":
+            each = 1.0 / (len(tokens) * trainer.max_completion_length * window * ranks)
+        elif trainer.loss_type == "bnpo":
+            each = 1.0 / (max(sum(tokens), 1) * window * ranks)
+        else:  # dapo, cispo, vespo: tokens of the whole rollout, rescaled to one window
+            counted = max(float(inputs["num_items_in_batch"]), 1.0)
+            each = trainer.args.steps_per_generation / (counted * window)
+        return [each] * len(tokens)
+
+    def _norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = self._native_norm(model, grad_norm=grad_norm)
+        self._log.gradient_norm = float(norm)
+        return norm

@@ -1,0 +1,210 @@
+"""What every mode does with the rows of an optimizer step: compare them with the plan, and write them down."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import TrainerCallback
+
+from batchbridge import plugins
+from batchbridge.attach import BatchDrift, Request
+from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.plan import Plan
+from batchbridge.weights import Normaliser, Row, token_weights
+
+WEIGHT_TOLERANCE = 1e-6
+"""Relative difference at which an applied weight departs from the canonical one: float32 divides to about 1e-7."""
+
+
+@dataclass
+class TrainedRow:
+    """One completion as this rank trained it. weight: of one of its response tokens, as applied."""
+
+    rollout: int
+    pass_index: int
+    prompt: int
+    sample: int
+    response_tokens: int
+    weight: float
+    generated_at_step: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RewardTap:
+    """Instance patch of `_calculate_rewards` that keeps what it saw: this rank's token ids, and all ranks' rewards."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._native = trainer._calculate_rewards
+        self.completion_ids: list[list[int]] = []
+        self.rewards = torch.zeros(0)
+
+    def __call__(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        per_function = self._native(inputs, prompts, completions, completion_ids_list)
+        self.completion_ids = [list(map(int, ids)) for ids in completion_ids_list]
+        weights = self._trainer.reward_weights.to(per_function.device)
+        self.rewards = (per_function * weights.unsqueeze(0)).nansum(dim=1)
+        self.rewards[torch.isnan(per_function).all(dim=1)] = torch.nan
+        result: torch.Tensor = per_function
+        return result
+
+
+def facts_of(
+    columns: Mapping[str, torch.Tensor], completion_ids: list[list[int]], rewards: list[float]
+) -> list[dict[str, Any]]:
+    """Per row of a rollout dict: fingerprints of prompt and completion, reward, and digest of old log-probabilities."""
+    prompts, masks = columns["prompt_ids"].tolist(), columns["prompt_mask"].tolist()
+    old = columns["old_per_token_logps"].float().cpu() if "old_per_token_logps" in columns else None
+    facts = []
+    for row, ids in enumerate(completion_ids):
+        prompt = [token for token, on in zip(prompts[row], masks[row], strict=True) if on]
+        facts.append(
+            {
+                "prompt_fingerprint": fingerprint(prompt),
+                "completion_fingerprint": fingerprint(ids),
+                "reward": rewards[row],
+                "old_logprobs": None if old is None else digest_floats(old[row, : len(ids)].tolist()),
+            }
+        )
+    return facts
+
+
+class StepLog:
+    """Collects this rank's rows of the current optimizer step; `check` holds them against the plan, `write` records them."""
+
+    def __init__(self, trainer: Any, request: Request, framework_version: str) -> None:
+        self._trainer, self._request = trainer, request
+        self._framework_version = framework_version
+        self._writer: Writer | None = None
+        self.rows: list[TrainedRow] = []
+        self.learning_rate = math.nan
+        self.gradient_norm: float | None = None
+        self.normaliser: Normaliser | None = None
+        """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
+        self.no_update = False
+        """Set when the step has no token to train: the optimizer was left alone."""
+
+    def open(self, *, at_step: int, resumed: bool) -> None:
+        """Starts (or continues) the ledger at optimizer step `at_step`."""
+        if self._request.ledger is None:
+            return
+        self.close()
+        accelerator = self._trainer.accelerator
+        header = Header(
+            framework="trl",
+            framework_version=self._framework_version,
+            mode=self._request.mode,
+            spec=self._request.spec,
+            dataset_size=len(self._trainer.train_dataset),
+            world_size=accelerator.num_processes,
+            rank=accelerator.process_index,
+            started="resumed" if resumed else "fresh",
+            at_step=at_step,
+        )
+        self._writer = Writer(self._request.ledger, header)
+
+    def close(self) -> None:
+        """Ends the ledger file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def check(self, step: int) -> None:
+        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
+        plan = self._request.plan
+        assert plan is not None, "verify and enforce need a plan; wrap refuses without one"
+        mine = [(r.rollout, r.pass_index, r.prompt, r.sample, r.response_tokens, r.weight) for r in self.rows]
+        everyone = gather_object(mine) if self._trainer.accelerator.num_processes > 1 else mine
+        compare_with_plan(plan, step, everyone)
+
+    def write(self, step: int, *, skipped: bool) -> None:
+        """Writes the record of `step`, tells the hook, and starts the next one."""
+        rows, self.rows, self.no_update = self.rows, [], False
+        planned = None if self._request.plan is None else self._request.plan.step(step)
+        record = StepRecord(
+            step=step,
+            epoch=int(self._trainer.state.epoch or 0) if planned is None else planned.epoch,
+            rollout=[row.rollout for row in rows],
+            pass_index=[row.pass_index for row in rows],
+            prompt=[row.prompt for row in rows],
+            sample=[row.sample for row in rows],
+            response_tokens=[row.response_tokens for row in rows],
+            generated_at_step=[row.generated_at_step for row in rows],
+            prompt_fingerprint=[row.facts["prompt_fingerprint"] for row in rows],
+            completion_fingerprint=[row.facts["completion_fingerprint"] for row in rows],
+            reward=[row.facts["reward"] for row in rows],
+            advantage=[row.facts["advantage"] for row in rows],
+            old_logprobs=[row.facts["old_logprobs"] for row in rows],
+            weights=[row.weight for row in rows],
+            normaliser=self.normaliser,
+            learning_rate=self.learning_rate,
+            gradient_norm=self.gradient_norm,
+            skipped=skipped,
+            lr_tick=True if planned is None else planned.lr_tick,
+        )
+        if self._writer is not None:
+            self._writer.append(record)
+        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
+            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
+
+
+def compare_with_plan(plan: Plan, step: int, rows: list[tuple[int, int, int, int, int, float]]) -> None:
+    """Raises `BatchDrift` where (rollout, pass, prompt, sample, response tokens, weight) rows depart from `plan.step`."""
+    planned = plan.step(step).members
+    want, have = Counter(map(tuple, planned)), Counter(row[:4] for row in rows)
+    if want != have:
+        missing, extra = list((want - have).elements()), list((have - want).elements())
+        prompts_of = [{(rollout, prompt) for rollout, _, prompt, _ in side} for side in (want, have)]
+        aspect = "order" if prompts_of[0] != prompts_of[1] else "membership"
+        raise BatchDrift(
+            step,
+            aspect,
+            f"{len(want - have)} of {len(planned)} completions differ; planned (rollout, pass, prompt, sample) "
+            f"{missing[:3] or 'nothing more'}, trained {extra[:3] or 'nothing instead'}",
+        )
+    ordered = sorted(rows)
+    members = [Row(tokens=row[4], group=(row[0], row[2])) for row in ordered]
+    for row, weight in zip(ordered, token_weights(plan.spec.loss.policy, members), strict=True):
+        if row[4] and not math.isclose(row[5], float(weight), rel_tol=WEIGHT_TOLERANCE):
+            raise BatchDrift(
+                step,
+                "weights",
+                f"a response token of prompt {row[2]} sample {row[3]} weighs {row[5]:.9g}, the plan says "
+                f"{float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation}, factor {row[5] / float(weight):.6g})",
+            )
+
+
+class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """The optimizer step's clock, seen from the native training loop."""
+
+    def __init__(self, log: StepLog, *, check: bool, planned_steps: int | None) -> None:
+        self._log, self._check, self._planned_steps = log, check, planned_steps
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._check and self._planned_steps is not None and state.max_steps != self._planned_steps:
+            raise BatchDrift(
+                min(state.max_steps, self._planned_steps),
+                "clock",
+                f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
+            )
+        self._log.rows.clear()
+        self._log.open(at_step=state.global_step, resumed=state.global_step > 0)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._log.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+        if self._check:
+            self._log.check(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        skipped = bool(kwargs["optimizer"].step_was_skipped) or self._log.no_update
+        self._log.write(state.global_step - 1, skipped=skipped)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._log.close()

@@ -1,0 +1,192 @@
+"""The completions of a rollout as rows that can be moved, kept, trimmed and put together into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+Kind = Literal["prompt", "completion", "row"]
+
+COLUMNS: Mapping[str, tuple[Kind, float]] = {
+    # name in the trainer's rollout dict: (left-padded over prompt tokens, right-padded over completion tokens, or one
+    # value per row; padding value). Source: trl 1.9.1 and 1.16.0, GRPOTrainer._generate_and_score_completions.
+    "prompt_ids": ("prompt", 0),
+    "prompt_mask": ("prompt", 0),
+    "completion_ids": ("completion", 0),
+    "completion_mask": ("completion", 0),
+    "tool_mask": ("completion", 0),
+    "old_per_token_logps": ("completion", 0.0),
+    "ref_per_token_logps": ("completion", 0.0),
+    "sampling_per_token_logps": ("completion", 0.0),
+    "importance_sampling_ratio": ("completion", 1.0),
+    "advantages": ("row", 0.0),
+}
+DROPPED = frozenset({"num_items_in_batch"})
+"""Keys of the rollout dict that are replaced: the token count of the whole rollout."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass
+class RolloutRows:
+    """What one rank knows of one rollout.
+
+    index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
+    generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose loss
+    mask is 1), prompt_tokens and completion_tokens (attended or not), and facts, plain values for the ledger.
+    """
+
+    index: int
+    tensors: Tensors
+    slots: dict[int, int]
+    response_tokens: list[int]
+    prompt_tokens: list[int]
+    completion_tokens: list[int]
+    facts: list[dict[str, Any]]
+
+    def cost(self, position: int) -> int:
+        """Tokens that a forward pass over the completion at `position` reads."""
+        return self.prompt_tokens[position] + self.completion_tokens[position]
+
+    def keep(self, positions: set[int]) -> None:
+        """Forgets the rows at other positions. One row always stays: fillers are copies of it."""
+        kept = sorted(positions & self.slots.keys()) or sorted(self.slots)[:1]
+        if len(kept) == len(self.slots):
+            return
+        device = next(iter(self.tensors.values())).device
+        rows = torch.tensor([self.slots[position] for position in kept], device=device)
+        self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+        self.slots = {position: row for row, position in enumerate(kept)}
+
+    def state(self) -> dict[str, Any]:
+        """Tensors on the CPU and plain values: what a checkpoint stores."""
+        return {
+            "index": self.index,
+            "tensors": {name: tensor.cpu() for name, tensor in self.tensors.items()},
+            "slots": dict(self.slots),
+            "response_tokens": self.response_tokens,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "facts": self.facts,
+        }
+
+    @classmethod
+    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> RolloutRows:
+        """The rollout from what some ranks stored of it: every row that any of them held."""
+        first = states[0]
+        slots: dict[int, int] = {}
+        parts: list[Tensors] = []
+        offset = 0
+        for state in states:
+            fresh = {position: row for position, row in state["slots"].items() if position not in slots}
+            slots |= {position: offset + row for position, row in fresh.items()}
+            parts.append(state["tensors"])
+            offset += len(next(iter(state["tensors"].values())))
+        tensors = {name: torch.cat(_same_width(name, [part[name] for part in parts])) for name in parts[0]}
+        return cls(
+            first["index"],
+            {name: tensor.to(device) for name, tensor in tensors.items()},
+            slots,
+            *(list(first[name]) for name in ("response_tokens", "prompt_tokens", "completion_tokens", "facts")),
+        )
+
+
+class MicroBatch(dict[str, torch.Tensor]):
+    """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
+
+    rows: completions that are not fillers. response_tokens: their tokens whose loss mask is 1.
+    """
+
+    factor: float = 1.0
+    rows: int = 0
+    response_tokens: int = 0
+
+
+def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
+    """The known columns of a rollout dict. Raises `ValueError` naming a key that is not known to be per completion."""
+    unknown = sorted(set(output) - COLUMNS.keys() - DROPPED)
+    if unknown:
+        raise ValueError(f"the rollout carries {', '.join(unknown)}, which is not known to split by completion")
+    columns = {name: output[name] for name in output if name in COLUMNS}
+    for name, tensor in columns.items():
+        if len(tensor) != rows:
+            raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")
+    return columns
+
+
+def _same_width(name: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    kind, padding = COLUMNS[name]
+    if kind == "row" or tensors[0].dim() == 1:
+        return list(tensors)
+    width = max(tensor.shape[1] for tensor in tensors)
+    return [_to_width(tensor, width, kind, padding) for tensor in tensors]
+
+
+def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> torch.Tensor:
+    """Pads or trims dimension 1 to `width`, on the left for prompts and on the right for completions."""
+    have = tensor.shape[1]
+    if have >= width:
+        return tensor[:, have - width :] if kind == "prompt" else tensor[:, :width]
+    amount = (width - have, 0) if kind == "prompt" else (0, width - have)
+    return torch.nn.functional.pad(tensor, amount, value=padding)
+
+
+def gather(accelerator: Any, columns: Tensors) -> Tensors:
+    """Every rank's rows of every column, in rank order. Collective."""
+    if accelerator.num_processes == 1:
+        return columns
+    gathered = {}
+    for name, tensor in columns.items():
+        kind, padding = COLUMNS[name]
+        if tensor.dim() > 1:
+            widest = int(accelerator.gather(torch.tensor([tensor.shape[1]], device=tensor.device)).max())
+            tensor = _to_width(tensor, widest, kind, padding)
+        gathered[name] = accelerator.gather(tensor.contiguous())
+    return gathered
+
+
+def assemble(
+    picks: Sequence[tuple[RolloutRows, int] | None], filler: RolloutRows, pad_token: int, width_multiple: int | None
+) -> MicroBatch:
+    """One micro-batch from (rollout, position) picks, trimmed to its own longest prompt and completion.
+
+    `None` is a filler row: a copy of some row of `filler` whose loss mask and advantage are zero.
+    """
+    spare = next(iter(filler.slots))
+    chosen = [pick if pick is not None else (filler, spare) for pick in picks]
+    parts: list[Tensors] = []
+    for rollout, position in chosen:
+        row = rollout.slots[position]
+        parts.append({name: tensor[row : row + 1] for name, tensor in rollout.tensors.items()})
+    prompt_width = _round_up(max(rollout.prompt_tokens[position] for rollout, position in chosen), width_multiple)
+    completion_width = _round_up(max(rollout.completion_tokens[position] for rollout, position in chosen), width_multiple)
+    batch = MicroBatch()
+    for name in parts[0]:
+        kind, padding = COLUMNS[name]
+        if name in ("prompt_ids", "completion_ids"):
+            padding = pad_token
+        tensors = [part[name] for part in parts]
+        if kind != "row" and tensors[0].dim() > 1 and (kind == "prompt" or tensors[0].shape[1] > 1):
+            width = prompt_width if kind == "prompt" else completion_width
+            tensors = [_to_width(tensor, width, kind, padding) for tensor in tensors]
+        batch[name] = torch.cat(tensors)
+    for row, pick in enumerate(picks):
+        if pick is None:
+            for name in ("completion_mask", "tool_mask", "advantages"):
+                if name in batch:
+                    batch[name][row] = 0
+    batch.rows = sum(pick is not None for pick in picks)
+    return batch
+
+
+def loss_mask(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """1 where a completion token is trained, shape (rows, completion width)."""
+    mask = columns["completion_mask"]
+    return mask * columns["tool_mask"] if "tool_mask" in columns else mask
+
+
+def _round_up(width: int, multiple: int | None) -> int:
+    return width if not multiple else -(-width // multiple) * multiple

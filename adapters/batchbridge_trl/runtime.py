@@ -1,0 +1,285 @@
+"""Attaching to a constructed `GRPOTrainer`. The only part of the adapter that imports TRL, torch and transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import torch
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.spec import walk
+from packaging.specifiers import SpecifierSet
+
+from batchbridge_trl.enforce import CARRIERS, Enforcer
+from batchbridge_trl.observe import Observer
+from batchbridge_trl.recording import StepLog
+
+ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
+"""TRL versions whose training step has the seams that the patches use; both ends are tested."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that enforcing cannot make canonical, or that nobody has proven yet.
+
+    applies: says so from the trainer and the request. allowable: whether `allow` may accept it, by `name`: then the term
+    stays native.
+    """
+
+    name: str
+    reason: str
+    applies: Callable[[Any, Request], bool]
+    allowable: bool = False
+
+
+def _absolute_positions(trainer: Any, request: Request) -> bool:
+    return any(
+        isinstance(module, torch.nn.Embedding) and re.search(r"wpe|position", name)
+        for name, module in trainer.model.named_modules()
+    )
+
+
+def _batch_scale_over_rollouts(trainer: Any, request: Request) -> bool:
+    spec, plan = request.spec, request.plan
+    if spec.advantage.scale != "batch" or plan is None:
+        return False
+    stream = plan.passes_per_rollout * plan.prompts_per_rollout * plan.completions_per_prompt
+    crosses = spec.optimizer_step.step_may_span in ("epoch", "run")
+    return crosses and stream % plan.completions_per_step != 0
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "iterable_dataset",
+        "an IterableDataset has no prompt indices, so no plan can be followed; load it as a map-style Dataset",
+        lambda trainer, request: not hasattr(trainer.train_dataset, "__len__"),
+    ),
+    Refusal(
+        "entropy_bonus",
+        "the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's tokens, which the "
+        "step's factor would rescale wrongly; set entropy_coef=0",
+        lambda trainer, request: bool(trainer._entropy_bonus_enabled),
+    ),
+    Refusal(
+        "top_entropy_quantile",
+        "top_entropy_quantile < 1 takes its threshold per micro-batch, so the trained tokens depend on the split",
+        lambda trainer, request: trainer.top_entropy_quantile < 1.0,
+    ),
+    Refusal(
+        "batch_scale_over_rollouts",
+        'scale_rewards="batch" takes the deviation over one rollout, but an optimizer step draws from several',
+        _batch_scale_over_rollouts,
+    ),
+    Refusal(
+        "normalize_then_sum",
+        'multi_objective_aggregation="normalize_then_sum" is a rule of TRL alone; it is kept only where the requested '
+        "advantages are the trainer's own",
+        lambda trainer, request: trainer.multi_objective_aggregation == "normalize_then_sum"
+        and request.reading.spec is not None
+        and request.spec.advantage != request.reading.spec.advantage,
+    ),
+    Refusal(
+        "deepspeed",
+        "Accelerate steps a DeepSpeed engine on every backward while gradients sync, so a step cut inside one native "
+        "call would be several updates",
+        lambda trainer, request: bool(trainer.is_deepspeed_enabled),
+    ),
+    Refusal(
+        "fsdp",
+        "sharded gradients inside a split step are not proven against the oracle yet",
+        lambda trainer, request: bool(trainer.is_fsdp_enabled),
+    ),
+    Refusal(
+        "vllm",
+        "generation by vLLM and its importance-sampling correction are not proven against the oracle yet; "
+        'allow=("vllm",) accepts the correction as TRL computes it',
+        lambda trainer, request: bool(trainer.use_vllm),
+        allowable=True,
+    ),
+    Refusal(
+        "tools",
+        "tool calls and environments change what a completion's tokens are while it is generated; not proven yet; "
+        'allow=("tools",) trains on the loss mask that TRL makes of them',
+        lambda trainer, request: bool(trainer.tools) or getattr(trainer, "environments", None) is not None,
+        allowable=True,
+    ),
+    Refusal(
+        "images",
+        "image tensors do not split by completion",
+        lambda trainer, request: bool(getattr(trainer, "_is_vlm", False)),
+    ),
+    Refusal(
+        "router_loss",
+        "the MoE router loss is a mean over each micro-batch's tokens, which the step's factor would rescale wrongly; "
+        "set router_aux_loss_coef=0",
+        lambda trainer, request: bool(trainer.aux_loss_enabled),
+    ),
+    Refusal(
+        "liger",
+        "use_liger_kernel replaces the loss (or layers) that the proofs ran on",
+        lambda trainer, request: bool(trainer.args.use_liger_kernel),
+    ),
+    Refusal(
+        "fp16",
+        "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
+        lambda trainer, request: trainer.accelerator.scaler is not None,
+    ),
+    Refusal(
+        "absolute_positions",
+        "the model has learned absolute positions, and TRL pads prompts on the left without position ids: a "
+        "completion's log-probabilities depend on the rows beside it",
+        _absolute_positions,
+    ),
+    Refusal(
+        "accelerator_accumulation",
+        "gradient_accumulation_kwargs.num_steps makes Accelerate divide the loss once more",
+        lambda trainer, request: trainer.accelerator.gradient_accumulation_steps != 1,
+    ),
+    Refusal(
+        "context_parallel",
+        "sequence and context parallelism split completions over ranks",
+        lambda trainer, request: getattr(trainer.accelerator, "parallelism_config", None) is not None,
+    ),
+    Refusal(
+        "kl_without_reference",
+        "the spec has a KL penalty, but the trainer was built with beta=0 and holds no reference model",
+        lambda trainer, request: bool(request.spec.objective.kl_coefficient) and trainer.beta == 0.0,
+    ),
+    Refusal(
+        "kl_in_reward",
+        "the spec puts the KL penalty into the reward; TRL has it in the loss only",
+        lambda trainer, request: request.spec.objective.kl_placement == "reward"
+        and bool(request.spec.objective.kl_coefficient),
+    ),
+    Refusal(
+        "loss_per_term",
+        "the spec gives the KL or entropy term weights of its own; TRL adds them up before it aggregates",
+        lambda trainer, request: any(
+            term is not None and term != request.spec.loss.policy
+            for term in (request.spec.loss.kl, request.spec.loss.entropy)
+        ),
+    ),
+    Refusal(
+        "aggregation",
+        "no native loss of TRL computes this surrogate with this aggregation",
+        lambda trainer, request: (request.spec.objective.surrogate, request.spec.loss.policy.aggregation)
+        not in CARRIERS,
+    ),
+    Refusal(
+        "denominator_scope",
+        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
+        lambda trainer, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
+    ),
+    Refusal(
+        "value_baseline",
+        "the spec's advantages need a critic, which GRPOTrainer has not",
+        lambda trainer, request: request.spec.advantage.baseline == "value",
+    ),
+    Refusal(
+        "sampler_logprobs",
+        "the spec takes old log-probabilities from the sampler; TRL scores them itself",
+        lambda trainer, request: request.spec.objective.old_logprobs == "sampler" and not trainer.use_vllm,
+    ),
+    Refusal(
+        "no_step",
+        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+        lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
+    ),
+)
+
+SETTABLE: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
+    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer.__init__ and _compute_loss.
+    "rollout.completions_per_prompt": ("num_generations", int),
+    "rollout.truncated_completions": ("mask_truncated_completions", lambda value: value == "mask"),
+    "optimizer_step.passes_per_rollout": ("num_iterations", int),
+    "objective.ratio_level": ("importance_sampling_level", str),
+    "objective.clip_low": ("epsilon_low", lambda value: 1.0 if value is None else value),
+    "objective.clip_high": ("epsilon_high", lambda value: float("inf") if value is None else value),
+    "objective.kl_coefficient": ("beta", lambda value: value or 0.0),
+}
+SETTABLE_ARGS: Mapping[str, str] = {"objective.dual_clip": "delta"}
+"""canonical field -> attribute of the trainer's `args` that the native loss reads at every micro-batch."""
+
+PLANNED = (
+    "rollout.prompts_per_rollout",
+    "rollout.prompts_per_generation_batch",
+    "optimizer_step.",
+    "loss.",
+    "advantage.",
+    "order.",
+    "horizon.",
+    "staleness.",
+    "objective.surrogate",
+    "objective.old_logprobs",
+)
+"""Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
+
+
+def attach(trainer: Any, request: Request) -> Attachment:
+    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
+    framework_version = installed_version("trl")
+    if framework_version not in ENFORCED_VERSIONS:
+        raise CannotAttach({"version": f"trl {framework_version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
+    patches = Patches()
+    log = StepLog(trainer, request, framework_version)
+    left_different: dict[str, str] = {}
+    if request.mode == "enforce":
+        reasons = {
+            refusal.name: refusal.reason
+            for refusal in REFUSALS
+            if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
+        }
+        if reasons:
+            raise CannotAttach(reasons)
+        left_different = _set_fields(trainer, request, patches)
+        assert request.plan is not None, "wrap refuses to enforce without a plan"
+    try:
+        attached = (
+            Enforcer(trainer, request, patches, log, request.plan)
+            if request.mode == "enforce" and request.plan is not None
+            else Observer(trainer, request, patches, log)
+        )
+    except AttributeError as error:
+        patches.undo()
+        raise CannotAttach({"seam": f"{error}; transformers {installed_version('transformers')}"}) from error
+
+    def detach() -> None:
+        patches.undo()
+        attached.detach()
+
+    return Attachment(
+        framework="trl",
+        framework_version=framework_version,
+        request=request,
+        changes=patches.changes,
+        left_different=left_different,
+        detach=detach,
+    )
+
+
+def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, str]:
+    """Sets what the trainer can take of the requested spec; returns what stays different, by canonical field."""
+    own = request.reading.spec
+    assert own is not None, "wrap refuses a trainer whose own configuration is not read"
+    have = {path: value for path, value, _ in walk(own)}
+    left = {}
+    for path, want, _ in walk(request.spec):
+        if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
+            continue
+        why = f"{path} of the requested spec"
+        if path in SETTABLE:
+            attribute, convert = SETTABLE[path]
+            patches.set(trainer, attribute, convert(want), what=f"{convert(want)}, natively {have.get(path)}", why=why)
+        elif path in SETTABLE_ARGS:
+            patches.set(trainer.args, SETTABLE_ARGS[path], want, what=f"{want}, natively {have.get(path)}", why=why)
+        else:
+            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
+    for path, value in have.items():
+        if path not in {name for name, _, _ in walk(request.spec)}:
+            left[path] = f"open in the requested spec, {value} in the trainer"
+    return left

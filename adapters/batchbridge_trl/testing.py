@@ -1,0 +1,125 @@
+"""Scripted rollouts for `GRPOTrainer`: the same completions in every process, entered through TRL's own `rollout_func`.
+
+For tests and examples; needs datasets, torch, transformers and trl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from transformers import TrainerCallback
+
+
+def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
+    """A `rollout_func` that plays `script`; loss masks enter through `env_mask`, TRL failing on empty completions.
+
+    TRL hands each rank a contiguous part of the prompt-major completions, so a row's place tells its sample.
+    """
+
+    def play(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        first = trainer.accelerator.process_index * len(prompts)
+        who = [
+            (script.prompt_index(prompt), (first + row) % trainer.num_generations) for row, prompt in enumerate(prompts)
+        ]
+        return {
+            "prompt_ids": [trainer.processing_class(prompt)["input_ids"] for prompt in prompts],
+            "completion_ids": [script.completion(*each) for each in who],
+            "logprobs": [[0.0] * len(script.completion(*each)) for each in who],
+            "env_mask": [script.loss_mask(*each) for each in who],
+            "scripted": who,
+        }
+
+    return play
+
+
+def reward_func(script: Script) -> Callable[..., list[float]]:
+    """The rewards of `script`, for rollouts that `rollout_func` played."""
+
+    def scripted_reward(prompts: Any, completions: Any, scripted: list[tuple[int, int]], **others: Any) -> list[float]:
+        return [script.reward(*each) for each in scripted]
+
+    return scripted_reward
+
+
+def scripted_trainer(
+    output_dir: str | Path,
+    *,
+    script: Script | None = None,
+    prompts: int = 6,
+    policy: Any = None,
+    reference: Any = None,
+    peft_config: Any = None,
+    **arguments: Any,
+) -> Any:
+    """A `GRPOTrainer` of the tiny policy on CPU in float32 that plays `script` over `prompts` prompts.
+
+    Defaults, all replaceable by `arguments` of `GRPOConfig`: SGD at a constant learning rate of 0.01, no gradient
+    clipping, groups of 4, no logging, no checkpoints. `reference`: the reference policy where beta > 0, by default the
+    policy itself; it is written under `output_dir`, from where TRL loads it.
+    """
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    script = Script() if script is None else script
+    settings: dict[str, Any] = {
+        "output_dir": str(output_dir),
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": [],
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+        "num_generations": 4,
+        "max_completion_length": script.longest,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0.0,
+        "optim": "sgd",
+    }
+    policy = tiny_policy() if policy is None else policy
+    beta = arguments.get("beta", 0.0)
+    if beta and peft_config is None:
+        folder = Path(output_dir) / "reference"
+        (policy if reference is None else reference).save_pretrained(folder)
+        policy.config._name_or_path = str(folder)
+    return GRPOTrainer(
+        model=policy,
+        reward_funcs=reward_func(script),
+        args=GRPOConfig(**settings | arguments),
+        train_dataset=Dataset.from_dict({"prompt": [script.prompt(index) for index in range(prompts)]}),
+        processing_class=tiny_tokenizer(),
+        rollout_func=rollout_func(script),
+        peft_config=peft_config,
+    )
+
+
+class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Raw gradients and parameters of every optimizer step, before the update; flat tensors on the CPU.
+
+    With max_grad_norm=0 the gradients are those before clipping.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.gradients: list[torch.Tensor] = []
+        self.states: list[dict[str, torch.Tensor]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.states.append({name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()})
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self.gradients.append(
+            torch.cat(
+                [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in trainable]
+            )
+        )
+
+
+def flat_parameters(model: Any) -> torch.Tensor:
+    """All trainable parameters of `model`, detached, flat."""
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters() if p.requires_grad])

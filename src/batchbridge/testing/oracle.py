@@ -1,0 +1,209 @@
+"""The oracle: what an optimizer step's gradient is, in plain torch, one completion at a time, in float64.
+
+No padding, no micro-batches, no ranks, no framework's loss code: the definition of the objective, spelled out. What a
+framework's gradient is compared with.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from batchbridge.plan import Plan
+from batchbridge.spec import Advantage, LossTerm, Objective
+from batchbridge.testing.tiny import Script
+from batchbridge.weights import Row, token_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One completion of an optimizer step.
+
+    prompt, completion: token ids. loss_mask: 1 per trained token. group: identifies its prompt's group. advantage: per
+    completion. old_logprobs: per completion token; None means those of the current weights, detached.
+    """
+
+    prompt: Sequence[int]
+    completion: Sequence[int]
+    loss_mask: Sequence[int]
+    group: int
+    advantage: float
+    old_logprobs: torch.Tensor | None = None
+
+
+def double(model: Any) -> Any:
+    """A float64 copy of `model`, in evaluation mode, gradients cleared."""
+    twin = copy.deepcopy(model).double().eval()
+    twin.zero_grad(set_to_none=True)
+    return twin
+
+
+def logprobs(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of the completion's tokens, shape (completion tokens,), differentiable."""
+    ids = torch.tensor([[*sample.prompt, *sample.completion]])
+    logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1] / temperature
+    target = torch.tensor(list(sample.completion))
+    return torch.log_softmax(logits, dim=-1).gather(1, target[:, None])[:, 0]
+
+
+def advantages(rewards: Sequence[float], group_size: int, rule: Advantage) -> list[float]:
+    """Advantages of whole groups, in order; float64. `scale` batch takes the deviation over all given rewards."""
+    groups = torch.tensor(list(rewards), dtype=torch.float64).view(-1, group_size)
+    if rule.baseline == "group_mean":
+        centred = groups - groups.mean(dim=1, keepdim=True)
+    elif rule.baseline == "leave_one_out":
+        centred = (groups - groups.mean(dim=1, keepdim=True)) * group_size / (group_size - 1)
+    elif rule.baseline == "none":
+        centred = groups
+    else:
+        raise ValueError(f"advantage.baseline = {rule.baseline}: needs a critic")
+    ddof = 1 if rule.ddof is None else rule.ddof
+    if rule.scale == "group":
+        centred = centred / (groups.std(dim=1, keepdim=True, correction=ddof) + (rule.epsilon or 0.0))
+    elif rule.scale == "batch":
+        centred = centred / (groups.std(correction=ddof) + (rule.epsilon or 0.0))
+    if rule.clip is not None:
+        centred = centred.clamp(-rule.clip, rule.clip)
+    return [float(value) for value in centred.flatten()]
+
+
+def token_losses(
+    objective: Objective, new: torch.Tensor, old: torch.Tensor, reference: torch.Tensor | None, mask: torch.Tensor,
+    advantage: float,
+) -> torch.Tensor:
+    """Loss of each token of one completion, shape (tokens,), before weighting. Raises for a surrogate it cannot spell."""
+    log_ratio = new - old
+    if objective.ratio_level == "sequence":
+        log_ratio = ((log_ratio * mask).sum() / mask.sum().clamp(min=1)).expand_as(new)
+    ratio = log_ratio.exp()
+    low = 0.0 if objective.clip_low is None else 1 - objective.clip_low
+    high = float("inf") if objective.clip_high is None else 1 + objective.clip_high
+    if objective.surrogate == "ppo":
+        loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+        if objective.dual_clip is not None and advantage < 0:
+            loss = torch.minimum(loss, torch.full_like(loss, -objective.dual_clip * advantage))
+    elif objective.surrogate == "cispo":
+        loss = -ratio.clamp(max=high).detach() * advantage * new
+    else:
+        raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo and cispo")
+    if objective.kl_placement == "loss" and objective.kl_coefficient:
+        if reference is None or objective.kl_estimator not in ("k3", "k3_ratio"):
+            raise ValueError(
+                f"objective.kl_estimator = {objective.kl_estimator}: the oracle knows k3 and k3_ratio, with a reference"
+            )
+        difference = reference - new
+        penalty = difference.exp() - difference - 1
+        if objective.kl_estimator == "k3_ratio":
+            penalty = penalty * ratio
+        loss = loss + objective.kl_coefficient * penalty
+    return loss
+
+
+def step_gradient(
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    term: LossTerm,
+    objective: Objective,
+    reference: Any = None,
+    temperature: float = 1.0,
+    weights: Iterable[float] | None = None,
+) -> torch.Tensor:
+    """The gradient of one optimizer step with respect to the trainable parameters of `model`, flat, in their order.
+
+    `model` and `reference` are used as they are: pass `double(model)` for the float64 oracle, a float32 copy for the
+    noise floor. `weights` overrides the token weights that `term` gives.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in parameters:
+        parameter.grad = None
+    if weights is None:
+        rows = [Row(tokens=sum(sample.loss_mask), group=sample.group) for sample in samples]
+        weights = [float(weight) for weight in token_weights(term, rows)]
+    for sample, weight in zip(samples, weights, strict=True):
+        if not weight:
+            continue
+        new = logprobs(model, sample, temperature=temperature)
+        mask = torch.tensor(list(sample.loss_mask), dtype=new.dtype)
+        old = new.detach() if sample.old_logprobs is None else sample.old_logprobs.to(new.dtype)
+        base = None
+        if reference is not None:
+            with torch.no_grad():
+                base = logprobs(reference, sample, temperature=temperature)
+        losses = token_losses(objective, new, old, base, mask, sample.advantage)
+        (weight * (losses * mask).sum()).backward()
+    return torch.cat(
+        [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in parameters]
+    )
+
+
+def relative_error(measured: torch.Tensor, expected: torch.Tensor) -> float:
+    """`norm(measured - expected) / norm(expected)`, in float64."""
+    difference = torch.linalg.vector_norm(measured.double() - expected.double())
+    return float(difference / torch.linalg.vector_norm(expected.double()))
+
+
+def planned_samples(
+    plan: Plan,
+    step: int,
+    *,
+    script: Script,
+    tokenize: Callable[[str], Sequence[int]],
+    policy_at: Callable[[int], Any],
+    temperature: float = 1.0,
+) -> list[Sample]:
+    """The samples of optimizer step `step` of `plan`, played by `script`.
+
+    `policy_at(k)` is the policy with the weights before step k: old log-probabilities are those of the weights that
+    generated the rollout, unless the spec says "detached".
+    """
+    group, rule = plan.completions_per_prompt, plan.spec.advantage
+    samples = []
+    rewards: dict[int, list[float]] = {}
+    for member in plan.step(step).members:
+        rollout = plan.rollout(member.rollout)
+        if member.rollout not in rewards:
+            scores = [script.reward(prompt, sample) for prompt, sample in rollout.completions]
+            rewards[member.rollout] = advantages(scores, group, rule)
+        place = rollout.prompts.index(member.prompt) * group + member.sample
+        sample = Sample(
+            prompt=tokenize(script.prompt(member.prompt)),
+            completion=script.completion(member.prompt, member.sample),
+            loss_mask=script.loss_mask(member.prompt, member.sample),
+            group=member.prompt,
+            advantage=rewards[member.rollout][place],
+        )
+        if rollout.generated_at_step != step and plan.spec.objective.old_logprobs != "detached":
+            with torch.no_grad():
+                old = logprobs(policy_at(rollout.generated_at_step), sample, temperature=temperature)
+            sample = replace(sample, old_logprobs=old)
+        samples.append(sample)
+    return samples
+
+
+def planned_gradient(
+    plan: Plan,
+    step: int,
+    *,
+    script: Script,
+    tokenize: Callable[[str], Sequence[int]],
+    policy_at: Callable[[int], Any],
+    reference: Any = None,
+    temperature: float = 1.0,
+) -> torch.Tensor:
+    """`step_gradient` of optimizer step `step` of `plan`; arguments as in `planned_samples`."""
+    samples = planned_samples(
+        plan, step, script=script, tokenize=tokenize, policy_at=policy_at, temperature=temperature
+    )
+    return step_gradient(
+        policy_at(step),
+        samples,
+        term=plan.spec.loss.policy,
+        objective=plan.spec.objective,
+        reference=reference,
+        temperature=temperature,
+    )

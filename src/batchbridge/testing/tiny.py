@@ -1,0 +1,98 @@
+"""A tiny policy, its tokenizer, and scripted rollouts: what equivalence tests train on.
+
+Needs torch, transformers and tokenizers; nothing is downloaded. Completions are a pure function of (prompt, sample), so
+that two frameworks, two world sizes and two runs see the same tokens; their lengths are ragged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+WORDS = 61
+"""Words in the vocabulary, after <pad>, <eos> and <unk>."""
+PAD, EOS, FIRST_WORD = 0, 1, 3
+_LENGTHS = (1, 2, 3, 5, 8, 12, 17, 23)
+
+
+def tiny_tokenizer() -> Any:
+    """A word-level `PreTrainedTokenizerFast` over `w0 ... w60`, padding on the left."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(WORDS))]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+
+
+def tiny_policy(seed: int = 0, *, layers: int = 2, width: int = 32, dtype: torch.dtype | None = None) -> Any:
+    """A randomly initialised Llama of about 30,000 parameters without biases or dropout.
+
+    Weights are large enough that gradients are far from zero, and no parameter's gradient vanishes identically
+    (AdamW would move such a parameter by rounding noise). `dtype` defaults to float32.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=FIRST_WORD + WORDS,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        bos_token_id=None,
+        tie_word_embeddings=False,
+        initializer_range=0.2,
+        attn_implementation="eager",
+    )
+    generator_state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    torch.random.set_rng_state(generator_state)
+    return model.to(dtype or torch.float32)
+
+
+@dataclass(frozen=True)
+class Script:
+    """Scripted rollouts: prompts, completions, loss masks and rewards as pure functions of (prompt, sample).
+
+    empty: (prompt, sample) pairs whose loss mask is all zero, as an environment's feedback would be.
+    longest: completions are cut to this many tokens, end-of-sequence included.
+    """
+
+    empty: frozenset[tuple[int, int]] = frozenset({(1, 1)})
+    longest: int = 24
+
+    def prompt(self, index: int) -> str:
+        """The text of prompt `index`: two to four words, the first two of which identify it (below 3,721 prompts)."""
+        words = [index % WORDS, index // WORDS % WORDS, *((index * 7 + k) % WORDS for k in range(index % 3))]
+        return " ".join(f"w{word}" for word in words)
+
+    def prompt_index(self, text: str) -> int:
+        """The inverse of `prompt`."""
+        first, second = (int(word[1:]) for word in text.split()[:2])
+        return first + WORDS * second
+
+    def completion(self, prompt: int, sample: int) -> list[int]:
+        """Token ids, ending with end-of-sequence."""
+        length = _LENGTHS[(prompt * 3 + sample) % len(_LENGTHS)]
+        words = [FIRST_WORD + (prompt * 7 + sample * 11 + k * 5 + k * k) % WORDS for k in range(length)]
+        return [*words[: self.longest - 1], EOS]
+
+    def loss_mask(self, prompt: int, sample: int) -> list[int]:
+        """One entry per token of `completion`: 1 where the policy wrote it."""
+        return [0 if (prompt, sample) in self.empty else 1] * len(self.completion(prompt, sample))
+
+    def reward(self, prompt: int, sample: int) -> float:
+        """Between 0 and 6, never equal within a group of more than one."""
+        return float((prompt * 5 + sample * 3) % 7)
