@@ -146,6 +146,11 @@ class Plan:
             units += {"none": [short], "rollout": [short * self.passes_per_rollout]}.get(self._span, [])
         if self._span == "epoch":
             units = [self._completions_per_epoch]
+        self._stream_end = self._end_of_stream()
+        if self._stream_end is not None:
+            units += [
+                self._stream_end if self._span == "run" else self._stream_end % (self._completions_per_epoch or 1)
+            ]
         if order.last_optimizer_step == "error" and any(unit % self.completions_per_step for unit in units):
             raise PlanError(
                 f"order.last_optimizer_step = error: {units[-1]} completions are no multiple of "
@@ -195,9 +200,8 @@ class Plan:
         if per_epoch is not None:
             return math.ceil(horizon.epochs * per_epoch)
         if self._wraps:
-            prompts = math.ceil(horizon.epochs * self.dataset_size)
-            return self._steps_before_rollout(prompts // self.prompts_per_rollout)
-        return self._steps_in(math.ceil(horizon.epochs * self._completions_per_epoch))
+            return self._steps_before_rollout(self._whole_rollouts(horizon.epochs))
+        return self._steps_in(self._stream_end or 0)
 
     @property
     def total_rollouts(self) -> int:
@@ -215,7 +219,9 @@ class Plan:
             raise IndexError(f"rollout {index} is negative")
         epoch, start, count = self._rollout_span(index)
         if self._wraps:
-            prompts = tuple(self._prompt(*divmod(position, self.dataset_size)) for position in range(start, start + count))
+            prompts = tuple(
+                self._prompt(*divmod(position, self.dataset_size)) for position in range(start, start + count)
+            )
         elif self.spec.order.prompt_shuffle == "none":
             prompts = tuple(range(start, start + count))
         else:
@@ -223,9 +229,14 @@ class Plan:
         return RolloutPlan(index, epoch, prompts, self.completions_per_prompt, self._first_step_of(index))
 
     def step(self, index: int) -> StepPlan:
-        """What optimizer step `index` trains on. O(completions_per_step)."""
+        """What optimizer step `index` trains on. O(completions_per_step). Raises `PlanError` when the run has no step.
+
+        Steps after the run's end are those of a longer run.
+        """
         if index < 0:
             raise IndexError(f"step {index} is negative")
+        if not self._has_steps:
+            raise PlanError("no rollout fills an optimizer step: the run has none")
         unit = self._unit_of_step(index)
         start = (index - unit.first_step) * self.completions_per_step
         stop = min(start + self.completions_per_step, unit.completions)
@@ -247,7 +258,10 @@ class Plan:
             yield self.step(index)
 
     def step_of(self, prompt: int, sample: int, *, epoch: int = 0, pass_index: int = 0) -> int | None:
-        """The optimizer step that trains (prompt, sample) in this epoch and pass; None if it is dropped."""
+        """The optimizer step that trains (prompt, sample) in this epoch and pass; None if it is dropped.
+
+        `epoch` is the prompt's own; where rollouts wrap, a rollout's `epoch` is that of its first prompt.
+        """
         if not 0 <= prompt < self.dataset_size or not 0 <= sample < self.completions_per_prompt:
             raise IndexError(f"({prompt}, {sample}) is not among {self.dataset_size} x {self.completions_per_prompt}")
         if not 0 <= pass_index < self.passes_per_rollout:
@@ -266,7 +280,7 @@ class Plan:
         unit, offset = self._stream_place(rollout, pass_index, position)
         steps = self._steps_in(unit.completions)
         step = offset // self.completions_per_step
-        return unit.first_step + step if step < steps else None
+        return unit.first_step + step if step < steps and offset < unit.completions else None
 
     def seek(self, state: Mapping[str, object] | int) -> Position:
         """Where the run stands after some optimizer steps: an int, or a saved `state` with `spec` and `dataset_size`.
@@ -300,11 +314,30 @@ class Plan:
 
     @property
     def _has_steps(self) -> bool:
+        if not self.passes_per_rollout:
+            return False
         if self._wraps:
             return self._span == "run" or self._steps_in_rollout(self.prompts_per_rollout) > 0
         if self._span == "run":
             return self._completions_per_epoch > 0
         return bool(self.optimizer_steps_per_epoch)
+
+    def _end_of_stream(self) -> int | None:
+        """Completions before the run's end, where the horizon may end the run inside a unit; else None."""
+        horizon = self.spec.horizon
+        if self._span not in ("epoch", "run"):
+            return None
+        if horizon.rollouts is not None:
+            return self._stream_before(horizon.rollouts)
+        if horizon.epochs is None or self._span == "epoch":
+            return None
+        if self._wraps:
+            return self._stream_before(self._whole_rollouts(horizon.epochs))
+        return math.ceil(horizon.epochs * self._completions_per_epoch)
+
+    def _whole_rollouts(self, epochs: float) -> int:
+        """Rollouts that `epochs` epochs fill when rollouts wrap around epochs."""
+        return math.ceil(epochs * self.dataset_size) // self.prompts_per_rollout
 
     @property
     def _completions_per_epoch(self) -> int:
@@ -346,7 +379,9 @@ class Plan:
             if not per_epoch:
                 return 0
             epochs, rest = divmod(rollouts, per_epoch)
-            return epochs * (self.optimizer_steps_per_epoch or 0) + rest * self._steps_in_rollout(self.prompts_per_rollout)
+            return epochs * (self.optimizer_steps_per_epoch or 0) + rest * self._steps_in_rollout(
+                self.prompts_per_rollout
+            )
         if self._span == "epoch":
             per_epoch = self.rollouts_per_epoch
             if not per_epoch:
@@ -369,13 +404,10 @@ class Plan:
 
     def _unit_of_step(self, step: int) -> _Unit:
         if self._span == "run":
-            self._rollout_span(0)
-            return _Unit(0, 0, (step + 1) * self.completions_per_step)
+            return self._run_unit(step * self.completions_per_step)
         if self._span == "epoch":
-            per_epoch = self._steps_in(self._completions_per_epoch)
-            if not per_epoch:
-                raise PlanError("an epoch has no optimizer step")
-            return _Unit(step // per_epoch, step // per_epoch * per_epoch, self._completions_per_epoch)
+            epoch, in_epoch = divmod(step, self._steps_in(self._completions_per_epoch))
+            return self._epoch_unit(epoch, in_epoch * self.completions_per_step)
         rollout = self._rollout_of_step(step)
         first = self._steps_before_rollout(rollout)
         completions = self._rollout_span(rollout)[2] * self.completions_per_prompt
@@ -384,6 +416,20 @@ class Plan:
         per_pass = self._steps_in(completions)
         pass_index = (step - first) // per_pass
         return _Unit(rollout * self.passes_per_rollout + pass_index, first + pass_index * per_pass, completions)
+
+    def _epoch_unit(self, epoch: int, offset: int) -> _Unit:
+        """The epoch as a unit, cut where the run ends, unless `offset` in it lies after that."""
+        completions = self._completions_per_epoch
+        if self._stream_end is not None:
+            left = self._stream_end - epoch * completions
+            completions = min(completions, left) if offset < left else completions
+        return _Unit(epoch, epoch * self._steps_in(self._completions_per_epoch), completions)
+
+    def _run_unit(self, offset: int) -> _Unit:
+        """The run as a unit; as long as its horizon says, or open when that counts steps or `offset` lies after it."""
+        if self._stream_end is not None and offset < self._stream_end:
+            return _Unit(0, 0, self._stream_end)
+        return _Unit(0, 0, offset + self.completions_per_step)
 
     def _rollout_of_step(self, step: int) -> int:
         """The rollout that a step lies in (span none or rollout)."""
@@ -433,10 +479,9 @@ class Plan:
         if self._span == "epoch":
             epoch, in_epoch = divmod(rollout, self.rollouts_per_epoch or 1)
             before = in_epoch * self.prompts_per_rollout * self.completions_per_prompt * self.passes_per_rollout
-            per_epoch = self._steps_in(self._completions_per_epoch)
-            return _Unit(epoch, epoch * per_epoch, self._completions_per_epoch), before + offset
+            return self._epoch_unit(epoch, before + offset), before + offset
         start = self._stream_before(rollout) + offset
-        return _Unit(0, 0, start + self.completions_per_step), start
+        return self._run_unit(start), start
 
     def _first_step_of(self, rollout: int) -> int:
         unit, offset = self._stream_place(rollout, 0, 0)

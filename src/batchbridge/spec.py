@@ -73,9 +73,9 @@ class Rollout:
     prompts_per_generation_batch: Annotated[
         int | None, Quantity("prompts", "Prompts generated at a time when groups are filtered; None: one rollout.", 1)
     ] = None
-    sample_unit: Annotated[
-        Literal["completion", "trajectory", "turn"], Quantity("kind", "What one completion is.")
-    ] = "completion"
+    sample_unit: Annotated[Literal["completion", "trajectory", "turn"], Quantity("kind", "What one completion is.")] = (
+        "completion"
+    )
     group_filter: Annotated[
         Literal["none", "drop_zero_variance", "mask_zero_variance", "replace_zero_variance", "custom"],
         Quantity("kind", "What happens to groups whose rewards are all equal."),
@@ -138,9 +138,7 @@ class LossTerm:
     denominator_scope: Annotated[DenominatorScope, Quantity("kind", "What the denominators are counted over.")] = (
         "optimizer_step"
     )
-    constant: Annotated[
-        int | None, Quantity("tokens", "c of sequence_sum_over_constant; None elsewhere.", 1)
-    ] = None
+    constant: Annotated[int | None, Quantity("tokens", "c of sequence_sum_over_constant; None elsewhere.", 1)] = None
     count_empty: Annotated[bool, Quantity("flag", "Completions whose loss mask is all zero count in B.")] = True
 
 
@@ -231,9 +229,9 @@ class Objective:
         Quantity("kind", "Where the ratio's denominator comes from; None: unknown."),
     ] = None
     sampler_correction: Annotated[str | None, Quantity("kind", "Correction towards the sampler; None: off.")] = None
-    kl_placement: Annotated[Literal["none", "reward", "loss"] | None, Quantity("kind", "Where the KL penalty sits.")] = (
-        None
-    )
+    kl_placement: Annotated[
+        Literal["none", "reward", "loss"] | None, Quantity("kind", "Where the KL penalty sits.")
+    ] = None
     kl_estimator: Annotated[str | None, Quantity("kind", "k1, k2, k3, ...; None: no KL term.")] = None
     kl_coefficient: Annotated[float | None, Quantity("1", "Factor of the KL penalty.", 0)] = None
     kl_clamp: Annotated[float | None, Quantity("nats", "Bound of the KL estimate; None: off.", 0)] = None
@@ -309,8 +307,8 @@ class Spec:
         return _build(cls, data, "")
 
     def digest(self) -> str:
-        """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON)."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON). Equal specs have equal digests."""
+        text = json.dumps(_whole_floats_as_ints(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def replace(self, **fields: Any) -> Spec:
@@ -319,10 +317,19 @@ class Spec:
         for path, value in fields.items():
             group, _, name = path.partition(".")
             groups.setdefault(group, {})[name] = value
-        return dataclasses.replace(self, **{group: _replace(getattr(self, group), new) for group, new in groups.items()})
+        return dataclasses.replace(
+            self, **{group: _replace(getattr(self, group), new) for group, new in groups.items()}
+        )
 
 
 _T = TypeVar("_T")
+
+
+def _whole_floats_as_ints(value: Any) -> Any:
+    # 2 and 2.0 are equal, and JSON writers disagree on how to spell the second.
+    if isinstance(value, dict):
+        return {name: _whole_floats_as_ints(inner) for name, inner in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
