@@ -1,0 +1,336 @@
+"""The ledger: what each optimizer step of a running trainer really trained, one JSON Lines file per rank.
+
+`rank-00000.jsonl` holds a header for each start of the process and one record per optimizer step, with columns (lists
+of equal length) over the completions that this rank trained in the step; filler rows never appear. A line is written
+and flushed at once, so a killed process loses at most the line it was writing. docs/ledger.md describes the format.
+
+Here: the format, writing, and the entrances to reading (`batchbridge.ledger_reading`) and comparing
+(`batchbridge.ledger_diff`). Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from batchbridge.spec import Spec
+from batchbridge.weights import Normaliser
+
+if TYPE_CHECKING:
+    from batchbridge.ledger_diff import LedgerDiff
+    from batchbridge.ledger_reading import StepStream
+
+SCHEMA = "batchbridge-ledger/1"
+
+SCALARS = {
+    "step": "optimizer step, from 0 over the whole run",
+    "epoch": "epoch of the step's first completion, from 0",
+    "normaliser": "applied denominators: aggregation, completions B, tokens T, constant c, prompts; null: see weights",
+    "learning_rate": "learning rate that the optimizer applied; null: unknown",
+    "gradient_norm": "norm of the gradient before clipping; null: unknown",
+    "skipped": "true: the optimizer did not step (no token, or a non-finite gradient)",
+    "lr_tick": "true: the learning rate schedule advanced after this step",
+}
+"""Every scalar of a step record, in the order of the line."""
+
+COLUMNS = {
+    "rollout": "rollout that generated the completion, from 0",
+    "pass": "pass over that rollout, from 0",
+    "prompt": "index of the prompt in the dataset",
+    "sample": "index of the completion in its group, from 0",
+    "prompt_fingerprint": "`fingerprint` of the prompt's token ids, 16 hex digits",
+    "completion_fingerprint": "`fingerprint` of the completion's token ids, 16 hex digits",
+    "response_tokens": "tokens whose loss mask is 1",
+    "reward": "reward; null: unknown",
+    "advantage": "advantage; null: unknown, or not one number per completion",
+    "old_logprobs": "`digest_floats` of the old log-probabilities, 16 hex digits; null: detached (none were used)",
+    "generated_at_step": "optimizer step before whose update the completion was generated",
+    "weights": "weight of one response token's loss in this step, ranks adding up; the whole column may be null",
+}
+"""Every column of a step record, in the order of the line, with its unit."""
+
+KEY = ("rollout", "pass", "prompt", "sample")
+"""The columns that say which completion a row is."""
+
+FLOATS = ("reward", "advantage", "weights")
+STEP_PREFIX = b'{"record":"step","step":'
+
+
+class LedgerError(ValueError):
+    """A ledger that cannot be read or written: what, in which file, at which line."""
+
+    def __init__(self, what: str, file: Path, line: int | None = None) -> None:
+        super().__init__(f"{file if line is None else f'{file}:{line}'}: {what}")
+        self.what, self.file, self.line = what, file, line
+
+
+# ---- records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """One start of one rank's process.
+
+    dataset_size: prompts. world_size, rank: training processes. started: "fresh" for a run's first start. at_step: the
+    first optimizer step that this start will record; 0 when fresh. start_id: any text that all ranks of one start share
+    and no other start has; without it readers tell starts apart by `at_step` and `world_size`.
+    """
+
+    framework: str
+    framework_version: str
+    mode: Literal["observe", "verify", "enforce"]
+    spec: Spec
+    dataset_size: int
+    world_size: int
+    rank: int
+    started: Literal["fresh", "resumed"] = "fresh"
+    at_step: int = 0
+    start_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The header record, JSON types."""
+        return {
+            "record": "header",
+            "schema": SCHEMA,
+            "framework": self.framework,
+            "framework_version": self.framework_version,
+            "mode": self.mode,
+            "spec_digest": self.spec.digest(),
+            "spec": self.spec.to_dict(),
+            "dataset_size": self.dataset_size,
+            "world_size": self.world_size,
+            "rank": self.rank,
+            "started": self.started,
+            "at_step": self.at_step,
+            "start_id": self.start_id,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What one rank trained in one optimizer step. Units: `SCALARS` and `COLUMNS`; `pass_index` is column "pass".
+
+    Columns hold this rank's completions only, in any order, and all have the same length; a rank that trained nothing
+    in the step has empty ones. `weights` may be None as a whole where `normaliser` says what was applied; a run whose
+    denominators are not those of the step (a native one) gives `weights`.
+    """
+
+    step: int
+    epoch: int
+    normaliser: Normaliser | None
+    learning_rate: float | None
+    gradient_norm: float | None
+    skipped: bool
+    lr_tick: bool
+    rollout: Sequence[int]
+    pass_index: Sequence[int]
+    prompt: Sequence[int]
+    sample: Sequence[int]
+    prompt_fingerprint: Sequence[str]
+    completion_fingerprint: Sequence[str]
+    response_tokens: Sequence[int]
+    reward: Sequence[float | None]
+    advantage: Sequence[float | None]
+    old_logprobs: Sequence[str | None]
+    generated_at_step: Sequence[int]
+    weights: Sequence[float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The step record, JSON types, in the order of the line; non-finite floats as "nan", "inf", "-inf"."""
+        normaliser = None if self.normaliser is None else dict(vars(self.normaliser))
+        record: dict[str, Any] = {"record": "step", "step": self.step, "epoch": self.epoch, "normaliser": normaliser}
+        for name in ("learning_rate", "gradient_norm"):
+            record[name] = _spell(getattr(self, name))
+        record |= {"skipped": self.skipped, "lr_tick": self.lr_tick}
+        for name in COLUMNS:
+            values = getattr(self, "pass_index" if name == "pass" else name)
+            if values is not None:
+                values = [_spell(value) for value in values] if name in FLOATS else list(values)
+            record[name] = values
+        lengths = {name: len(record[name]) for name in COLUMNS if record[name] is not None}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"optimizer step {self.step}: columns differ in length: {lengths}")
+        return record
+
+    def to_line(self) -> bytes:
+        """The record as its line in the file, newline included."""
+        return _line(self.to_dict())
+
+
+class Writer:
+    """Appends one rank's records to its file in `folder`; usable as a context manager.
+
+    A fresh start refuses a file that exists. A resumed start repairs a line torn by a kill and writes its own header
+    behind what is there. Raises `LedgerError`.
+    """
+
+    def __init__(self, folder: Path | str, header: Header) -> None:
+        self.path = Path(folder) / f"rank-{header.rank:05d}.jsonl"
+        if not 0 <= header.rank < header.world_size:
+            raise LedgerError(f"rank {header.rank} is not in a world of {header.world_size}", self.path)
+        if header.started == "fresh" and header.at_step:
+            raise LedgerError(f"at_step = {header.at_step}: a fresh start begins at step 0", self.path)
+        if header.started == "fresh" and self.path.exists():
+            raise LedgerError("exists already; a fresh start needs a folder without a ledger", self.path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            _repair(self.path)
+        self._next_step = header.at_step
+        self._file = self.path.open("ab")
+        self._write(_line(header.to_dict()))
+
+    def append(self, record: StepRecord) -> None:
+        """Writes and flushes one record. Steps of one start follow each other without a gap; `ValueError` otherwise."""
+        if record.step != self._next_step:
+            raise ValueError(f"optimizer step {record.step} follows {self._next_step - 1} in {self.path}")
+        self._write(record.to_line())
+        self._next_step += 1
+
+    def close(self) -> None:
+        """Closes the file; closing twice is fine."""
+        self._file.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        self._file.write(line)
+        self._file.flush()
+
+
+# ---- fingerprints
+
+
+class _Buffer(Protocol):
+    """Anything with the buffer protocol (NumPy arrays, `array.array`); typing has no name for it before 3.12."""
+
+    def __len__(self) -> int: ...
+
+
+def fingerprint(token_ids: Sequence[int] | _Buffer) -> str:
+    """16 hex digits for a sequence of token ids: BLAKE2b (8 bytes) of the ids as little-endian int32.
+
+    Takes any sequence of ints or a one-dimensional integer buffer of any width; an int32 buffer is hashed as it lies.
+    Raises `ValueError` for an id outside int32.
+    """
+    return _digest(_packed(token_ids, "i"))
+
+
+def digest_floats(values: Sequence[float] | _Buffer) -> str:
+    """16 hex digits for a sequence of floats: BLAKE2b (8 bytes) of their exact little-endian float32 bits.
+
+    It tells whether one run computed the same numbers before and after a resume. Two frameworks agree only up to float
+    noise, which no digest forgives (rounding first would merely move the noise to the rounding's edges), so `diff`
+    compares these digests only with `exact=True`.
+    """
+    return _digest(_packed(values, "f"))
+
+
+def _packed(values: Any, code: str) -> bytes | memoryview:
+    try:
+        view = memoryview(values)
+    except TypeError:
+        sequence = values if isinstance(values, (list, tuple)) else list(values)
+    else:
+        if view.format == code and view.ndim == 1 and view.c_contiguous and sys.byteorder == "little":
+            return view
+        sequence = view.tolist()
+    try:
+        return struct.pack(f"<{len(sequence)}{code}", *sequence)
+    except (struct.error, OverflowError) as error:
+        if code == "f" and all(isinstance(value, (float, int)) for value in sequence):
+            packed = array("f", sequence)  # beyond float32: infinity, as a cast does
+            if sys.byteorder != "little":
+                packed.byteswap()
+            return packed.tobytes()
+        raise ValueError(f"no sequence of {'int32 token ids' if code == 'i' else 'floats'}: {error}") from None
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+# ---- reading
+
+
+def read_headers(folder: Path | str) -> list[dict[str, Any]]:
+    """The header records of all ranks, by rank, then in the order of their starts. Raises `LedgerError`."""
+    from batchbridge.ledger_reading import Ledger
+
+    return [header for file in Ledger(folder).files for header in file.headers]
+
+
+def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
+    """The ledger's optimizer steps from `start` on, all ranks merged, in order; memory does not grow with the run.
+
+    Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again), "rank" (a
+    column: where the row was trained), "ranks" (the world size at that step) and "disagreeing": scalars on which the
+    ranks differ, with each rank's value; the merged value is rank 0's. Of a step that was recorded again after a resume
+    the last record that all ranks have is taken. A ledger that ends inside a step (killed) ends before that step, and
+    `StepStream.incomplete` says so. Raises `LedgerError`, naming file and line.
+    """
+    from batchbridge.ledger_reading import Ledger, StepStream
+
+    ledger = Ledger(folder)
+    return StepStream(ledger, ledger.first_step if start is None else start)
+
+
+def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rtol: float = 1e-6) -> LedgerDiff:
+    """Streams two ledgers (any frameworks, any world sizes; or one run before and after a resume) and names the first
+    optimizer step that differs, and in what. Floats agree within `rtol`; `exact` asks for equality, also of old
+    log-probabilities, rewards and gradient norms. See `batchbridge.ledger_diff`. Raises `LedgerError`.
+    """
+    from batchbridge.ledger_diff import compare
+    from batchbridge.ledger_reading import Ledger
+
+    return compare(Ledger(folder_a), Ledger(folder_b), rtol=0.0 if exact else rtol, exact=exact)
+
+
+# ---- helpers
+
+
+def _spell(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else repr(float(value))
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def _repair(path: Path) -> None:
+    """Ends the file at a whole line: a last line without newline is completed if it is whole, and cut off if torn."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        tail, start = b"", end
+        while start and b"\n" not in tail:
+            start = max(start - (1 << 20), 0)
+            file.seek(start)
+            tail = file.read(end - start)
+        last = tail.rpartition(b"\n")[2]
+        if last and is_json(last):
+            file.seek(end)
+            file.write(b"\n")
+        elif last:
+            file.truncate(end - len(last))
+
+
+def is_json(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False

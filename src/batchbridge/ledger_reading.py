@@ -1,0 +1,302 @@
+"""Reading a ledger: which records of which starts count, and the merging of ranks. `batchbridge.ledger` has the format.
+
+A ledger is scanned once (each line's kind and step only), then streamed, one optimizer step at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, LedgerError, is_json
+
+_ALLOWED: dict[str, set[type]] = {
+    **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},
+    **{name: {str} for name in ("prompt_fingerprint", "completion_fingerprint")},
+    "old_logprobs": {str, type(None)},
+    **{name: {float, int, type(None)} for name in ("reward", "advantage")},
+    "weights": {float, int},
+}
+_NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
+_BLOCK_BYTES = 1 << 24  # read at a time, over all ranks together; files are closed in between, whatever the world size
+
+
+class StepStream(Iterator[dict[str, Any]]):
+    """What `read_steps` returns. incomplete: what the ledger lacks at its end, or None; known from the beginning."""
+
+    def __init__(self, ledger: Ledger, start: int) -> None:
+        self.incomplete = ledger.incomplete
+        self._steps = (merge(parts) for _, parts in ledger.parts(start))
+
+    def __next__(self) -> dict[str, Any]:
+        return next(self._steps)
+
+
+class Part(NamedTuple):
+    """One rank's line of one optimizer step, and where it stands."""
+
+    line: bytes
+    rank: int
+    file: Path
+    number: int
+
+
+class _Stretch(NamedTuple):
+    """The consecutive steps `first` to `stop` (exclusive) that one start wrote into one rank's file."""
+
+    start: tuple[str | None, int, int]
+    """(start_id, world_size, at_step): what all ranks of one start share."""
+    first: int
+    stop: int
+    offset: int
+    number: int
+    """Byte offset and line number of the first step."""
+
+
+@dataclass(frozen=True)
+class _RankFile:
+    path: Path
+    rank: int
+    headers: list[dict[str, Any]]
+    stretches: list[_Stretch]
+    torn: bool
+
+
+class Ledger:
+    """A ledger folder, scanned once: which starts recorded which steps, and which records count.
+
+    first_step, stop_step: the steps that all ranks have. incomplete: what is missing at the end, or None. The scan
+    keeps one entry per start and rank, nothing per step.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        paths = self.folder.glob("rank-*.jsonl")
+        named = [(match, path) for path in paths if (match := _FILE_NAME.fullmatch(path.name))]
+        if not named:
+            raise LedgerError("no ledger: there is no rank-*.jsonl file", self.folder)
+        self.files = sorted((_scan(path, int(match[1])) for match, path in named), key=lambda file: file.rank)
+        self._by_rank = {file.rank: file for file in self.files}
+        for file in self.files:
+            for header in file.headers:
+                missing = sorted(set(range(header["world_size"])) - set(self._by_rank))
+                if missing:
+                    raise LedgerError(
+                        f"world_size = {header['world_size']}, but there is no file of rank {_list(missing)}", file.path
+                    )
+        self._spans = self._choose()
+        self.headers = [header for file in self.files[:1] for header in file.headers]
+        at_step = self.headers[0]["at_step"] if self.headers else 0
+        self.first_step: int = self._spans[0][0] if self._spans else at_step
+        self.stop_step: int = self._spans[-1][1] if self._spans else at_step
+        self.incomplete = self._missing_at_end()
+
+    def parts(self, start: int) -> Iterator[tuple[int, list[Part]]]:
+        """(step, one line per rank) for each complete step from `start` on."""
+        for first, stop, stretches in self._spans:
+            first = max(first, start)
+            if first >= stop:
+                continue
+            block = max(_BLOCK_BYTES // len(stretches), 1 << 16)
+            streams = [_lines(self._by_rank[rank], stretch, first, block) for rank, stretch in enumerate(stretches)]
+            for step in range(first, stop):
+                yield step, [next(stream) for stream in streams]
+
+    def _choose(self) -> list[tuple[int, int, tuple[_Stretch, ...]]]:
+        """(first, stop, each rank's stretch): the last start that has the step on all of its ranks."""
+        stretches = [stretch for file in self.files for stretch in file.stretches]
+        edges = sorted({stretch.first for stretch in stretches} | {stretch.stop for stretch in stretches})
+        spans: list[tuple[int, int, tuple[_Stretch, ...]]] = []
+        for first, stop in itertools.pairwise(edges):
+            chosen = self._last_complete(first)
+            if chosen is None:
+                continue
+            if spans and spans[-1][1] == first and spans[-1][2] == chosen:
+                spans[-1] = (spans[-1][0], stop, chosen)
+            elif spans and spans[-1][1] != first:
+                raise LedgerError(
+                    f"steps {spans[-1][1]} to {first - 1} are not recorded by all ranks, but later ones are",
+                    self._by_rank[0].path,
+                    chosen[0].number,
+                )
+            else:
+                spans.append((first, stop, chosen))
+        return spans
+
+    def _last_complete(self, step: int) -> tuple[_Stretch, ...] | None:
+        for own in reversed(self._by_rank[0].stretches):
+            if not own.first <= step < own.stop:
+                continue
+            found = [own]
+            for rank in range(1, own.start[1]):
+                of_rank = reversed(self._by_rank[rank].stretches)
+                found += [s for s in of_rank if s.start == own.start and s.first <= step < s.stop][:1]
+            if len(found) == own.start[1]:
+                return tuple(found)
+        return None
+
+    def _missing_at_end(self) -> str | None:
+        beyond = [file.rank for file in self.files if any(s.stop > self.stop_step for s in file.stretches)]
+        notes = [f"{file.path.name} ends in a torn line, which is ignored" for file in self.files if file.torn]
+        if beyond:
+            notes.insert(0, f"step {self.stop_step} is recorded by rank {_list(beyond)} only, and not read")
+        return "; ".join(notes) or None
+
+
+def decode(part: Part) -> dict[str, Any]:
+    """One rank's step record, checked, with floats for "nan", "inf", "-inf". Raises `LedgerError`."""
+    record = _parse(part.line, part.file, part.number)
+    wanted = {"record", *SCALARS, *COLUMNS}
+    if set(record) != wanted:
+        odd = sorted(wanted - set(record)) or sorted(set(record) - wanted)
+        raise LedgerError(f"step record lacks or has too much: {', '.join(odd)}", part.file, part.number)
+    rows = len(record["rollout"]) if isinstance(record["rollout"], list) else 0
+    for name in COLUMNS:
+        values = record[name]
+        if name == "weights" and values is None:
+            continue
+        if not isinstance(values, list) or len(values) != rows:
+            raise LedgerError(f"column {name} is no list of {rows} values", part.file, part.number)
+        if name in FLOATS:
+            values = record[name] = [_number(value) for value in values]
+        if not set(map(type, values)) <= _ALLOWED[name]:
+            raise LedgerError(f"column {name} holds a value that is not {COLUMNS[name]}", part.file, part.number)
+    for name in ("learning_rate", "gradient_norm"):
+        record[name] = _number(record[name])
+    if not (record["normaliser"] is None or isinstance(record["normaliser"], dict)):
+        raise LedgerError("normaliser is neither null nor an object", part.file, part.number)
+    return record
+
+
+def merge(parts: Sequence[Part]) -> dict[str, Any]:
+    """One optimizer step of all ranks; see `read_steps`."""
+    records = [decode(part) for part in parts]
+    merged = {name: records[0][name] for name in SCALARS}
+    columns: dict[str, list[Any]] = {}
+    for name in COLUMNS:
+        if name == "weights" and any(record[name] is None and record["rollout"] for record in records):
+            if any(record[name] for record in records):
+                raise LedgerError("some ranks of this step give weights, others do not", parts[0].file, parts[0].number)
+            continue
+        columns[name] = [value for record in records for value in record[name] or ()]
+    columns["rank"] = [part.rank for part, record in zip(parts, records, strict=True) for _ in record["rollout"]]
+    rows = list(zip(*(columns[name] for name in (*KEY, "completion_fingerprint")), strict=True))
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    merged |= dict.fromkeys(COLUMNS) | {name: [values[i] for i in order] for name, values in columns.items()}
+    merged["ranks"] = len(records)
+    merged["disagreeing"] = {
+        name: [record[name] for record in records]
+        for name in SCALARS
+        if name != "gradient_norm" and any(_differs(record[name], records[0][name]) for record in records)
+    }
+    return merged
+
+
+# ---- helpers
+
+
+
+def _number(value: Any) -> Any:
+    return _NONFINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _differs(a: Any, b: Any) -> bool:
+    return bool(a != b) and not (a != a and b != b)  # two NaNs agree
+
+
+
+def _list(numbers: Iterable[int]) -> str:
+    numbers = list(numbers)
+    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+def _parse(line: bytes, file: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise LedgerError(f"not JSON: {error}", file, number) from None
+    if not isinstance(record, dict):
+        raise LedgerError("not a JSON object", file, number)
+    return record
+
+
+
+def _scan(path: Path, rank: int) -> _RankFile:
+    """Reads a file once, looking at each line's kind and step only."""
+    headers: list[dict[str, Any]] = []
+    stretches: list[_Stretch] = []
+    torn, offset, expected = False, 0, 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n") and not is_json(line):
+                torn = True
+                break
+            step = _step_of(line, path, number)
+            if step is None:
+                headers.append(_checked_header(_parse(line, path, number), rank, path, number))
+                expected = headers[-1]["at_step"]
+                start = (headers[-1].get("start_id"), headers[-1]["world_size"], expected)
+                stretches.append(_Stretch(start, expected, expected, offset + len(line), number + 1))
+            elif not headers:
+                raise LedgerError("a step before any header", path, number)
+            elif step != expected:
+                raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
+            else:
+                expected += 1
+                stretches[-1] = stretches[-1]._replace(stop=expected)
+            offset += len(line)
+    return _RankFile(path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
+
+
+def _step_of(line: bytes, path: Path, number: int) -> int | None:
+    """The line's optimizer step; None for a header."""
+    if line.startswith(STEP_PREFIX):
+        digits = line[len(STEP_PREFIX) : line.find(b",", len(STEP_PREFIX))]
+        if digits.isdigit():
+            return int(digits)
+    record = _parse(line, path, number)  # a line that some other program wrote, spaced otherwise
+    kind, step = record.get("record"), record.get("step")
+    if kind == "header":
+        return None
+    if kind != "step":
+        raise LedgerError(f"unknown record {kind!r}", path, number)
+    if type(step) is not int or step < 0:
+        raise LedgerError(f"step {step!r} is no optimizer step", path, number)
+    return step
+
+
+def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) -> dict[str, Any]:
+    if header.get("schema") != SCHEMA:
+        raise LedgerError(f"schema {header.get('schema')!r} is not {SCHEMA!r}", path, number)
+    for name, kind in (("world_size", int), ("rank", int), ("at_step", int), ("framework", str), ("started", str)):
+        if type(header.get(name)) is not kind:
+            raise LedgerError(f"header: {name} = {header.get(name)!r} is no {kind.__name__}", path, number)
+    if header["rank"] != rank:
+        raise LedgerError(f"header: rank {header['rank']} in the file of rank {rank}", path, number)
+    if not 0 <= rank < header["world_size"]:
+        raise LedgerError(f"header: rank {rank} is not in a world of {header['world_size']}", path, number)
+    return header
+
+
+def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[Part]:
+    """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
+    step, offset, number = stretch.first, stretch.offset, stretch.number
+    while True:
+        with file.path.open("rb") as opened:
+            opened.seek(offset)
+            lines = opened.readlines(block_bytes)
+        if not lines:
+            raise LedgerError(f"step {step} is gone: the file changed while it was read", file.path, number)
+        for line in lines:
+            if step >= first:
+                yield Part(line, file.rank, file.path, number)
+            step, offset, number = step + 1, offset + len(line), number + 1
+
+
