@@ -1,0 +1,18 @@
+"""TRL's GRPO for BatchBridge. Importing this module imports neither TRL nor anything else that takes time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchbridge.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter
+
+
+@hookimpl
+def batchbridge_adapters() -> list[type[Adapter]]:
+    """The adapter of framework `trl`."""
+    from batchbridge_trl.config import TrlAdapter
+
+    return [TrlAdapter]

@@ -1,0 +1,396 @@
+"""Reading and writing TRL's GRPO configuration: recipes, dicts and `GRPOConfig` objects, without importing TRL."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.metadata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from batchbridge.adapter import (
+    Adapter,
+    CannotWrite,
+    Context,
+    NativeStep,
+    Provenance,
+    Reading,
+    Source,
+    Written,
+)
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.spec import Spec, walk
+
+from batchbridge_trl import settings as tables
+from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
+from batchbridge_trl.settings import Gone, Group, Setting, settings_of
+from batchbridge_trl.sizes import sizes_of
+from batchbridge_trl.values import WrongValue, convert
+from batchbridge_trl.world import KEY as WORLD
+from batchbridge_trl.world import world_size
+
+if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrlReading(Reading):
+    """A reading that remembers where each native key was given, and which keys were given at all."""
+
+    given: Mapping[str, Where] = field(default_factory=dict)
+    from_object: bool = False
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of `keys`, defaults included."""
+        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
+
+
+class TrlAdapter(Adapter):
+    """Framework `trl`: GRPOTrainer and `trl grpo`."""
+
+    framework: ClassVar[str] = "trl"
+    distribution: ClassVar[str | None] = "trl"
+    versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = tables.VERSIONS
+    groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
+    """Every key that the framework's own parser takes."""
+    gone: ClassVar[tuple[Gone, ...]] = tables.GONE
+
+    def detect(self, source: Source) -> float:
+        """Certain for a config object; else by GRPO's own key names."""
+        if source.native is not None:
+            return 1.0 if _is_config(source.native) else 0.0
+        keys = {key.partition(".")[0] for key in source.values}
+        if not keys:
+            return 0.0
+        score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
+        return min(0.9, score)
+
+    def read(self, source: Source, context: Context) -> TrlReading:
+        """See `Adapter.read`. Strings convert as TRL's parser converts them; see `values`."""
+        findings = list(source.problems)
+        version = context.framework_version or _installed(self.distribution)
+        if version is None or not tables.is_known(version):
+            findings.append(self._version_finding(version))
+            return self._reading(version, findings, context)
+        rows = settings_of(self.groups, version)
+        if source.native is not None:
+            if not _is_config(source.native):
+                findings.append(_not_read(f"a {type(source.native).__name__} is no GRPOConfig"))
+                return self._reading(version, findings, context)
+            given, places = _from_object(source.native, rows)
+        else:
+            given, places = _from_values(source)
+        native = {key: row.default for key, row in rows.items()}
+        parsed = source.path is not None or bool(source.argv)
+        bad = set()
+        for key, value in given.items():
+            row = rows.get(key)
+            if row is None:
+                findings.append(self._unknown_key(places[key], rows, version))
+                continue
+            try:
+                native[key] = convert(row, value, parsed=parsed or source.native is not None)
+            except WrongValue as wrong:
+                bad.add(key)
+                findings.append(_wrong_value(places[key], wrong))
+        world = world_size(source, context, native)
+        native[WORLD] = world.size
+        if world.provenance is not None:
+            origin = world.provenance
+            places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
+        if world.size is None and WORLD not in bad:
+            findings.append(_world_missing(world.reason))
+        told = None
+        sizes = None if bad & _DECIDING else sizes_of(native)
+        if sizes is not None and not bad:
+            told = meaning(native, sizes)
+        provenance = {
+            path: self._provenance(entry, places, given, version, source, world.provenance)
+            for path, entry in (told or {}).items()
+        }
+        spec = spec_of(told) if told is not None else None
+        reading = dataclasses.replace(
+            self._reading(version, findings, context),
+            spec=spec,
+            provenance=provenance,
+            native=native,
+            given=places,
+            from_object=source.native is not None,
+        )
+        if bad & _DECIDING:
+            return reading
+        from batchbridge_trl.behaviour import behaviour
+
+        return dataclasses.replace(reading, behaviour=behaviour(reading))
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """TRL's own rules and known defects; see `rules`."""
+        from batchbridge_trl.rules import check
+
+        return check(reading)
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """YAML for `trl grpo --config` and a Python call; for TRL `framework_version` (None: the newest known).
+
+        Of generation_batch_size and steps_per_generation only the first is written. The world size is accelerate's
+        business and stands in a comment. Raises `CannotWrite`.
+        """
+        version = framework_version or tables.NEWEST
+        problems = Problems()
+        problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
+        values = settings_for(spec, problems)
+        if not problems:
+            problems.extend(self._differences(spec, values, version))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        from batchbridge_trl.text import python_text, yaml_text
+
+        world = spec.topology.world_size
+        return Written(
+            values=values,
+            text={"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)},
+        )
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run with scripted rollouts; see `behaviour.native_steps`."""
+        from batchbridge_trl.behaviour import native_steps
+
+        return native_steps(reading, dataset_size, response_tokens)
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
+        return any(
+            cls.__name__ == "GRPOTrainer" and cls.__module__.startswith("trl.") for cls in type(trainer).__mro__
+        )
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The trainer's `args`, its processes, and the length of its dataset where it has one."""
+        if not self.owns(trainer):
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no GRPOTrainer")
+        dataset = getattr(trainer, "train_dataset", None)
+        context = Context(
+            framework_version=_installed(self.distribution),
+            world_size=trainer.accelerator.num_processes,  # type: ignore[attr-defined]  # a GRPOTrainer has it
+            dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
+        )
+        return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """See `runtime.attach`; the only way into code that imports TRL."""
+        from batchbridge_trl.runtime import attach
+
+        return attach(trainer, request)
+
+    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> TrlReading:
+        """A reading that could say nothing but its findings."""
+        return TrlReading(
+            framework=self.framework,
+            framework_version=version,
+            spec=None,
+            provenance={},
+            behaviour=None,
+            findings=tuple(findings),
+            dataset_size=context.dataset_size,
+        )
+
+    def _version_finding(self, version: str | None) -> Finding:
+        if version is None:
+            return Finding(
+                "BB-TRL-001",
+                "warning",
+                "config",
+                f"the version of trl is not known, and the same keys mean other things in other versions; known are "
+                f"{self.versions}",
+                fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
+                undecided=True,
+            )
+        return Finding(
+            "BB-TRL-002",
+            "error",
+            "config",
+            f"trl {version} is not known here; known are {self.versions}",
+            where=(Where("framework version", version),),
+            fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
+        )
+
+    def _unknown_key(self, place: Where, rows: Mapping[str, Setting], version: str) -> Finding:
+        key = place.key or ""
+        gone = next((gone for gone in self.gone if gone.key == key), None)
+        native = "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
+        if gone is not None:
+            instead = f"; {gone.instead} says it now" if gone.instead else ""
+            return Finding(
+                "BB-TRL-003",
+                "error",
+                "config",
+                f"{key} is gone since {gone.since}{instead}",
+                where=(place,),
+                fixes=(Fix(f"use {gone.instead}" if gone.instead else f"remove {key}", {key: None}),),
+                native=native,
+                source=gone.source,
+            )
+        near = difflib.get_close_matches(key, rows, n=2, cutoff=0.75)
+        return Finding(
+            "BB-TRL-003",
+            "error",
+            "config",
+            f"{key} is no setting of {self.framework} under trl {version} with transformers 5.23.0",
+            where=(place,),
+            fixes=(*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}", {key: None})),
+            native=native,
+            source=", ".join(group.source for group in self.groups[:2]),
+        )
+
+    @staticmethod
+    def _provenance(
+        entry: Told,
+        places: Mapping[str, Where],
+        given: Mapping[str, Any],
+        version: str,
+        source: Source,
+        world: Provenance | None,
+    ) -> Provenance:
+        if entry.key is None:
+            return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+        if entry.key == WORLD and world is not None:
+            return world
+        place = places.get(entry.key)
+        if place is None:
+            return Provenance(entry.key, entry.value, "default", f"default of trl {version}")
+        note = f" (derived: {entry.formula})" if entry.formula else ""
+        value = given.get(entry.key, place.value)
+        if place.file is not None:
+            detail = f"{place.file}:{place.line}{note}" if place.line else f"{place.file}{note}"
+            return Provenance(entry.key, value, "file", detail, place.file, place.line)
+        if source.native is not None:
+            return Provenance(entry.key, value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
+        return Provenance(entry.key, value, "argument", f"{entry.key}={value}{note}")
+
+    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
+        """Reads `values` back: whatever would not come out as `spec` says it, and whatever TRL itself would refuse."""
+        context = Context(framework_version=version, world_size=spec.topology.world_size)
+        back = TrlAdapter().read(Source(values=values), context)
+        refused = [*back.findings, *(f for f in TrlAdapter().check(back) if f.severity == "error")]
+        yield from (finding.message for finding in refused)
+        if back.spec is None:
+            if not refused:
+                yield "the settings leave the run open"
+            return
+        read = {path: value for path, value, _ in walk(back.spec)}
+        for path, value, _ in walk(spec):
+            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
+            if not unknown and read.get(path) != value:
+                yield f"{path} = {value}: trl would do {read.get(path)}"
+        if back.spec.loss.entropy is not None and spec.loss.entropy is None:
+            yield "loss.entropy is open: trl's entropy bonus is a token_mean"
+
+
+_TELLING = frozenset(
+    {"num_generations", "steps_per_generation", "generation_batch_size", "scale_rewards", "max_completion_length"}
+)
+_HELPING = frozenset(
+    {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "loss_type", "num_train_epochs", "max_steps"),
+        *("epsilon_high", "beta", "num_iterations", "use_vllm", "reward_funcs", "learning_rate", "per_device_eval_batch_size"),
+    }
+)
+_DECIDING = frozenset(
+    {
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations", "loss_type"),
+        *("generation_batch_size", "steps_per_generation", "scale_rewards", "importance_sampling_level", WORLD),
+    }
+)
+"""Keys without which nothing about batches can be said."""
+
+
+def _is_config(native: object) -> bool:
+    """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
+    return any(cls.__name__ == "GRPOConfig" and cls.__module__.startswith("trl.") for cls in type(native).__mro__)
+
+
+def _installed(distribution: str | None) -> str | None:
+    try:
+        return None if distribution is None else importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:
+    """Top-level keys with their values and places; dotted keys are put into their mapping."""
+    given: dict[str, Any] = {}
+    places: dict[str, Where] = {}
+    file = None if source.path is None else str(source.path)
+    for key, value in source.values.items():
+        head, _, rest = key.partition(".")
+        line = source.lines.get(key)
+        if rest:
+            given[head] = _merge(given.get(head), rest.split("."), value)
+        else:
+            given[head] = value
+        if head not in places or not rest:
+            places[head] = Where(head, value if not rest else given[head], file if line else None, line)
+    return given, places
+
+
+def _merge(into: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
+    base = dict(into) if isinstance(into, Mapping) else {}
+    head, *rest = path
+    base[head] = _merge(base.get(head), rest, value) if rest else value
+    return base
+
+
+def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str, Any], dict[str, Where]]:
+    """The settings of a constructed config. Its post-init filled both generation_batch_size and steps_per_generation; the
+    user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
+    given = {}
+    for key, row in rows.items():
+        if not hasattr(config, key):
+            continue
+        value = getattr(config, key)
+        value = getattr(value, "value", value) if row.kind in ("choice", "any") else value
+        given[key] = value
+    micro, steps = given.get("per_device_train_batch_size"), given.get("steps_per_generation")
+    world, batch = getattr(config, "world_size", None), given.get("generation_batch_size")
+    if all(isinstance(value, int) for value in (micro, steps, world, batch)) and batch == micro * steps * world:  # type: ignore[operator]
+        given["generation_batch_size"] = None
+        if steps == given.get("gradient_accumulation_steps"):
+            given["steps_per_generation"] = None
+    elif isinstance(batch, int) and isinstance(steps, int):
+        given["steps_per_generation"] = None
+    return given, {key: Where(key, value) for key, value in given.items() if value != rows[key].default}
+
+
+def _not_read(message: str) -> Finding:
+    return Finding("BB-TRL-006", "error", "config", message)
+
+
+def _wrong_value(place: Where, wrong: WrongValue) -> Finding:
+    shown = repr(place.value)
+    if len(shown) > 60:
+        shown = shown[:57] + "..."
+    return Finding(
+        "BB-TRL-004",
+        "error",
+        "config",
+        f"{place.key} = {shown}: expected {wrong.expected}",
+        where=(Where(place.key, shown, place.file, place.line),),
+        native=wrong.native,
+    )
+
+
+def _world_missing(reason: str) -> Finding:
+    return Finding(
+        "BB-TRL-005",
+        "warning",
+        "config",
+        f"the world size is missing, and batches count completions over all devices: {reason}",
+        where=(Where(WORLD),),
+        fixes=(Fix("say the world size (--world-size, or --nodes and --gpus)"), Fix(f"put {WORLD} into an accelerate file")),
+        undecided=True,
+    )
+
+

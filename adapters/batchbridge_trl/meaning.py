@@ -1,0 +1,552 @@
+"""What TRL's settings mean: native settings to a canonical spec, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from batchbridge.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
+
+from batchbridge_trl.sizes import Sizes
+from batchbridge_trl.world import KEY as WORLD
+
+ADVANTAGE_EPSILON = 1e-4
+"""Added to the standard deviation of rewards. Source: trl 1.9.1 to 1.16.0, GRPOTrainer._generate_and_score_completions."""
+ADVANTAGE_DDOF = 1
+"""Unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction)."""
+NO_DECAY = "biases_and_norms"
+"""Source: transformers 5.23.0 Trainer.get_decay_parameter_names."""
+
+
+@dataclass(frozen=True)
+class LossType:
+    """One `loss_type`: what it averages over, and which surrogate it is. Source: trl GRPOTrainer._compute_loss."""
+
+    name: str
+    aggregation: str
+    surrogate: str
+    rollout_denominator: bool = False
+    """Its denominator counts the tokens of the whole rollout (`num_items_in_batch`)."""
+
+
+LOSS_TYPES = {
+    loss.name: loss
+    for loss in (
+        LossType("grpo", "sequence_mean", "ppo"),
+        LossType("dapo", "token_mean", "ppo", rollout_denominator=True),
+        LossType("bnpo", "token_mean", "ppo"),
+        LossType("dr_grpo", "sequence_sum_over_constant", "ppo"),
+        LossType("luspo", "sequence_sum", "ppo"),
+        LossType("sapo", "sequence_mean", "sapo"),
+        LossType("cispo", "token_mean", "cispo", rollout_denominator=True),
+        LossType("vespo", "token_mean", "vespo", rollout_denominator=True),
+    )
+}
+"""Source: trl 1.9.1 to 1.16.0, GRPOTrainer._compute_loss. Of two that mean the same, `write` takes the first."""
+
+SCALES = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
+"""`scale_rewards`; booleans are mapped by trl 1.16.0 GRPOConfig.__post_init__."""
+RATIO_LEVELS = ("token", "sequence")
+ADAMW = ("adamw_torch_fused", "adamw_torch")
+"""`optim` names of plain AdamW; the first is transformers' default."""
+_OPTIMIZERS = {**dict.fromkeys(ADAMW, "adamw"), "sgd": "sgd"}
+
+UNCARRIED = {
+    "sapo_temperature_neg": "surrogate sapo",
+    "sapo_temperature_pos": "surrogate sapo",
+    "vespo_k_pos": "surrogate vespo",
+    "vespo_lambda_pos": "surrogate vespo",
+    "vespo_k_neg": "surrogate vespo",
+    "vespo_lambda_neg": "surrogate vespo",
+    "multi_objective_aggregation": "several rewards",
+    "reward_weights": "several rewards",
+    "off_policy_mask_threshold": "off-policy sequence mask",
+    "top_entropy_quantile": "mask of low-entropy tokens",
+    "use_adaptive_entropy": "entropy bonus that follows the entropy",
+    "ref_model_mixup_alpha": "reference sync",
+    "min_p": "sampling",
+    "repetition_penalty": "sampling",
+    "generation_kwargs": "sampling",
+    "optim_args": "optimizer",
+    "label_smoothing_factor": "loss",
+    "neftune_noise_alpha": "embedding noise",
+}
+"""Settings that change training and have no canonical field: key -> what they belong to."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One canonical value: the native key and value that said it, and the formula where there is one."""
+
+    value: Any
+    key: str | None = None
+    formula: str | None = None
+
+
+def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
+    """Canonical field (dotted) -> what TRL's settings say; None where they leave the sizes or the loss open."""
+    rollout = sizes.resolve()
+    loss = LOSS_TYPES.get(native["loss_type"])
+    scale = SCALES.get(native["scale_rewards"])
+    if rollout is None or loss is None or scale is None or native["importance_sampling_level"] not in RATIO_LEVELS:
+        return None
+    told: dict[str, Told] = {
+        "topology.world_size": Told(sizes.world, WORLD),
+        "rollout.prompts_per_rollout": Told(
+            rollout.prompts, None, _prompts_formula(sizes, rollout.steps_per_generation)
+        ),
+        "rollout.completions_per_prompt": Told(sizes.generations, "num_generations"),
+        "rollout.truncated_completions": Told(
+            "mask" if native["mask_truncated_completions"] else "keep", "mask_truncated_completions"
+        ),
+        "optimizer_step.completions_per_step": Told(
+            sizes.micro * sizes.world * sizes.window,
+            None,
+            f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x gradient_accumulation_steps {sizes.window}",
+        ),
+        "optimizer_step.passes_per_rollout": Told(sizes.iterations, "num_iterations"),
+        "optimizer_step.rollout_shuffle": Told("completions", None, "trl shuffles each rank's part of a rollout once"),
+        "optimizer_step.step_may_span": Told("epoch", None, "transformers cuts each epoch's micro-batches into steps"),
+        "micro_batch.completions_per_device": Told(sizes.micro, "per_device_train_batch_size"),
+        "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
+        "advantage.scale": Told(scale, "scale_rewards"),
+        "advantage.epsilon": Told(ADVANTAGE_EPSILON, None, "fixed in trl's GRPOTrainer"),
+        "advantage.ddof": Told(ADVANTAGE_DDOF, None, "fixed in trl's nanstd"),
+        "order.seed": Told(native["seed"], "seed"),
+        "order.prompt_shuffle": Told(
+            "epoch_permutation" if native["shuffle_dataset"] else "none", "shuffle_dataset"
+        ),
+        "order.last_rollout": Told("drop", None, "trl's RepeatSampler drops incomplete rollouts"),
+        "order.last_optimizer_step": Told("short", None, "transformers trains an epoch's remainder as a step"),
+    }
+    if loss.aggregation == "sequence_sum_over_constant":
+        told["loss.policy.constant"] = Told(native["max_completion_length"], "max_completion_length")
+    if native["entropy_coef"]:
+        told["loss.entropy.aggregation"] = Told("token_mean", None, "trl's entropy bonus is a mean over tokens")
+    if native["max_steps"] > 0:
+        told["horizon.optimizer_steps"] = Told(native["max_steps"], "max_steps")
+    else:
+        told["horizon.epochs"] = Told(float(native["num_train_epochs"]), "num_train_epochs")
+    told |= _objective(native, sizes, loss, rollout.steps_per_generation)
+    told |= _carried(native)
+    return told
+
+
+def spec_of(told: Mapping[str, Told]) -> Spec:
+    """The spec that `meaning` tells."""
+    groups: dict[str, dict[str, Any]] = {}
+    for path, entry in told.items():
+        group, _, name = path.partition(".")
+        groups.setdefault(group, {})[name] = entry.value
+    terms = groups["loss"]
+    policy = LossTerm(aggregation=terms["policy.aggregation"], constant=terms.get("policy.constant"))
+    entropy = LossTerm(aggregation=terms["entropy.aggregation"]) if "entropy.aggregation" in terms else None
+    return Spec(
+        topology=Topology(**groups["topology"]),
+        rollout=Rollout(**groups["rollout"]),
+        optimizer_step=OptimizerStep(**groups["optimizer_step"]),
+        loss=Loss(policy=policy, entropy=entropy),
+        horizon=Horizon(**groups["horizon"]),
+        micro_batch=MicroBatch(**groups["micro_batch"]),
+        advantage=Advantage(**groups["advantage"]),
+        order=Order(**groups["order"]),
+        objective=Objective(**groups["objective"]),
+        carried=Carried(**groups["carried"]),
+    )
+
+
+def precision(native: Mapping[str, Any]) -> str:
+    """fp16, bf16 or fp32. `bf16` unset means "unless fp16": trl _BaseConfig.__post_init__."""
+    if native["fp16"]:
+        return "fp16"
+    return "fp32" if native["bf16"] is False else "bf16"
+
+
+def samples_with_correction(native: Mapping[str, Any]) -> bool:
+    """Whether losses are corrected towards vLLM's probabilities."""
+    return bool(native["use_vllm"] and native["vllm_importance_sampling_correction"])
+
+
+def _prompts_formula(sizes: Sizes, steps: int) -> str:
+    if sizes.generation_batch is not None:
+        return f"generation_batch_size {sizes.generation_batch} / num_generations {sizes.generations}"
+    named = "steps_per_generation" if sizes.steps_per_generation is not None else "gradient_accumulation_steps"
+    return (
+        f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x {named} {steps} "
+        f"/ num_generations {sizes.generations}"
+    )
+
+
+def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: int) -> dict[str, Told]:
+    high = native["epsilon"] if native["epsilon_high"] is None else native["epsilon_high"]
+    high_key = "epsilon" if native["epsilon_high"] is None else "epsilon_high"
+    corrected = samples_with_correction(native)
+    detached = sizes.iterations > 0 and sizes.window % (steps * sizes.iterations) == 0 and not corrected
+    told = {
+        "surrogate": Told(loss.surrogate, "loss_type"),
+        "ratio_level": Told(native["importance_sampling_level"], "importance_sampling_level"),
+        "old_logprobs": Told(
+            "detached" if detached else "rollout_start",
+            None,
+            f"gradient_accumulation_steps {sizes.window} over steps_per_generation {steps} x num_iterations "
+            f"{sizes.iterations}" + (", and vLLM's correction needs them" if corrected else ""),
+        ),
+        "kl_coefficient": Told(native["beta"], "beta"),
+        "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
+        "entropy_coefficient": Told(native["entropy_coef"], "entropy_coef"),
+        # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
+        "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
+    }
+    if native["beta"]:
+        told["kl_estimator"] = Told(
+            "k3_times_ratio" if native["use_bias_correction_kl"] else "k3", "use_bias_correction_kl"
+        )
+    if loss.surrogate == "ppo":
+        told["clip_low"] = Told(native["epsilon"], "epsilon")
+        told["clip_high"] = Told(high, high_key)
+        if native["delta"] is not None:
+            told["dual_clip"] = Told(native["delta"], "delta")
+    elif loss.surrogate == "cispo":
+        # trl clamps cispo's ratio at epsilon_high itself, not at 1 + epsilon_high.
+        told["clip_high"] = Told(_shift(high, -1), high_key, f"{high_key} {high} - 1")
+    if corrected:
+        told["sampler_correction"] = Told(_correction(native), "vllm_importance_sampling_mode")
+    return {f"objective.{name}": entry for name, entry in told.items()}
+
+
+def _carried(native: Mapping[str, Any]) -> dict[str, Told]:
+    warmup = native["warmup_steps"]
+    # Below 1 it is a share of the run: transformers 5.23.0 TrainingArguments.get_warmup_steps.
+    share = 0 < warmup < 1
+    synced = native["sync_ref_model"]
+    told = {
+        "learning_rate": Told(native["learning_rate"], "learning_rate"),
+        "lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
+        "warmup_ratio" if share else "warmup_steps": Told(warmup if share else float(int(warmup)), "warmup_steps"),
+        "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),
+        "beta1": Told(native["adam_beta1"], "adam_beta1"),
+        "beta2": Told(native["adam_beta2"], "adam_beta2"),
+        "optimizer_epsilon": Told(native["adam_epsilon"], "adam_epsilon"),
+        "weight_decay": Told(native["weight_decay"], "weight_decay"),
+        "weight_decay_excludes": Told(NO_DECAY, None, "transformers leaves biases and norms without decay"),
+        "max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
+        "dropout": Told("off" if native["disable_dropout"] else "on", "disable_dropout"),
+        "router_loss_coefficient": Told(native["router_aux_loss_coef"], "router_aux_loss_coef"),
+        "reference_sync_steps": Told(native["ref_model_sync_steps"] if synced else None, "sync_ref_model"),
+        "max_completion_tokens": Told(native["max_completion_length"], "max_completion_length"),
+        "temperature": Told(native["temperature"], "temperature"),
+        "top_p": Told(native["top_p"], "top_p"),
+        "top_k": Told(native["top_k"], "top_k"),
+        "precision": Told(precision(native), "bf16"),
+    }
+    return {f"carried.{name}": entry for name, entry in told.items()}
+
+
+def _shift(number: float, by: int) -> float:
+    """`number + by` in decimals, so that 0.2 - 1 + 1 is 0.2 again."""
+    return float(Decimal(repr(number)) + by)
+
+
+def _schedule(native: Mapping[str, Any]) -> str:
+    """The schedule's name, with its arguments as JSON where there are any."""
+    name, arguments = str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"]
+    return f"{name} {json.dumps(arguments, sort_keys=True)}" if arguments else name
+
+
+def _correction(native: Mapping[str, Any]) -> str:
+    """`token_truncate [low, high]`; - where a bound is unset. The deprecated cap wins over the upper bound."""
+    cap = native["vllm_importance_sampling_cap"]
+    high = native["vllm_importance_sampling_clip_max"] if cap is None else cap
+    bounds = ["-" if b is None else repr(float(b)) for b in (native["vllm_importance_sampling_clip_min"], high)]
+    return f"{native['vllm_importance_sampling_mode']} [{', '.join(bounds)}]"
+
+
+_CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
+
+
+# ---- back
+
+
+class Problems(list[str]):
+    """What TRL cannot say, in canonical names."""
+
+    def need(self, holds: bool, message: str) -> bool:
+        """Adds `message` unless `holds`."""
+        if not holds:
+            self.append(message)
+        return holds
+
+
+def settings_for(spec: Spec, problems: Problems) -> dict[str, Any]:
+    """The native settings that say `spec`, without the world size; what they cannot say goes to `problems`.
+
+    A canonical None among objective and carried settings means unknown: TRL's default stays.
+    """
+    values: dict[str, Any] = {}
+    _write_sizes(spec, values, problems)
+    _write_horizon(spec, values, problems)
+    _write_loss(spec, values, problems)
+    _write_objective(spec, values, problems)
+    _write_carried(spec, values, problems)
+    for path, wanted in _FIXED.items():
+        value = _get(spec, path)
+        problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}")
+    return values
+
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "topology.tensor_parallel": (1,),
+    "topology.pipeline_parallel": (1,),
+    "topology.context_parallel": (1,),
+    "rollout.prompts_per_generation_batch": (None,),
+    "rollout.sample_unit": ("completion",),
+    "rollout.group_filter": ("none",),
+    "rollout.truncated_completions": ("keep", "mask"),
+    "optimizer_step.tokens_per_step": (None,),
+    "optimizer_step.parts_per_rollout": (None,),
+    "optimizer_step.micro_batches_per_step": (None,),
+    "optimizer_step.rollout_shuffle": ("completions",),
+    "optimizer_step.step_may_span": ("epoch",),
+    "micro_batch.tokens_per_device": (None,),
+    "micro_batch.forward_completions_per_device": (None,),
+    "micro_batch.forward_tokens_per_device": (None,),
+    "loss.policy.denominator_scope": ("optimizer_step",),
+    "loss.policy.count_empty": (True,),
+    "loss.kl": (None,),
+    "loss.entropy": (None, LossTerm(aggregation="token_mean")),
+    "advantage.baseline": ("group_mean",),
+    "advantage.epsilon": (ADVANTAGE_EPSILON, None),
+    "advantage.ddof": (ADVANTAGE_DDOF, None),
+    "advantage.clip": (None,),
+    "order.prompt_shuffle": ("epoch_permutation", "none"),
+    "order.last_rollout": ("drop",),
+    "order.last_optimizer_step": ("short",),
+    "horizon.lr_tick": ("optimizer_step",),
+    "staleness.mode": ("sync",),
+    "objective.kl_clamp": (None,),
+    "objective.reward_clip": (None,),
+    "carried.weight_decay_excludes": (NO_DECAY, None),
+    "carried.max_prompt_tokens": (None,),
+}
+"""Canonical fields that TRL fixes, with the values that it has."""
+
+
+def _get(spec: Spec, path: str) -> Any:
+    value: Any = spec
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    rollout, step, world = spec.rollout, spec.optimizer_step, spec.topology.world_size
+    micro, completions = spec.micro_batch.completions_per_device, step.completions_per_step
+    values["num_generations"] = rollout.completions_per_prompt
+    values["num_iterations"] = step.passes_per_rollout
+    values["mask_truncated_completions"] = rollout.truncated_completions == "mask"
+    for path, value in (
+        ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
+        ("optimizer_step.completions_per_step", completions),
+        ("micro_batch.completions_per_device", micro),
+    ):
+        problems.need(value is not None, f"{path} is open: trl needs a number")
+    if rollout.prompts_per_rollout is None or completions is None or micro is None:
+        return
+    per_micro_step = micro * world
+    values["per_device_train_batch_size"] = micro
+    for path, amount in (
+        ("optimizer_step.completions_per_step", completions),
+        ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt),
+    ):
+        below = amount // per_micro_step * per_micro_step if per_micro_step else 0
+        problems.need(
+            per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
+            f"{path} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
+            f"{per_micro_step}; nearest: {f'{below} or ' if below else ''}{below + per_micro_step}",
+        )
+    if per_micro_step > 0:
+        values["gradient_accumulation_steps"] = completions // per_micro_step
+    # Of the two exclusive settings the one that means the same on every world size.
+    values["generation_batch_size"] = rollout.prompts_per_rollout * rollout.completions_per_prompt
+
+
+def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    horizon = spec.horizon
+    problems.need(
+        horizon.rollouts is None, "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead"
+    )
+    if horizon.optimizer_steps is not None:
+        problems.need(horizon.epochs is None, "horizon: epochs and optimizer_steps are both given; trl obeys the steps")
+        problems.need(horizon.optimizer_steps > 0, "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl")
+        values["max_steps"] = horizon.optimizer_steps
+    elif horizon.epochs is not None:
+        values["max_steps"] = -1
+        values["num_train_epochs"] = horizon.epochs
+    values["shuffle_dataset"] = spec.order.prompt_shuffle != "none"
+    if problems.need(spec.order.seed is not None, "order.seed is open: trl always has one"):
+        values["seed"] = spec.order.seed
+
+
+def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    policy, surrogate = spec.loss.policy, spec.objective.surrogate or "ppo"
+    names = [
+        loss.name
+        for loss in LOSS_TYPES.values()
+        if loss.aggregation == policy.aggregation and loss.surrogate == surrogate
+    ]
+    if problems.need(
+        bool(names),
+        f"loss.policy.aggregation = {policy.aggregation} with objective.surrogate = {surrogate}: trl has "
+        + ", ".join(f"{loss.aggregation} with {loss.surrogate}" for loss in LOSS_TYPES.values() if loss.name != "bnpo"),
+    ):
+        values["loss_type"] = names[0]
+    constant, limit = policy.constant, spec.carried.max_completion_tokens
+    if policy.aggregation == "sequence_sum_over_constant":
+        problems.need(
+            constant is not None and limit in (constant, None),
+            f"loss.policy.constant = {constant}: trl divides by carried.max_completion_tokens = {limit}",
+        )
+        if constant is not None:
+            values["max_completion_length"] = constant
+    else:
+        problems.need(constant is None, f"loss.policy.constant = {constant}: {policy.aggregation} has none")
+    values["scale_rewards"] = spec.advantage.scale
+
+
+def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    objective, surrogate = spec.objective, spec.objective.surrogate or "ppo"
+    if objective.ratio_level is not None:
+        values["importance_sampling_level"] = objective.ratio_level
+    if surrogate == "ppo":
+        for path in ("clip_low", "clip_high"):
+            problems.need(getattr(objective, path) is not None, f"objective.{path} is off: trl always clips")
+        values["epsilon"], values["epsilon_high"] = objective.clip_low, objective.clip_high
+        values["delta"] = objective.dual_clip
+    else:
+        problems.need(objective.clip_low is None, f"objective.clip_low: trl's {surrogate} has no lower clip")
+        problems.need(objective.dual_clip is None, f"objective.dual_clip: trl's {surrogate} has none")
+        if surrogate != "cispo":
+            problems.need(objective.clip_high is None, f"objective.clip_high: trl's {surrogate} has none")
+        elif problems.need(objective.clip_high is not None, "objective.clip_high is off: trl's cispo always clips"):
+            values["epsilon_high"] = _shift(objective.clip_high or 0.0, 1)
+    values["beta"] = objective.kl_coefficient or 0.0
+    problems.need(objective.kl_placement != "reward", "objective.kl_placement = reward: trl has KL in the loss only")
+    problems.need(
+        objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
+        f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
+        "a KL term exactly when the coefficient is not 0",
+    )
+    if objective.kl_estimator is not None:
+        problems.need(
+            objective.kl_estimator in ("k3", "k3_times_ratio"),
+            f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio",
+        )
+        values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
+    values["entropy_coef"] = objective.entropy_coefficient or 0.0
+    if objective.sampler_correction is not None:
+        _write_correction(objective.sampler_correction, values, problems)
+
+
+def _write_correction(correction: str, values: dict[str, Any], problems: Problems) -> None:
+    match = _CORRECTION.fullmatch(correction)
+    numbers: list[float | None] = []
+    try:
+        numbers = [None if bound == "-" else float(bound) for bound in match.groups()[1:]] if match else []
+    except ValueError:
+        match = None
+    if problems.need(
+        match is not None,
+        f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
+        "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
+    ):
+        assert match is not None
+        values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
+        values["vllm_importance_sampling_mode"] = match[1]
+        values["vllm_importance_sampling_clip_min"], values["vllm_importance_sampling_clip_max"] = numbers
+
+
+_CARRIED_KEYS = {
+    "learning_rate": "learning_rate",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "optimizer_epsilon": "adam_epsilon",
+    "weight_decay": "weight_decay",
+    "max_gradient_norm": "max_grad_norm",
+    "router_loss_coefficient": "router_aux_loss_coef",
+    "max_completion_tokens": "max_completion_length",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+}
+"""Canonical name in `carried` -> native key with the same value."""
+
+
+def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    carried = spec.carried
+    for name, key in _CARRIED_KEYS.items():
+        if getattr(carried, name) is not None:
+            values[key] = getattr(carried, name)
+    if carried.lr_schedule is not None:
+        name, _, arguments = carried.lr_schedule.partition(" ")
+        values["lr_scheduler_type"] = name
+        if arguments:
+            values["lr_scheduler_kwargs"] = _try_json(arguments, problems)
+    if carried.warmup_ratio:
+        problems.need(
+            0 < carried.warmup_ratio < 1 and not carried.warmup_steps,
+            f"carried.warmup_ratio = {carried.warmup_ratio} with warmup_steps = {carried.warmup_steps}: trl takes one, "
+            "and a share below 1",
+        )
+        values["warmup_steps"] = carried.warmup_ratio
+    elif carried.warmup_steps is not None:
+        problems.need(
+            carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps),
+            f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps",
+        )
+        values["warmup_steps"] = carried.warmup_steps
+    if carried.optimizer is not None:
+        values["optim"] = ADAMW[0] if carried.optimizer == "adamw" else carried.optimizer
+    _write_switch(carried.dropout, {"on": False, "off": True}, "carried.dropout", "disable_dropout", values, problems)
+    flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
+    if carried.precision is not None and problems.need(
+        carried.precision in flags, f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16"
+    ):
+        values["bf16"], values["fp16"] = flags[carried.precision]
+    values["sync_ref_model"] = carried.reference_sync_steps is not None
+    if carried.reference_sync_steps is not None:
+        values["ref_model_sync_steps"] = carried.reference_sync_steps
+
+
+def _write_switch(
+    value: str | None, native: Mapping[str, Any], path: str, key: str, values: dict[str, Any], problems: Problems
+) -> None:
+    if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}"):
+        values[key] = native[value]
+
+
+def _try_json(text: str, problems: Problems) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        problems.append(f"carried.lr_schedule: {text} is no JSON")
+        return None
+
+

@@ -1,0 +1,859 @@
+"""TRL's rules and known defects, one row each: what must hold, when TRL notices, in which versions, and who says so.
+
+`GRPOConfig`'s own rules come first, in the order in which its post-init raises them, so that the first finding with
+phase "config" is the exception that a user would see.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchbridge.adapter import Defect, Reading
+from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.solve import Unsatisfiable, Variable, neighbours
+
+from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
+from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
+from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
+from batchbridge_trl.world import KEY as WORLD
+
+MICRO, ACCUMULATION = FIELDS["micro"], FIELDS["accumulation"]
+GENERATIONS, PASSES = FIELDS["generations"], FIELDS["iterations"]
+BATCH, STEPS = FIELDS["generation_batch"], FIELDS["steps_per_generation"]
+EVAL_MICRO, EVAL_GENERATIONS = "per_device_eval_batch_size", "num_generations_eval"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None: unknown."""
+
+    native: Mapping[str, Any]
+    sizes: Sizes
+    rollout: Rollout | None
+    prompts: int | None
+    version: str
+    from_object: bool = False
+
+    @property
+    def generation_batch(self) -> int:
+        """Completions per rollout as GRPOConfig computes them, whatever their sign."""
+        s = self.sizes
+        if s.generation_batch is not None:
+            return s.generation_batch
+        steps = s.accumulation if s.steps_per_generation is None else s.steps_per_generation
+        return s.micro * s.world * steps
+
+    @property
+    def micro_steps_per_rollout(self) -> int:
+        """Micro-batches that one rollout feeds, all passes; 0 without a rollout."""
+        return 0 if self.rollout is None else self.rollout.steps_per_generation * self.sizes.iterations
+
+    @property
+    def loss(self) -> Any:
+        """The row of the loss type, or None."""
+        return LOSS_TYPES.get(self.native["loss_type"])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row. `test` gives the message where the rule is broken, else None. `keys`: the settings to point at; those that
+    were not given are shown with their defaults. `native`: what TRL does. `fixes`: ways out."""
+
+    code: str
+    severity: Severity
+    phase: Phase
+    test: Callable[[Facts], str | None]
+    keys: tuple[str, ...]
+    native: str
+    source: str
+    fixes: Callable[[Facts], tuple[Fix, ...]] = field(default=lambda facts: ())
+    versions: str = ""
+
+
+def check(reading: Reading) -> list[Finding]:
+    """Every rule that `reading` breaks; empty while its version or sizes are unknown."""
+    facts = facts_of(reading)
+    if facts is None:
+        return []
+    return [
+        _finding(rule, message, facts, reading)
+        for rule in RULES
+        if holds(rule.versions, facts.version) and (message := rule.test(facts)) is not None
+    ]
+
+
+def defects(facts: Facts) -> tuple[Defect, ...]:
+    """The rows among `RULES` that apply, that TRL itself never reports, and that change what is trained."""
+    return tuple(
+        Defect(code=rule.code, summary=message, source=rule.source)
+        for rule in RULES
+        if rule.phase == "never" and rule.severity != "note" and holds(rule.versions, facts.version)
+        if (message := rule.test(facts)) is not None
+    )
+
+
+def facts_of(reading: Reading) -> Facts | None:
+    """The facts of a reading; None while they are unknown."""
+    sizes = sizes_of(reading.native)
+    if reading.framework_version is None or sizes is None:
+        return None
+    return Facts(
+        reading.native,
+        sizes,
+        sizes.resolve(),
+        reading.dataset_size,
+        reading.framework_version,
+        getattr(reading, "from_object", False),
+    )
+
+
+def _finding(rule: Rule, message: str, facts: Facts, reading: Reading) -> Finding:
+    given: Mapping[str, Where] = getattr(reading, "given", {})
+    keys = [key for key in rule.keys if key in given or facts.native.get(key) is not None]
+    return Finding(
+        rule.code,
+        rule.severity,
+        rule.phase,
+        message,
+        where=tuple(given.get(key) or Where(key, facts.native.get(key)) for key in keys),
+        fixes=rule.fixes(facts),
+        native=rule.native,
+        source=rule.source,
+    )
+
+
+# ---- ways out
+
+
+def size_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest legal sizes, one setting at a time where that suffices."""
+    sizes = facts.sizes
+    if sizes.generation_batch is not None and sizes.steps_per_generation is not None:
+        return tuple(Fix(f"leave out {key}", {key: None}) for key in (STEPS, BATCH))
+    if sizes.generation_batch is not None:
+        cut = "generation_batch"
+    else:
+        cut = "accumulation" if sizes.steps_per_generation is None else "steps_per_generation"
+    names = ("world", "micro", cut, "generations")
+    variables = [Variable(name, getattr(sizes, name), minimum=2 if name == "generations" else 1) for name in names]
+
+    def legal(values: Mapping[str, int]) -> bool:
+        rollout = dataclasses.replace(sizes, **values).resolve()
+        return (
+            rollout is not None
+            and values["generations"] >= 2
+            and (not facts.prompts or facts.prompts < 1 or rollout.prompts <= facts.prompts)
+        )
+
+    try:
+        changes = neighbours(variables, legal)
+    except Unsatisfiable:
+        # Another size, which none of these four can mend, is wrong too; its own finding says how to mend it.
+        return ()
+    return tuple(_fix({FIELDS[name]: value for name, value in change.items()}) for change in changes)
+
+
+def _evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
+    generations = _evaluation_generations(facts)
+    variables = [
+        Variable(EVAL_MICRO, facts.native[EVAL_MICRO]),
+        Variable(EVAL_GENERATIONS, generations),
+    ]
+    world = max(facts.sizes.world, 1)
+    changes = neighbours(variables, lambda v: (v[EVAL_MICRO] * world) % v[EVAL_GENERATIONS] == 0)
+    return (*map(_fix, changes), Fix('eval_strategy = "no"', {"eval_strategy": "no"}))
+
+
+def _fix(change: Mapping[str, int]) -> Fix:
+    return Fix(", ".join(f"{key} = {value}" for key, value in change.items()), dict(change))
+
+
+def _set(key: str, value: Any) -> Callable[[Facts], tuple[Fix, ...]]:
+    shown = f'"{value}"' if isinstance(value, str) else value
+    return lambda facts: (Fix(f"{key} = {shown}" if value is not None else f"leave out {key}", {key: value}),)
+
+
+def _window_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """Rollout and optimizer step of one size."""
+    changes: dict[str, Any] = {STEPS: facts.sizes.window, BATCH: None}
+    return (Fix(f"{STEPS} = {facts.sizes.window}, as {ACCUMULATION}", changes),)
+
+
+# ---- GRPOConfig's own rules, in its order
+
+
+def _both_precisions(facts: Facts) -> str | None:
+    return "fp16 and bf16 are both on" if facts.native["fp16"] and facts.native["bf16"] else None
+
+
+def _negative_warmup(facts: Facts) -> str | None:
+    warmup = facts.native["warmup_steps"]
+    return f"warmup_steps = {warmup}: must be at least 0" if warmup < 0 else None
+
+
+def _zero_logging(facts: Facts) -> str | None:
+    steps = facts.native["logging_strategy"] in ("steps", None)
+    return "logging_steps = 0 with logging_strategy steps" if steps and facts.native["logging_steps"] == 0 else None
+
+
+def _prefetch_without_workers(facts: Facts) -> str | None:
+    workers, factor = facts.native["dataloader_num_workers"], facts.native["dataloader_prefetch_factor"]
+    return "dataloader_prefetch_factor needs dataloader_num_workers above 0" if workers == 0 and factor is not None else None
+
+
+def _sequence_parallel(facts: Facts) -> str | None:
+    config = facts.native["parallelism_config"]
+    if not isinstance(config, Mapping):
+        return None
+    sizes = {key: config.get(key) for key in ("cp_size", "sp_size")}
+    over = [f"{key} = {value}" for key, value in sizes.items() if isinstance(value, int) and value > 1]
+    return f"parallelism_config: {' and '.join(over)}: GRPO cannot share one sequence among devices" if over else None
+
+
+def _upload_without_log(facts: Facts) -> str | None:
+    repository, logged = facts.native["log_completions_hub_repo"], facts.native["log_completions"]
+    return "log_completions_hub_repo needs log_completions" if repository is not None and not logged else None
+
+
+def _auto_find(facts: Facts) -> str | None:
+    return "auto_find_batch_size shrinks batches, which breaks groups" if facts.native["auto_find_batch_size"] else None
+
+
+def _zero_micro_step(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.generation_batch is None or s.steps_per_generation is not None or s.micro * s.world != 0:
+        return None
+    return f"{MICRO} x {WORLD} = 0 while {BATCH} is given"
+
+
+def _zero_generations(facts: Facts) -> str | None:
+    s = facts.sizes
+    return f"{GENERATIONS} = 0 (completions per prompt)" if s.generations == 0 and not _exclusive(facts) else None
+
+
+def _rollout_of_whole_micro_steps(facts: Facts) -> str | None:
+    s = facts.sizes
+    per_micro_step = s.micro * s.world
+    if s.generation_batch is None or s.steps_per_generation is not None or not per_micro_step:
+        return None
+    if s.generation_batch % per_micro_step == 0:
+        return None
+    return (
+        f"{BATCH} = {s.generation_batch} (completions per rollout) is no multiple of {MICRO} {s.micro} x {WORLD} "
+        f"{s.world} = {per_micro_step}"
+    )
+
+
+def _exclusive(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.generation_batch is None or s.steps_per_generation is None:
+        return None
+    return f"{BATCH} = {s.generation_batch} and {STEPS} = {s.steps_per_generation} are both given; one follows from the other"
+
+
+def _evaluates(facts: Facts) -> bool:
+    # transformers turns do_eval on by itself when there is a strategy.
+    return bool(facts.native["eval_strategy"] != "no")
+
+
+def _evaluation_generations(facts: Facts) -> int:
+    return facts.native[EVAL_GENERATIONS] or facts.sizes.generations
+
+
+def _whole_evaluation_groups(facts: Facts) -> str | None:
+    if not _evaluates(facts) or (generations := _evaluation_generations(facts)) == 0:
+        return None
+    completions = facts.native[EVAL_MICRO] * facts.sizes.world
+    if completions % generations == 0:
+        return None
+    return (
+        f"evaluation: {EVAL_MICRO} {facts.native[EVAL_MICRO]} x {WORLD} {facts.sizes.world} = {completions} completions "
+        f"are no multiple of {generations} completions per prompt"
+    )
+
+
+def _whole_groups(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.generation_batch is not None and s.steps_per_generation is not None:
+        return None
+    if s.generations == 0 or facts.generation_batch % s.generations == 0:
+        return None
+    if s.generation_batch is not None:
+        product = f"{BATCH} = {s.generation_batch}"
+    else:
+        steps = s.accumulation if s.steps_per_generation is None else s.steps_per_generation
+        named = ACCUMULATION if s.steps_per_generation is None else STEPS
+        product = f"{MICRO} {s.micro} x {WORLD} {s.world} x {named} {steps} = {facts.generation_batch}"
+    return f"{product} (completions per rollout) is no multiple of {GENERATIONS} = {s.generations} (completions per prompt)"
+
+
+def _at_least_two(facts: Facts) -> str | None:
+    count = facts.sizes.generations
+    return f"{GENERATIONS} = {count}: a group needs at least 2 completions" if count < 2 and count != 0 else None
+
+
+def _correction_bounds(facts: Facts) -> str | None:
+    native = facts.native
+    cap = native["vllm_importance_sampling_cap"]
+    low, high = native["vllm_importance_sampling_clip_min"], native["vllm_importance_sampling_clip_max"]
+    high = high if cap is None else cap
+    if low is None or high is None or low < high:
+        return None
+    return f"vllm_importance_sampling_clip_min = {low} must be below the upper bound {high}"
+
+
+# ---- what TRL notices later
+
+
+def _not_positive(facts: Facts) -> str | None:
+    wrong = [
+        f"{FIELDS[name]} = {value}"
+        for name in ("world", "micro", "accumulation", "generation_batch", "steps_per_generation")
+        if (value := getattr(facts.sizes, name)) is not None and value < 1
+    ]
+    return f"{', '.join(wrong)}: must be at least 1" if wrong else None
+
+
+def _unknown(key: str, known: Callable[[Any], bool], names: str) -> Callable[[Facts], str | None]:
+    def test(facts: Facts) -> str | None:
+        value = facts.native[key]
+        return None if known(value) else f"{key} = {value}: must be one of {names}"
+
+    return test
+
+
+_LOSS = _unknown("loss_type", lambda value: value in LOSS_TYPES, ", ".join(LOSS_TYPES))
+_LEVEL = _unknown("importance_sampling_level", lambda value: value in RATIO_LEVELS, ", ".join(RATIO_LEVELS))
+_SCALE = _unknown("scale_rewards", lambda value: value in SCALES, "group, batch, none, true, false")
+_OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
+_OBJECTIVE = _unknown("multi_objective_aggregation", lambda value: value in _OBJECTIVES, ", ".join(_OBJECTIVES))
+
+
+def _unbounded_constant(facts: Facts) -> str | None:
+    unbounded = facts.native["loss_type"] == "dr_grpo" and facts.native["max_completion_length"] is None
+    return "loss_type = dr_grpo divides by max_completion_length, which is unset" if unbounded else None
+
+
+def _reference_without_kl(facts: Facts) -> str | None:
+    return "sync_ref_model without a KL term (beta = 0)" if facts.native["sync_ref_model"] and not facts.native["beta"] else None
+
+
+def _engine_ranks(facts: Facts) -> str | None:
+    native, world = facts.native, facts.sizes.world
+    ranks = native["vllm_tensor_parallel_size"]
+    if not native["use_vllm"] or native["vllm_mode"] != "colocate" or ranks < 1 or world % ranks == 0:
+        return None
+    return f"vllm_tensor_parallel_size = {ranks} must divide {WORLD} = {world}"
+
+
+def _dispatch(facts: Facts) -> str | None:
+    on = accelerator_config(facts.native).get("dispatch_batches") is True
+    return "accelerator_config.dispatch_batches = true cannot send prompts, which are text, between processes" if on else None
+
+
+def _two_accumulations(facts: Facts) -> str | None:
+    steps = gradient_accumulation_kwargs(facts.native).get("num_steps")
+    if steps is None or facts.sizes.accumulation <= 1:
+        return None
+    return f"gradient_accumulation_kwargs.num_steps = {steps} beside {ACCUMULATION} = {facts.sizes.accumulation}"
+
+
+def _endless(facts: Facts) -> str | None:
+    streamed = facts.native.get("dataset_streaming") or facts.native.get("streaming")
+    if not streamed or facts.native["max_steps"] > 0:
+        return None
+    return "a streamed dataset has no length, so max_steps must be given"
+
+
+# ---- what TRL never notices
+
+
+def _no_step(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.rollout is None or facts.prompts >= facts.rollout.prompts:
+        return None
+    return (
+        f"the dataset's {facts.prompts} prompts do not fill one rollout of {facts.rollout.prompts} prompts: the run ends "
+        "without an optimizer step"
+    )
+
+
+def _no_pass(facts: Facts) -> str | None:
+    count = facts.sizes.iterations
+    return f"{PASSES} = {count}: rollouts are trained on {count} times, so nothing is trained" if count < 1 else None
+
+
+def _no_horizon(facts: Facts) -> str | None:
+    epochs = facts.native["num_train_epochs"]
+    return f"num_train_epochs = {epochs}: no optimizer step" if facts.native["max_steps"] <= 0 and epochs <= 0 else None
+
+
+def _dropped(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.rollout is None or facts.prompts < facts.rollout.prompts:
+        return None
+    rest = facts.prompts % facts.rollout.prompts
+    return (
+        f"{rest} of {facts.prompts} prompts are dropped every epoch ({facts.rollout.prompts} prompts per rollout)"
+        if rest
+        else None
+    )
+
+
+def _split(facts: Facts) -> str | None:
+    if accelerator_config(facts.native).get("split_batches") is not True or facts.sizes.world < 2:
+        return None
+    return (
+        f"accelerator_config.split_batches divides each device's {facts.sizes.micro} completions per micro-batch by "
+        f"{facts.sizes.world} devices, and every rollout with them"
+    )
+
+
+def _wrong_world(facts: Facts) -> str | None:
+    if not facts.from_object or facts.sizes.generation_batch is None:
+        return None
+    return (
+        f"{BATCH} = {facts.sizes.generation_batch} was derived for another world size than {facts.sizes.world}: GRPOConfig "
+        "reads the world size when it is constructed"
+    )
+
+
+def _rollout_denominator(facts: Facts) -> str | None:
+    if facts.rollout is None or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    steps, window = facts.rollout.steps_per_generation, facts.sizes.window
+    if steps == window:
+        return None
+    effect = (
+        "each rollout in an optimizer step is normalised by its own tokens"
+        if steps < window
+        else "every optimizer step is normalised by the rollout's average step, so steps with long completions weigh more"
+    )
+    return (
+        f"loss_type = {facts.loss.name} counts tokens over the rollout ({steps} micro-batches), not over the optimizer step "
+        f"({window}): {effect}"
+    )
+
+
+def _local_tokens(facts: Facts) -> str | None:
+    if facts.native["loss_type"] != "bnpo" or facts.sizes.window * facts.sizes.world <= 1:
+        return None
+    return (
+        f"loss_type = bnpo divides by each micro-batch's own tokens: the gradient depends on how {facts.sizes.window} "
+        f"micro-batches x {facts.sizes.world} devices share the completions"
+    )
+
+
+def _misaligned(facts: Facts) -> str | None:
+    micro_steps, window = facts.micro_steps_per_rollout, facts.sizes.window
+    if micro_steps < 1 or window < 1 or micro_steps % window == 0 or window % micro_steps == 0:
+        return None
+    return (
+        f"rollouts of {micro_steps} micro-batches and optimizer steps of {window} do not line up: a step mixes completions "
+        "of different policies"
+    )
+
+
+def _short_step(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.rollout is None or facts.sizes.iterations < 1:
+        return None
+    per_epoch = facts.prompts // facts.rollout.prompts * facts.micro_steps_per_rollout
+    rest = per_epoch % facts.sizes.window
+    if not rest:
+        return None
+    return (
+        f"every epoch ends with an optimizer step of {rest} instead of {facts.sizes.window} micro-batches, with full weight "
+        "and a full learning-rate tick"
+    )
+
+
+def _resume(facts: Facts) -> str | None:
+    if facts.native["save_strategy"] in ("no", False) or facts.rollout is None:
+        return None
+    several = facts.micro_steps_per_rollout > facts.sizes.window
+    epochs = facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1
+    if not several and not epochs:
+        return None
+    return "a resumed run does not continue the same run: " + " and ".join(
+        said
+        for said, applies in (
+            ("a checkpoint inside a rollout loses it", several),
+            ("epochs after the first replay the first epoch's prompt order", epochs),
+        )
+        if applies
+    )
+
+
+def _batch_scale(facts: Facts) -> str | None:
+    if SCALES.get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
+        return None
+    micro_steps = facts.micro_steps_per_rollout
+    if micro_steps < 1 or micro_steps >= facts.sizes.window and micro_steps % facts.sizes.window == 0:
+        return None
+    return 'scale_rewards = "batch" takes the deviation over each rollout, and an optimizer step draws from several'
+
+
+def _rewritten(facts: Facts) -> str | None:
+    steps = facts.sizes.rewritten_accumulation
+    if steps is None or steps < 2 or facts.sizes.accumulation != 1:
+        return None
+    return (
+        f"gradient_accumulation_kwargs.num_steps = {steps} replaces {ACCUMULATION} = 1 after {STEPS} was derived from it: "
+        f"{steps} rollouts per optimizer step"
+    )
+
+
+def _entropy(facts: Facts) -> str | None:
+    if not facts.native["entropy_coef"] and not facts.native["use_adaptive_entropy"]:
+        return None
+    if facts.sizes.window * facts.sizes.world <= 1:
+        return None
+    return "the entropy bonus is a mean over each micro-batch's tokens: it depends on the split"
+
+
+def _entropy_quantile(facts: Facts) -> str | None:
+    quantile = facts.native["top_entropy_quantile"]
+    if quantile >= 1 or facts.sizes.window <= 1:
+        return None
+    return f"top_entropy_quantile = {quantile} takes its threshold per micro-batch: which tokens train depends on the split"
+
+
+def _luspo_padding(facts: Facts) -> str | None:
+    native = facts.native
+    widened = native["importance_sampling_level"] == "token" or native["beta"] or native["top_entropy_quantile"] < 1
+    if native["loss_type"] != "luspo" or not widened:
+        return None
+    return "loss_type = luspo averages over padded positions and counts unmasked ones, unless ratios are per sequence"
+
+
+def _liger_tokens(facts: Facts) -> str | None:
+    if not facts.native["use_liger_kernel"] or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    return f"use_liger_kernel with loss_type = {facts.loss.name} divides by each micro-batch's own tokens"
+
+
+def _data_seed(facts: Facts) -> str | None:
+    seed = facts.native["data_seed"]
+    return f"data_seed = {seed} has no effect in GRPO: seed orders the prompts" if seed is not None else None
+
+
+def _low_delta(facts: Facts) -> str | None:
+    native = facts.native
+    high = native["epsilon"] if native["epsilon_high"] is None else native["epsilon_high"]
+    if native["delta"] is None or facts.loss is None or facts.loss.surrogate != "ppo" or native["delta"] >= 1 + high:
+        return None
+    return f"delta = {native['delta']} is below 1 + {high}, so it also bounds the ratio of positive advantages"
+
+
+def _deprecated_cap(facts: Facts) -> str | None:
+    cap = facts.native["vllm_importance_sampling_cap"]
+    return f"vllm_importance_sampling_cap = {cap} is deprecated and wins over the upper bound" if cap is not None else None
+
+
+def _uncarried(facts: Facts) -> str | None:
+    rows = settings_of(TRL_GROUPS, facts.version)
+    surrogate = facts.loss.surrogate if facts.loss else None
+    set_ones = []
+    for key, topic in UNCARRIED.items():
+        if topic.startswith("surrogate ") and topic.removeprefix("surrogate ") != surrogate:
+            continue
+        if key == "ref_model_mixup_alpha" and not facts.native["sync_ref_model"]:
+            continue
+        if facts.native[key] != rows[key].default:
+            set_ones.append(f"{key} = {facts.native[key]} ({topic})")
+    if not set_ones:
+        return None
+    return f"the schema has no field for {', '.join(set_ones)}: two runs that differ in it do not agree"
+
+
+_POST_INIT = "GRPOConfig.__post_init__"
+_ALL = "trl 1.9.1 to 1.16.0"
+_SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
+
+RULES: tuple[Rule, ...] = (
+    # TrainingArguments and GRPOConfig, in the order of their post-init.
+    Rule(
+        "BB-TRL-010", "error", "config", _zero_logging, ("logging_steps",),
+        native="ValueError: logging strategy steps requires non-zero --logging_steps",
+        source="transformers 5.23.0 TrainingArguments._validate_args",
+        fixes=_set("logging_steps", 1),
+    ),
+    Rule(
+        "BB-TRL-011", "error", "config", _both_precisions, ("fp16", "bf16"),
+        native="ValueError: At most one of fp16 and bf16 can be True, but not both",
+        source="transformers 5.23.0 TrainingArguments._validate_args",
+        fixes=_set("fp16", False),
+    ),
+    Rule(
+        "BB-TRL-012", "error", "config", _negative_warmup, ("warmup_steps",),
+        native="ValueError: Expected value warmup_steps >= 0",
+        source="transformers 5.23.0 TrainingArguments._validate_args",
+        fixes=_set("warmup_steps", 0),
+    ),
+    Rule(
+        "BB-TRL-013", "error", "config", _prefetch_without_workers,
+        ("dataloader_prefetch_factor", "dataloader_num_workers"),
+        native="ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0",
+        source="transformers 5.23.0 TrainingArguments._validate_args",
+        fixes=_set("dataloader_prefetch_factor", None),
+    ),
+    Rule(
+        "BB-TRL-014", "error", "config", _sequence_parallel, ("parallelism_config",),
+        native="ValueError: GRPOTrainer does not support sequence-dim parallelism",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=_set("parallelism_config", None),
+    ),
+    Rule(
+        "BB-TRL-015", "error", "config", _upload_without_log, ("log_completions_hub_repo", "log_completions"),
+        native="ValueError: log_completions_hub_repo is set, but log_completions is False",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=_set("log_completions", True),
+    ),
+    Rule(
+        "BB-TRL-016", "error", "config", _auto_find, ("auto_find_batch_size",),
+        native="ValueError: auto_find_batch_size is not supported by GRPO",
+        source=f"trl 1.9.0 to 1.16.0 {_POST_INIT}",
+        fixes=_set("auto_find_batch_size", False),
+    ),
+    Rule(
+        "BB-TRL-017", "error", "config", _exclusive, (BATCH, STEPS),
+        native="ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-018", "error", "config", _zero_micro_step, (MICRO, WORLD, BATCH),
+        native="ZeroDivisionError: integer modulo by zero",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-019", "error", "config", _rollout_of_whole_micro_steps, (BATCH, MICRO, WORLD),
+        native="ValueError: generation_batch_size must be divisible by the global batch size",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-020", "error", "config", _whole_evaluation_groups, (EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
+        native="ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=_evaluation_fixes,
+    ),
+    Rule(
+        "BB-TRL-024", "error", "config", _zero_generations, (GENERATIONS,),
+        native="ZeroDivisionError: integer modulo by zero",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-021", "error", "config", _whole_groups, _SIZES,
+        native="ValueError: generation_batch_size must be divisible by num_generations",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-022", "error", "config", _at_least_two, (GENERATIONS,),
+        native="ValueError: GRPO requires at least 2 generations per prompt",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-023", "error", "config", _correction_bounds,
+        ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"),
+        native="ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
+        source=f"{_ALL} {_POST_INIT}",
+        fixes=_set("vllm_importance_sampling_clip_min", None),
+    ),
+    # Noticed later.
+    Rule(
+        "BB-TRL-030", "error", "construction", _not_positive, _SIZES,
+        native="the config is accepted; the data loader fails, or nothing is trained",
+        source=f"{_ALL} {_POST_INIT} (no check)",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-031", "error", "construction", _reference_without_kl, ("sync_ref_model", "beta"),
+        native="ValueError: You passed `sync_ref_model=True` while `beta=0.0`",
+        source="trl 1.16.0 GRPOTrainer.__init__",
+        fixes=_set("sync_ref_model", False),
+    ),
+    Rule(
+        "BB-TRL-032", "error", "construction", _engine_ranks, ("vllm_tensor_parallel_size", WORLD),
+        native="ValueError: tensor_parallel_size must divide world size evenly",
+        source="trl 1.16.0 generation/vllm_generation.py",
+        fixes=_set("vllm_tensor_parallel_size", 1),
+    ),
+    Rule(
+        "BB-TRL-033", "error", "construction", _two_accumulations, ("accelerator_config", ACCUMULATION),
+        native="ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is greater than 1",
+        source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
+        fixes=_set("accelerator_config", None),
+    ),
+    Rule(
+        "BB-TRL-034", "error", "construction", _endless, ("dataset_streaming", "streaming", "max_steps"),
+        native="ValueError: train_dataset does not implement __len__, max_steps has to be specified",
+        source="transformers 5.23.0 Trainer.__init__",
+    ),
+    Rule(
+        "BB-TRL-035", "error", "first_rollout", _SCALE, ("scale_rewards",),
+        native="ValueError: Invalid value for scale_rewards, after the first rollout was generated",
+        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        fixes=_set("scale_rewards", "group"),
+    ),
+    Rule(
+        "BB-TRL-036", "error", "first_rollout", _OBJECTIVE, ("multi_objective_aggregation",),
+        native="ValueError: Invalid multi_objective_aggregation, after the first rollout was generated",
+        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        fixes=_set("multi_objective_aggregation", _OBJECTIVES[0]),
+    ),
+    Rule(
+        "BB-TRL-037", "error", "first_rollout", _dispatch, ("accelerator_config",),
+        native="TypeError at the first batch; with several processes the others wait",
+        source="trl 1.16.0 with accelerate 1.15.0, run on map-style data",
+        fixes=_set("accelerator_config", None),
+    ),
+    Rule(
+        "BB-TRL-038", "error", "optimizer_step", _LOSS, ("loss_type",),
+        native="ValueError: Unknown loss type, at the first loss, after generation was paid for",
+        source=f"{_ALL} GRPOTrainer._compute_loss",
+        fixes=_set("loss_type", "dapo"),
+    ),
+    Rule(
+        "BB-TRL-039", "error", "optimizer_step", _LEVEL, ("importance_sampling_level",),
+        native="ValueError: Unknown importance sampling level, at the first loss, after generation was paid for",
+        source=f"{_ALL} GRPOTrainer._compute_loss",
+        fixes=_set("importance_sampling_level", "token"),
+    ),
+    Rule(
+        "BB-TRL-040", "error", "optimizer_step", _unbounded_constant, ("loss_type", "max_completion_length"),
+        native="TypeError at the first loss",
+        source=f"{_ALL} GRPOTrainer._compute_loss",
+        fixes=_set("max_completion_length", 512),
+    ),
+    # Never noticed.
+    Rule(
+        "BB-TRL-050", "error", "never", _no_step, _SIZES,
+        native="train() ends after 0 optimizer steps, with a warning in the log",
+        source="trl 1.16.0 RepeatSampler.__iter__, run",
+        fixes=size_fixes,
+    ),
+    Rule(
+        "BB-TRL-051", "error", "never", _no_pass, (PASSES,),
+        native="train() ends after 0 optimizer steps",
+        source="trl 1.16.0 RepeatSampler.__iter__ with repeat_count 0, run",
+        fixes=_set(PASSES, 1),
+    ),
+    Rule(
+        "BB-TRL-052", "error", "never", _no_horizon, ("num_train_epochs", "max_steps"),
+        native="train() ends after 0 optimizer steps",
+        source="transformers 5.23.0 Trainer.set_initial_training_values",
+        fixes=_set("num_train_epochs", 1),
+    ),
+    Rule(
+        "BB-TRL-053", "error", "never", _split, ("accelerator_config", MICRO, WORLD),
+        native="micro-batches and rollouts are silently smaller by the number of devices",
+        source="trl 1.16.0 with accelerate 1.15.0 BatchSamplerShard, run with 2 processes",
+        fixes=_set("accelerator_config", None),
+    ),
+    Rule(
+        "BB-TRL-054", "error", "never", _wrong_world, (BATCH, STEPS, WORLD),
+        native="rollouts of the wrong size",
+        source=f"{_ALL} {_POST_INIT}: generation_batch_size from the world size of that moment",
+    ),
+    Rule(
+        "BB-TRL-060", "warning", "never", _dropped, _SIZES,
+        native="the sampler drops each epoch's incomplete rollout",
+        source="trl 1.16.0 RepeatSampler.__iter__",
+    ),
+    Rule(
+        "BB-TRL-061", "warning", "never", _rollout_denominator, ("loss_type", STEPS, BATCH, ACCUMULATION),
+        native="the loss of a micro-batch is divided by rollout tokens / processes x window / steps_per_generation",
+        source=f"{_ALL} GRPOTrainer._compute_loss (num_items_in_batch); another denominator up to 1.9.0",
+        fixes=_window_fixes,
+        versions=">=1.9.1",
+    ),
+    Rule(
+        "BB-TRL-062", "warning", "never", _local_tokens, ("loss_type", ACCUMULATION, WORLD),
+        native="the mean of micro-batch means",
+        source=f"{_ALL} GRPOTrainer._compute_loss",
+        fixes=_set("loss_type", "dapo"),
+    ),
+    Rule(
+        "BB-TRL-063", "warning", "never", _misaligned, (STEPS, BATCH, PASSES, ACCUMULATION),
+        native="accepted; old log-probabilities are recorded at the rollout",
+        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions (generate_every)",
+        fixes=_window_fixes,
+    ),
+    Rule(
+        "BB-TRL-064", "warning", "never", _short_step, (ACCUMULATION, STEPS, BATCH),
+        native="current_gradient_accumulation_steps is the remainder",
+        source="transformers 5.23.0 Trainer.get_batch_samples and _inner_training_loop",
+    ),
+    Rule(
+        "BB-TRL-065", "note", "never", _resume, ("save_strategy",),
+        native="the sampler's generator and the rollout buffer start afresh",
+        source="trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run",
+    ),
+    Rule(
+        "BB-TRL-066", "warning", "never", _batch_scale, ("scale_rewards", STEPS, ACCUMULATION),
+        native="one deviation per rollout",
+        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        fixes=_window_fixes,
+    ),
+    Rule(
+        "BB-TRL-067", "warning", "never", _rewritten, ("accelerator_config", ACCUMULATION),
+        native="accepted",
+        source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
+        fixes=_set("accelerator_config", None),
+    ),
+    Rule(
+        "BB-TRL-068", "warning", "never", _entropy, ("entropy_coef", "use_adaptive_entropy"),
+        native="the mean of micro-batch means",
+        source="trl 1.16.0 GRPOTrainer._compute_loss",
+        fixes=_set("entropy_coef", 0.0),
+    ),
+    Rule(
+        "BB-TRL-069", "warning", "never", _entropy_quantile, ("top_entropy_quantile",),
+        native="a quantile over all processes, once per micro-batch",
+        source="trl 1.16.0 GRPOTrainer.get_high_entropy_mask",
+        fixes=_set("top_entropy_quantile", 1.0),
+    ),
+    Rule(
+        "BB-TRL-070", "warning", "never", _luspo_padding, ("loss_type", "importance_sampling_level", "beta"),
+        native="(loss x length).mean() over the padded matrix",
+        source="trl 1.9.1 and 1.9.2 GRPOTrainer._compute_loss; mended in 1.10.0",
+        fixes=_set("importance_sampling_level", "sequence"),
+        versions="<1.10",
+    ),
+    Rule(
+        "BB-TRL-071", "warning", "never", _liger_tokens, ("use_liger_kernel", "loss_type"),
+        native="num_items_in_batch is not passed on",
+        source="trl 1.9.1 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
+        fixes=_set("use_liger_kernel", False),
+        versions="<1.11",
+    ),
+    Rule(
+        "BB-TRL-072", "note", "never", _data_seed, ("data_seed",),
+        native="ignored",
+        source="trl 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
+        fixes=_set("data_seed", None),
+    ),
+    Rule(
+        "BB-TRL-073", "warning", "never", _low_delta, ("delta", "epsilon_high", "epsilon"),
+        native="the ratio is clamped at delta before the minimum is taken",
+        source=f"{_ALL} GRPOTrainer._compute_loss",
+        fixes=_set("delta", None),
+    ),
+    Rule(
+        "BB-TRL-074", "note", "never", _deprecated_cap, ("vllm_importance_sampling_cap",),
+        native="FutureWarning",
+        source=f"{_ALL} {_POST_INIT}",
+    ),
+    Rule(
+        "BB-TRL-075", "note", "never", _uncarried, tuple(UNCARRIED),
+        native="used as given",
+        source=f"{_ALL} GRPOTrainer",
+    ),
+)
+"""Every rule and known defect."""

@@ -1,0 +1,417 @@
+"""TRL's settings by version: every key that its parser knows, its kind, its default, and keys that are gone.
+
+Knowledge only. A further version is further rows: a setting whose default changed has one row per range of versions; a
+key that existed only in a range says so; a key that was removed or renamed stands in `GONE`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+VERSIONS = ">=1.9.1,<1.17"
+"""Versions whose rows are complete. Read wheel by wheel: 1.9.1, 1.9.2, 1.10.0 to 1.14.0, 1.14.1, 1.14.2, 1.15.0, 1.16.0."""
+NEWEST = "1.16.0"
+"""The version that `write` writes for when nobody names one."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale` or `any`; `?`: null is legal),
+    its default, and the versions in which this row holds (empty: all of `VERSIONS`)."""
+
+    key: str
+    kind: str
+    default: Any
+    versions: str = ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings of one native class; `source` is its symbol and the versions that were read."""
+
+    name: str
+    source: str
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A key that newer versions do not know: since when, what says it now (None: nothing), and the source."""
+
+    key: str
+    since: str
+    instead: str | None
+    source: str
+
+
+@lru_cache(maxsize=1024)
+def holds(versions: str, version: str) -> bool:
+    """Whether `version` lies in the range `versions` (PEP 440; empty: every version)."""
+    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def is_known(version: str) -> bool:
+    """Whether the rows are complete for `version`. Development and pre-releases of an unknown version are not known."""
+    try:
+        return SpecifierSet(VERSIONS).contains(version, prereleases=True)
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=64)
+def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Setting]:
+    """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
+    found: dict[str, Setting] = {}
+    for group in groups:
+        for setting in group.settings:
+            if holds(setting.versions, version):
+                found.setdefault(setting.key, setting)
+    return found
+
+
+_GRPO_CONFIG = (
+    Setting("learning_rate", "float", 1e-06),
+    Setting("model_init_kwargs", "dict?", None),
+    Setting("trust_remote_code", "bool", False),
+    Setting("router_aux_loss_coef", "float?", 0.001, "<1.14"),
+    Setting("router_aux_loss_coef", "float?", None, ">=1.14"),
+    Setting("disable_dropout", "bool", False),
+    Setting("cast_lm_head_to_fp32", "bool", False),
+    Setting("remove_unused_columns", "bool?", False),
+    Setting("num_generations", "int", 8),
+    Setting("num_generations_eval", "int?", None),
+    Setting("max_completion_length", "int?", 256, "<1.10"),
+    Setting("max_completion_length", "int?", 512, ">=1.10"),
+    Setting("ds3_gather_for_generation", "bool", True),
+    Setting("shuffle_dataset", "bool?", True),
+    Setting("pad_to_multiple_of", "any", None, "<1.16"),
+    Setting("pad_to_multiple_of", "any", "auto", ">=1.16"),
+    Setting("generation_batch_size", "int?", None),
+    Setting("steps_per_generation", "int?", None),
+    Setting("temperature", "float", 1.0),
+    Setting("top_p", "float", 1.0),
+    Setting("top_k", "int", 0),
+    Setting("min_p", "float?", None),
+    Setting("generation_kwargs", "dict?", None),
+    Setting("chat_template_kwargs", "dict?", None),
+    Setting("repetition_penalty", "float", 1.0),
+    Setting("cache_implementation", "str?", None),
+    Setting("use_vllm", "bool", False),
+    Setting("vllm_mode", "str", "colocate"),
+    Setting("vllm_model_impl", "str", "vllm"),
+    Setting("vllm_enable_sleep_mode", "bool", False),
+    Setting("vllm_structured_outputs_regex", "str?", None),
+    Setting("vllm_server_base_url", "str?", None),
+    Setting("vllm_server_host", "str", "0.0.0.0"),
+    Setting("vllm_server_port", "int", 8000),
+    Setting("vllm_server_timeout", "float", 240.0),
+    Setting("vllm_group_port", "int", 51216),
+    Setting("vllm_gpu_memory_utilization", "float", 0.3),
+    Setting("vllm_max_model_length", "int?", None),
+    Setting("vllm_tensor_parallel_size", "int", 1),
+    Setting("beta", "float", 0.0),
+    Setting("num_iterations", "int", 1),
+    Setting("epsilon", "float", 0.2),
+    Setting("delta", "float?", None),
+    Setting("epsilon_high", "float?", None),
+    Setting("sapo_temperature_neg", "float", 1.05),
+    Setting("sapo_temperature_pos", "float", 1.0),
+    Setting("vespo_k_pos", "float", 2.0),
+    Setting("vespo_lambda_pos", "float", 3.0),
+    Setting("vespo_k_neg", "float", 3.0),
+    Setting("vespo_lambda_neg", "float", 2.0),
+    Setting("importance_sampling_level", "str", "token"),
+    Setting("reward_weights", "list?", None),
+    Setting("multi_objective_aggregation", "str", "sum_then_normalize"),
+    Setting("scale_rewards", "scale", "group"),
+    Setting("loss_type", "str", "dapo"),
+    Setting("mask_truncated_completions", "bool", False),
+    Setting("sync_ref_model", "bool", False),
+    Setting("ref_model_mixup_alpha", "float", 0.6),
+    Setting("ref_model_sync_steps", "int", 512),
+    Setting("top_entropy_quantile", "float", 1.0),
+    Setting("entropy_coef", "float", 0.0),
+    Setting("use_adaptive_entropy", "bool", False),
+    Setting("entropy_coef_min", "float", 0.0),
+    Setting("entropy_coef_max", "float", 1.0),
+    Setting("entropy_coef_delta", "float", 0.005),
+    Setting("entropy_target", "float", 0.2),
+    Setting("max_tool_calling_iterations", "int?", None),
+    Setting("vllm_importance_sampling_correction", "bool", True),
+    Setting("vllm_importance_sampling_mode", "str", "sequence_mask"),
+    Setting("vllm_importance_sampling_clip_max", "float?", 3.0),
+    Setting("vllm_importance_sampling_clip_min", "float?", None),
+    Setting("off_policy_mask_threshold", "float?", None),
+    Setting("use_bias_correction_kl", "bool", False, "<1.10"),
+    Setting("use_bias_correction_kl", "bool", True, ">=1.10"),
+    Setting("log_completions", "bool", False),
+    Setting("log_multimodal", "bool", True),
+    Setting("num_completions_to_print", "int?", None),
+    Setting("log_unique_prompts", "bool", False),
+    Setting("log_completions_hub_repo", "str?", None),
+    Setting("use_transformers_continuous_batching", "bool", False),
+    Setting("transformers_continuous_batching_config", "dict?", None),
+    Setting("use_transformers_paged", "bool", False),
+    Setting("vllm_importance_sampling_cap", "float?", None),
+    Setting("logging_steps", "float", 10),
+    Setting("gradient_checkpointing", "bool", True),
+    Setting("bf16", "bool?", None),
+    Setting("lr_scheduler_kwargs", "dict?", None),
+    Setting("use_liger_kernel", "bool", False),
+    Setting("torch_empty_cache_steps", "int?", None),
+)
+
+_TRAINING_ARGUMENTS = (
+    Setting("output_dir", "str?", None),
+    Setting("per_device_train_batch_size", "int", 8),
+    Setting("num_train_epochs", "float", 3.0),
+    Setting("max_steps", "int", -1),
+    Setting("lr_scheduler_type", "choice", "linear"),
+    Setting("warmup_steps", "float", 0),
+    Setting("optim", "choice", "adamw_torch_fused"),
+    Setting("optim_args", "str?", None),
+    Setting("weight_decay", "float", 0.0),
+    Setting("adam_beta1", "float", 0.9),
+    Setting("adam_beta2", "float", 0.999),
+    Setting("adam_epsilon", "float", 1e-08),
+    Setting("optim_target_modules", "any", None),
+    Setting("gradient_accumulation_steps", "int", 1),
+    Setting("average_tokens_across_devices", "bool", True),
+    Setting("max_grad_norm", "float", 1.0),
+    Setting("label_smoothing_factor", "float", 0.0),
+    Setting("fp16", "bool", False),
+    Setting("bf16_full_eval", "bool", False),
+    Setting("fp16_full_eval", "bool", False),
+    Setting("tf32", "bool?", None),
+    Setting("activation_checkpointing", "bool?", None),
+    Setting("activation_checkpointing_kwargs", "dict?", None),
+    Setting("gradient_checkpointing_kwargs", "dict?", None),
+    Setting("torch_compile", "bool", False),
+    Setting("torch_compile_backend", "str?", None),
+    Setting("torch_compile_mode", "str?", None),
+    Setting("liger_kernel_config", "dict?", None),
+    Setting("use_cache", "bool", False),
+    Setting("neftune_noise_alpha", "float?", None),
+    Setting("auto_find_batch_size", "bool", False),
+    Setting("logging_strategy", "any", "steps"),
+    Setting("logging_first_step", "bool", False),
+    Setting("log_on_each_node", "bool", True),
+    Setting("logging_nan_inf_filter", "bool", True),
+    Setting("include_num_input_tokens_seen", "any", "no"),
+    Setting("log_level", "str", "passive"),
+    Setting("log_level_replica", "str", "warning"),
+    Setting("disable_tqdm", "bool?", None),
+    Setting("report_to", "any", "none"),
+    Setting("run_name", "str?", None),
+    Setting("project", "str", "huggingface"),
+    Setting("trackio_space_id", "str?", None),
+    Setting("trackio_bucket_id", "str?", None),
+    Setting("trackio_static_space_id", "any", None),
+    Setting("eval_strategy", "choice", "no"),
+    Setting("eval_steps", "float?", None),
+    Setting("eval_delay", "float", 0),
+    Setting("per_device_eval_batch_size", "int", 8),
+    Setting("prediction_loss_only", "bool", False),
+    Setting("eval_on_start", "bool", False),
+    Setting("eval_do_concat_batches", "bool", True),
+    Setting("eval_use_gather_object", "bool", False),
+    Setting("eval_accumulation_steps", "int?", None),
+    Setting("include_for_metrics", "list", None),
+    Setting("batch_eval_metrics", "bool", False),
+    Setting("save_only_model", "bool", False),
+    Setting("save_strategy", "any", "steps"),
+    Setting("save_steps", "float", 500),
+    Setting("save_on_each_node", "bool", False),
+    Setting("save_total_limit", "int?", None),
+    Setting("enable_jit_checkpoint", "bool", False),
+    Setting("push_to_hub", "bool", False),
+    Setting("hub_token", "str?", None),
+    Setting("hub_private_repo", "bool?", None),
+    Setting("hub_model_id", "str?", None),
+    Setting("hub_strategy", "any", "every_save"),
+    Setting("hub_always_push", "bool", False),
+    Setting("hub_revision", "str?", None),
+    Setting("load_best_model_at_end", "bool", False),
+    Setting("metric_for_best_model", "str?", None),
+    Setting("greater_is_better", "bool?", None),
+    Setting("ignore_data_skip", "bool", False),
+    Setting("restore_callback_states_from_checkpoint", "bool", False),
+    Setting("full_determinism", "bool", False),
+    Setting("seed", "int", 42),
+    Setting("data_seed", "int?", None),
+    Setting("use_cpu", "bool", False),
+    Setting("accelerator_config", "dict?", None),
+    Setting("parallelism_config", "dict?", None),
+    Setting("dataloader_drop_last", "bool", False),
+    Setting("dataloader_num_workers", "int", 0),
+    Setting("dataloader_pin_memory", "bool", True),
+    Setting("dataloader_persistent_workers", "bool", False),
+    Setting("dataloader_prefetch_factor", "int?", None),
+    Setting("dataloader_multiprocessing_context", "str?", None),
+    Setting("dataloader_in_order", "bool", True),
+    Setting("label_names", "list?", None),
+    Setting("train_sampling_strategy", "str", "random"),
+    Setting("length_column_name", "str", "length"),
+    Setting("ddp_find_unused_parameters", "bool?", None),
+    Setting("ddp_bucket_cap_mb", "int?", None),
+    Setting("ddp_broadcast_buffers", "bool?", None),
+    Setting("ddp_static_graph", "bool?", None),
+    Setting("ddp_backend", "str?", None),
+    Setting("ddp_timeout", "int", 1800),
+    Setting("fsdp", "str?", None),
+    Setting("fsdp_config", "dict?", None),
+    Setting("deepspeed", "dict?", None),
+    Setting("debug", "any", ""),
+    Setting("skip_memory_metrics", "bool", True),
+    Setting("do_train", "bool", False),
+    Setting("do_eval", "bool", False),
+    Setting("do_predict", "bool", False),
+    Setting("resume_from_checkpoint", "str?", None),
+    Setting("local_rank", "int", -1),
+)
+
+_SCRIPT_ARGUMENTS = (
+    Setting("dataset_name", "str?", None),
+    Setting("dataset_config", "str?", None),
+    Setting("dataset_train_split", "str", "train"),
+    Setting("dataset_test_split", "str", "test"),
+    Setting("dataset_streaming", "bool", False),
+    Setting("ignore_bias_buffers", "bool", False),
+)
+_GRPO_SCRIPT_ARGUMENTS = (
+    Setting("reward_model_name_or_path", "str?", None),
+    Setting("reward_funcs", "list?", None),
+)
+_MODEL_CONFIG = (
+    Setting("model_name_or_path", "str?", None),
+    Setting("model_revision", "str", "main"),
+    Setting("dtype", "str?", "float32"),
+    Setting("attn_implementation", "str?", None),
+    Setting("use_peft", "bool", False),
+    Setting("lora_r", "int", 16),
+    Setting("lora_alpha", "int", 32),
+    Setting("lora_dropout", "float", 0.05),
+    Setting("lora_target_modules", "list?", None),
+    Setting("lora_target_parameters", "list?", None),
+    Setting("lora_modules_to_save", "list?", None),
+    Setting("lora_task_type", "str", "CAUSAL_LM"),
+    Setting("use_rslora", "bool", False),
+    Setting("use_dora", "bool", False),
+    Setting("load_in_8bit", "bool", False),
+    Setting("load_in_4bit", "bool", False),
+    Setting("bnb_4bit_quant_type", "str", "nf4"),
+    Setting("use_bnb_nested_quant", "bool", False),
+    Setting("bnb_4bit_quant_storage", "str?", None),
+)
+_DATASET_MIXTURE = (
+    Setting("datasets", "list?", None),
+    Setting("streaming", "bool", False),
+    Setting("test_split_size", "float?", None),
+)
+_LAUNCH = (
+    Setting("accelerate_config", "str?", None),
+    Setting("config_file", "str?", None),
+    Setting("num_processes", "int?", None),
+    Setting("num_machines", "int?", None),
+    Setting("machine_rank", "int?", None),
+    Setting("main_process_ip", "str?", None),
+    Setting("main_process_port", "int?", None),
+    Setting("mixed_precision", "str?", None),
+    Setting("gpu_ids", "any", None),
+)
+
+GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 1.9.1 to 1.16.0", _GRPO_CONFIG)
+TRAINING_ARGUMENTS = Group("TrainingArguments", "transformers TrainingArguments 5.23.0", _TRAINING_ARGUMENTS)
+SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 1.9.1 to 1.16.0", _SCRIPT_ARGUMENTS)
+GRPO_SCRIPT_ARGUMENTS = Group(
+    "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 1.9.1 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS
+)
+MODEL_CONFIG = Group("ModelConfig", "trl ModelConfig, 1.9.1 to 1.16.0", _MODEL_CONFIG)
+DATASET_MIXTURE = Group("DatasetMixtureConfig", "trl.scripts.utils, 1.9.1 to 1.16.0", _DATASET_MIXTURE)
+LAUNCH = Group("accelerate launch", "trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
+ENVIRONMENT = Group("env", "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Setting("env", "dict?", None),))
+
+TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
+"""What a `GRPOConfig` holds."""
+TRL_GROUPS = (
+    *TRAINER_GROUPS,
+    SCRIPT_ARGUMENTS,
+    GRPO_SCRIPT_ARGUMENTS,
+    MODEL_CONFIG,
+    DATASET_MIXTURE,
+    LAUNCH,
+    ENVIRONMENT,
+)
+"""What a recipe of `trl grpo` may hold."""
+
+_OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.56.2, not in 5.23.0"
+GONE = (
+    Gone("max_prompt_length", "trl 0.28 or earlier", None, "trl GRPOConfig: gone by 0.28; prompts are not cut any more"),
+    Gone("torch_dtype", "trl 1.9.1 or earlier", "dtype", "trl ModelConfig 1.9.1"),
+    Gone("wandb_log_unique_prompts", "trl 1.9.1 or earlier", "log_unique_prompts", "trl GRPOConfig 1.9.1"),
+    Gone("vllm_device", "trl 1.9.1 or earlier", None, "trl GRPOConfig 1.9.1; vllm_mode says where generation runs"),
+    Gone("vllm_max_model_len", "trl 1.9.1 or earlier", "vllm_max_model_length", "trl GRPOConfig 1.9.1"),
+    Gone("vllm_dtype", "trl 1.9.1 or earlier", None, "trl GRPOConfig 1.9.1"),
+    Gone("vllm_guided_decoding_regex", "trl 1.9.1 or earlier", "vllm_structured_outputs_regex", "trl GRPOConfig 1.9.1"),
+    Gone("warmup_ratio", "transformers 5", "warmup_steps (below 1 it is a share)", _OLD_TRAINING_ARGUMENTS),
+    Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
+    Gone("evaluation_strategy", "transformers 4.46", "eval_strategy", "transformers TrainingArguments 4.56.2"),
+    Gone("per_gpu_train_batch_size", "transformers 5", "per_device_train_batch_size", _OLD_TRAINING_ARGUMENTS),
+    Gone("per_gpu_eval_batch_size", "transformers 5", "per_device_eval_batch_size", _OLD_TRAINING_ARGUMENTS),
+    Gone("no_cuda", "transformers 5", "use_cpu", _OLD_TRAINING_ARGUMENTS),
+    Gone("adafactor", "transformers 5", "optim", _OLD_TRAINING_ARGUMENTS),
+    Gone("group_by_length", "transformers 5", "train_sampling_strategy", _OLD_TRAINING_ARGUMENTS),
+    Gone("logging_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
+    Gone("save_safetensors", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
+    Gone("push_to_hub_model_id", "transformers 5", "hub_model_id", _OLD_TRAINING_ARGUMENTS),
+    Gone("push_to_hub_token", "transformers 5", "hub_token", _OLD_TRAINING_ARGUMENTS),
+    Gone("include_tokens_per_second", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
+    Gone("half_precision_backend", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
+    Gone("torchdynamo", "transformers 5", "torch_compile_backend", _OLD_TRAINING_ARGUMENTS),
+)
+"""Keys that published recipes still hold and that no version in `VERSIONS` (with transformers 5.23.0) takes."""
+
+CHOICES: dict[str, tuple[tuple[str, ...], str]] = {
+    "lr_scheduler_type": (
+        (
+            "linear",
+            "cosine",
+            "cosine_with_restarts",
+            "polynomial",
+            "constant",
+            "constant_with_warmup",
+            "inverse_sqrt",
+            "reduce_lr_on_plateau",
+            "cosine_with_min_lr",
+            "cosine_warmup_with_min_lr",
+            "warmup_stable_decay",
+            "greedy",
+        ),
+        "transformers SchedulerType 5.23.0",
+    ),
+    "optim": (
+        (
+            *("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor"),
+            *("adamw_anyprecision", "adamw_torch_4bit", "adamw_torch_8bit", "ademamix", "sgd", "adagrad"),
+            *("adamw_bnb_8bit", "adamw_8bit", "ademamix_8bit", "lion_8bit", "lion_32bit", "paged_adamw_32bit"),
+            *("paged_adamw_8bit", "paged_ademamix_32bit", "paged_ademamix_8bit", "paged_lion_32bit", "paged_lion_8bit"),
+            *("rmsprop", "rmsprop_bnb", "rmsprop_bnb_8bit", "rmsprop_bnb_32bit", "galore_adamw", "galore_adamw_8bit"),
+            *("galore_adafactor", "galore_adamw_layerwise", "galore_adamw_8bit_layerwise"),
+            *("galore_adafactor_layerwise", "lomo", "adalomo", "grokadamw", "schedule_free_radam"),
+            *("schedule_free_adamw", "schedule_free_sgd", "apollo_adamw", "apollo_adamw_layerwise", "stable_adamw"),
+        ),
+        "transformers OptimizerNames 5.23.0",
+    ),
+    "eval_strategy": (("no", "steps", "epoch"), "transformers IntervalStrategy 5.23.0"),
+}
+"""Keys whose value is an enumeration natively: a wrong one fails while the config is constructed."""
+
+PACKAGED_ACCELERATE_CONFIGS = {
+    **dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8),
+    "single_gpu": 1,  # it says num_processes 8 as well, and distributed_type NO, which runs one process
+}
+"""`accelerate_config` by name -> processes. Source: trl/accelerate_configs, 1.9.1 and 1.16.0."""

@@ -1,0 +1,132 @@
+"""One native value at a time: is it of its key's kind, and what does TRL's parser make of it?
+
+TrlParser gives YAML values to argparse as defaults, and argparse converts defaults that are strings with the field's
+type; other values pass unchanged (trl 1.16.0 TrlParser.set_defaults_with_config; Python argparse, `_get_value`). So
+`learning_rate: 1e-6`, a string to PyYAML, becomes the float 1e-06, and `num_generations: "16"` the integer 16.
+A `GRPOConfig(...)` call converts nothing; there, integers in quotes are refused here, and numbers in quotes are taken
+where the key is a float, because `1e-6` is what a YAML loader hands on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge_trl.settings import CHOICES, Setting
+
+_TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
+"""Spellings of flags. Source: transformers HfArgumentParser, string_to_bool."""
+
+
+class WrongValue(ValueError):
+    """The value is not of its key's kind: what was expected, and what TRL itself would do."""
+
+    def __init__(self, expected: str, native: str) -> None:
+        super().__init__(expected)
+        self.expected, self.native = expected, native
+
+
+def convert(setting: Setting, value: Any, *, parsed: bool) -> Any:
+    """`value` as TRL would hold it. `parsed`: it passes through TRL's parser (file or command line), which converts
+    strings. Raises `WrongValue`."""
+    kind, optional = setting.kind.rstrip("?"), setting.kind.endswith("?")
+    if value is None and (optional or kind in ("any", "list", "dict")):
+        return None
+    return _CONVERTERS[kind](setting.key, value, parsed)
+
+
+def _integer(key: str, value: Any, parsed: bool) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and parsed:
+        try:
+            return int(value)
+        except ValueError:
+            raise WrongValue("an integer", f"argparse: argument --{key}: invalid int value: {value!r}") from None
+    raise WrongValue("an integer", _passes_unchecked(value))
+
+
+def _number(key: str, value: Any, parsed: bool) -> float:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise WrongValue("a number", f"argparse: argument --{key}: invalid float value: {value!r}") from None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+        raise WrongValue("a finite number", "it is accepted, and fails or spreads in arithmetic")
+    raise WrongValue("a number", _passes_unchecked(value))
+
+
+def _flag(key: str, value: Any, parsed: bool) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and parsed and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    if isinstance(value, str) and parsed:
+        raise WrongValue("true or false", f"argparse: argument --{key}: Truthy value expected: got {value}")
+    raise WrongValue("true or false", _passes_unchecked(value))
+
+
+def _text(key: str, value: Any, parsed: bool) -> str:
+    if isinstance(value, str):
+        return value
+    hint = "; YAML reads a bare no, off, yes or on as a flag: quote it" if isinstance(value, bool) else ""
+    raise WrongValue(f"text{hint}", _passes_unchecked(value))
+
+
+def _choice(key: str, value: Any, parsed: bool) -> str:
+    options, source = CHOICES[key]
+    if isinstance(value, str) and value in options:
+        return value
+    hint = "; YAML reads a bare no as false: quote it" if value is False else ""
+    raise WrongValue(f"one of {', '.join(options)}{hint}", f"ValueError: not a valid {source.split()[1]}")
+
+
+def _scale(key: str, value: Any, parsed: bool) -> str | bool:
+    if isinstance(value, (str, bool)):
+        return value
+    raise WrongValue("group, batch, none, true or false", _passes_unchecked(value))
+
+
+def _mapping(key: str, value: Any, parsed: bool) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, str):
+        if not value.startswith("{"):
+            return value  # a path to a JSON file
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise WrongValue("a mapping", "json.JSONDecodeError while the config is constructed") from None
+    if hasattr(value, "__dict__"):
+        return dict(vars(value))  # accelerate's AcceleratorConfig and ParallelismConfig, on a constructed config
+    raise WrongValue("a mapping", _passes_unchecked(value))
+
+
+def _anything(key: str, value: Any, parsed: bool) -> Any:
+    return value
+
+
+def _passes_unchecked(value: Any) -> str:
+    return f"the {type(value).__name__} is taken without a check and fails, or counts as something else, later"
+
+
+_CONVERTERS = {
+    "int": _integer,
+    "float": _number,
+    "bool": _flag,
+    "str": _text,
+    "choice": _choice,
+    "scale": _scale,
+    "dict": _mapping,
+    "list": _anything,
+    "any": _anything,
+}

@@ -1,0 +1,99 @@
+"""How many processes a recipe runs on. TRL's own config does not say it: accelerate does, in a file beside it.
+
+Asked in this order: the user (`--world-size`); the native object; `num_processes` in the recipe (`trl grpo` hands it to
+accelerate); the file or packaged name in its `accelerate_config`; accelerate files beside the recipe: `*accelerate*.yaml`
+in its folder, and every file of a folder `accelerate_configs` in its folder or up to three above (Open-R1's layout). Several
+files beside it count only if they agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbridge.adapter import Context, Provenance, Source
+
+from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
+
+KEY = "num_processes"
+"""Accelerate's own word for the world size."""
+_LEVELS = 4
+_LARGEST_FILE = 64 * 1024
+_LINE = re.compile(r"^num_processes\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$")
+
+
+@dataclass(frozen=True)
+class World:
+    """The world size (devices) and where it comes from; both None when nobody says it, with the reason."""
+
+    size: int | None
+    provenance: Provenance | None
+    reason: str = ""
+
+
+def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> World:
+    """Processes that train. `native`: the recipe's converted settings."""
+    if context.world_size is not None:
+        return _said(context.world_size, "argument", "the world size that was asked for")
+    if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
+        return _said(size, "object", "the config object's world_size")
+    if native.get(KEY) is not None:
+        line, file = source.lines.get(KEY), str(source.path) if source.path else None
+        return _said(native[KEY], "file" if line else "argument", "the recipe's num_processes", file if line else None, line)
+    named = native.get("accelerate_config") or native.get("config_file")
+    if isinstance(named, str):
+        if named in PACKAGED_ACCELERATE_CONFIGS:
+            return _said(PACKAGED_ACCELERATE_CONFIGS[named], "default", f"trl's accelerate_configs/{named}.yaml")
+        folder = source.path.parent if source.path else Path()
+        for path in (folder / named, Path(named)):
+            if found := _read(path):
+                return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
+        return World(None, None, f"accelerate_config = {named} does not say num_processes")
+    return _beside(source.path)
+
+
+def _beside(recipe: Path | None) -> World:
+    if recipe is None:
+        return World(None, None, "no accelerate file is known")
+    found = {path: place for path in _candidates(recipe) if (place := _read(path))}
+    sizes = {size for size, _ in found.values()}
+    if len(sizes) == 1:
+        path, (size, line) = next(iter(found.items()))
+        return _said(size, "file", f"{path}:{line}", str(path), line)
+    if sizes:
+        said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
+        return World(None, None, f"the accelerate files beside the recipe disagree ({said})")
+    return World(None, None, "no accelerate file lies beside the recipe")
+
+
+def _candidates(recipe: Path) -> Iterator[Path]:
+    folder = recipe.resolve().parent
+    for path in sorted(folder.glob("*accelerate*.y*ml")):
+        if path.is_file():
+            yield path
+    for level in [folder, *folder.parents][:_LEVELS]:
+        beside = level / "accelerate_configs"
+        if beside.is_dir():
+            yield from sorted(path for path in beside.glob("*.y*ml") if path.is_file())
+            return
+
+
+def _read(path: Path) -> tuple[int, int] | None:
+    """(num_processes, line), from the line that says it: an accelerate file is flat there, and nothing else is needed."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
+            return None
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for number, line in enumerate(lines, 1):
+        if match := _LINE.match(line):
+            return int(match[1]), number
+    return None
+
+
+def _said(size: int, origin: Any, detail: str, file: str | None = None, line: int | None = None) -> World:
+    return World(size, Provenance(KEY, size, origin, detail, file, line))
