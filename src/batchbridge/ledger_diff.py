@@ -310,12 +310,13 @@ def applied_weights(step: _Step) -> list[float] | None:
         return None
     normaliser, tokens = _normaliser(step), step["response_tokens"]
     if normaliser.aggregation == "prompt_mean":
-        group_tokens: Counter[int] = Counter()
-        for prompt, count in zip(step["prompt"], tokens, strict=True):
-            group_tokens[prompt] += count
+        groups = list(zip(step["rollout"], step["prompt"], strict=True))
+        group_tokens: Counter[tuple[int, int]] = Counter()
+        for group, count in zip(groups, tokens, strict=True):
+            group_tokens[group] += count
         return [
-            1.0 / (normaliser.prompts * group_tokens[prompt]) if count else 0.0
-            for prompt, count in zip(step["prompt"], tokens, strict=True)
+            1.0 / (normaliser.prompts * group_tokens[group]) if count else 0.0
+            for group, count in zip(groups, tokens, strict=True)
         ]
     factor = normaliser.step_factor()
     if normaliser.aggregation == "sequence_mean":
@@ -441,8 +442,11 @@ def _rollouts_differ(ledger_a: Ledger, ledger_b: Ledger, a: _Step, b: _Step) -> 
     prompts_b, ended_b = _prompts(ledger_b, start, rollouts)
     for rollout in sorted(rollouts):
         one, other = prompts_a.get(rollout, set()), prompts_b.get(rollout, set())
+        if one == other:
+            continue
         # A run that ended inside the rollout shows some of its prompts only.
-        if one == other or (ended_a and one < other) or (ended_b and other < one):
+        cut_a, cut_b = ended_a and not _whole(ledger_a, one), ended_b and not _whole(ledger_b, other)
+        if (cut_a and one < other) or (cut_b and other < one):
             continue
         only_a, only_b = sorted(one - other)[:_SHOWN], sorted(other - one)[:_SHOWN]
         return (
@@ -450,6 +454,11 @@ def _rollouts_differ(ledger_a: Ledger, ledger_b: Ledger, a: _Step, b: _Step) -> 
             f"only in a: {only_a or 'none'}, only in b: {only_b or 'none'} (at most {_SHOWN} shown)"
         )
     return None
+
+
+def _whole(ledger: Ledger, prompts: set[int]) -> bool:
+    size = ledger.headers[-1].get("spec", {}).get("rollout", {}).get("prompts_per_rollout")
+    return size is not None and len(prompts) >= size
 
 
 def _prompts(ledger: Ledger, start: int, rollouts: set[int]) -> tuple[dict[int, set[int]], bool]:

@@ -1,0 +1,259 @@
+"""`diff` names the first optimizer step that differs, and in what; and finds nothing where nothing differs."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from batchbridge.ledger import LedgerError, diff, read_steps
+from batchbridge.ledger_diff import applied_weights
+from batchbridge.ledger_reading import Ledger
+from batchbridge.spec import LossTerm
+from batchbridge.weights import Normaliser, Row, token_weights
+
+
+def change(step_number, **fields):
+    """An edit of one step: `row__field=value` changes the third completion, other names are scalars."""
+
+    def edit(step, rows, scalars):
+        if step == step_number:
+            for name, value in fields.items():
+                if name.startswith("row__"):
+                    rows[2][name.removeprefix("row__")] = value
+                else:
+                    scalars[name] = value
+
+    return edit
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_the_same_run_on_other_ranks_is_equal(ledger, world_size):
+    result = diff(ledger("a"), ledger("b", world_size=world_size))
+    assert (result.equal, result.steps_compared, result.step) == (True, 4, None)
+
+
+def test_the_same_run_in_two_frameworks_is_equal(ledger):
+    assert diff(ledger("a"), ledger("b", framework="verl", framework_version="0.9.1", world_size=2)).equal
+
+
+def test_the_order_of_completions_inside_a_step_means_nothing(ledger):
+    def shuffle(step, rows, scalars):
+        random.Random(step).shuffle(rows)
+
+    assert diff(ledger("a", world_size=2), ledger("b", edit=shuffle)).equal
+
+
+DIFFERENCES = {
+    "clock: learning rate": (change(2, learning_rate=2e-3), "clock", "learning_rate 0.001 and 0.002"),
+    "clock: skipped": (change(2, skipped=True), "clock", "skipped False and True"),
+    "clock: tick": (change(2, lr_tick=False), "clock", "lr_tick True and False"),
+    "membership": (change(2, row__sample=1, row__prompt=4), "membership", "(rollout 2, pass 0, prompt 4, sample 1)"),
+    "membership: pass": (change(2, row__pass_index=1), "membership", "pass 1"),
+    "order": (change(2, row__prompt=7), "order", "only in a: none, only in b: [7]"),
+    "order: generated later": (change(2, row__generated_at_step=1), "order", "generated_at_step of 1 of 4"),
+    "content": (change(2, row__completion_fingerprint="0" * 16), "content", "completion_fingerprint of 1 of 4"),
+    "content: prompt": (change(2, row__prompt_fingerprint="0" * 16), "content", "prompt_fingerprint of 1 of 4"),
+    "content: tokens": (change(2, row__response_tokens=9), "content", "response_tokens of 1 of 4 completions: 2 and 9"),
+    "weights": (change(2, row__weights=0.2), "weights", "weight of 1 of 4 completions: 0.1 and 0.2"),
+    "weights: normaliser": (
+        change(2, normaliser=Normaliser(aggregation="token_mean", completions=4, tokens=11)), "weights", "T = 11",
+    ),
+    "advantage": (change(2, row__advantage=0.4), "advantage", "advantage of 1 of 4 completions: -0.5 and 0.4"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(("edit", "aspect", "detail"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_a_difference_is_named_by_its_first_step_and_aspect(ledger, edit, aspect, detail, world_size):
+    result = diff(ledger("a"), ledger("b", world_size=world_size, edit=edit))
+    assert (result.step, result.aspect, detail in (result.detail or "")) == (2, aspect, True)
+
+
+@pytest.mark.parametrize(("edit", "aspect", "detail"), DIFFERENCES.values(), ids=DIFFERENCES)
+def test_a_difference_is_found_from_both_sides(ledger, edit, aspect, detail):
+    result = diff(ledger("b", edit=edit), ledger("a"))
+    assert (result.step, result.aspect) == (2, aspect)
+
+
+NOISE = {
+    "advantage": change(2, row__advantage=-0.5 * (1 + 1e-9)),
+    "advantage near zero": change(2, row__advantage=-0.5 + 1e-9),
+    "weights": change(2, row__weights=0.1 * (1 + 1e-9)),
+    "learning rate": change(2, learning_rate=1e-3 * (1 + 1e-9)),
+    "old log-probabilities": change(2, row__old_logprobs="0" * 16),
+    "gradient norm": change(2, gradient_norm=0.6),
+    "reward that leaves the advantage": change(2, row__reward=9.0),
+    "epoch": change(2, epoch=1),
+}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("edit", NOISE.values(), ids=NOISE)
+def test_float_noise_and_what_no_other_framework_can_reproduce_is_equal(ledger, edit, world_size):
+    assert diff(ledger("a"), ledger("b", edit=edit, world_size=world_size)).equal
+
+
+@pytest.mark.parametrize("name", [name for name in NOISE if name != "epoch"])
+def test_exact_sees_what_the_tolerance_forgives(ledger, name):
+    result = diff(ledger("a"), ledger("b", edit=NOISE[name]), exact=True)
+    assert (result.equal, result.step) == (False, 2)
+
+
+def test_what_is_not_compared_is_said(ledger):
+    assert set(diff(ledger("a"), ledger("b")).not_compared) == {"old_logprobs", "gradient_norm", "reward"}
+
+
+def test_an_unknown_learning_rate_is_said_and_not_compared(ledger):
+    result = diff(ledger("a"), ledger("b", edit=change(2, learning_rate=None)))
+    assert (result.equal, "learning_rate" in result.not_compared) == (True, True)
+
+
+def test_weights_that_differ_on_a_completion_without_tokens_mean_nothing(ledger):
+    def edit(step, rows, scalars):
+        rows[1]["weights"] = 123.0
+
+    assert diff(ledger("a"), ledger("b", edit=edit)).equal
+
+
+def test_a_column_of_weights_equals_the_normaliser_that_gives_them(ledger):
+    def edit(step, rows, scalars):
+        scalars["weights"] = None
+
+    assert diff(ledger("a"), ledger("b", edit=edit)).equal
+
+
+def test_a_column_of_weights_differs_from_a_normaliser_that_gives_others(ledger):
+    def edit(step, rows, scalars):
+        scalars |= {"weights": None, "normaliser": Normaliser(aggregation="token_mean", completions=4, tokens=20)}
+
+    assert diff(ledger("a"), ledger("b", edit=edit)).aspect == "weights"
+
+
+@pytest.mark.parametrize(
+    "aggregation",
+    ["token_mean", "sequence_mean", "sequence_sum", "sequence_sum_over_constant", "token_sum", "prompt_mean"],
+)
+def test_weights_from_a_normaliser_are_those_of_the_schema(ledger, aggregation):
+    term = LossTerm(aggregation=aggregation, constant=7 if aggregation.endswith("constant") else None)
+
+    def edit(step, rows, scalars):
+        members = [Row(tokens=row["response_tokens"], group=(row["rollout"], row["prompt"])) for row in rows]
+        scalars |= {"weights": None, "normaliser": Normaliser.of(term, members)}
+
+    step = next(iter(read_steps(ledger("a", edit=edit))))
+    rows = zip(step["response_tokens"], step["rollout"], step["prompt"], strict=True)
+    members = [Row(tokens=tokens, group=(rollout, prompt)) for tokens, rollout, prompt in rows]
+    assert applied_weights(step) == pytest.approx([float(w) for w in token_weights(term, members)], rel=1e-15)
+
+
+def test_a_shorter_horizon_differs_in_the_clock_at_the_first_step_that_only_one_has(ledger):
+    result = diff(ledger("a", steps=3), ledger("b", steps=4))
+    assert (result.step, result.aspect, result.detail) == (3, "clock", "run a ends before this step")
+
+
+def test_a_killed_run_says_why_it_ends(ledger):
+    folder = ledger("b", world_size=2)
+    path = folder / "rank-00001.jsonl"
+    path.write_bytes(path.read_bytes()[:-5])
+    result = diff(ledger("a"), folder)
+    assert (result.step, result.aspect) == (3, "clock")
+    assert "step 3 is recorded by rank 0 only" in (result.detail or "")
+
+
+def test_the_earliest_step_and_all_of_its_aspects_are_reported(ledger):
+    def edit(step, rows, scalars):
+        if step >= 1:
+            rows[0]["advantage"] = 0.1
+            scalars["learning_rate"] = 5.0
+
+    result = diff(ledger("a"), ledger("b", edit=edit))
+    assert (result.step, result.aspect, list(result.also), result.steps_compared) == (1, "advantage", ["clock"], 1)
+
+
+def test_a_completion_trained_twice_in_a_step_is_membership(ledger):
+    def twice(step, rows, scalars):
+        if step == 1:
+            rows[1] = dict(rows[0])
+
+    result = diff(ledger("a"), ledger("b", edit=twice))
+    assert (result.step, result.aspect) == (1, "membership")
+
+
+def test_two_runs_that_both_train_a_completion_twice_are_equal_on_any_ranks(ledger):
+    def twice(step, rows, scalars):
+        rows[1] = dict(rows[0])
+
+    assert diff(ledger("a", edit=twice), ledger("b", edit=twice, world_size=2)).equal
+
+
+def test_another_split_of_one_rollout_is_membership_not_order(ledger):
+    """Both runs draw rollout 0's two prompts in steps 0 and 1; the second swaps the steps' prompts."""
+
+    def split(first_prompts):
+        def edit(step, rows, scalars):
+            prompt = first_prompts[step % 2] + 2 * (step // 2)
+            for row in rows:
+                row |= {"rollout": step // 2, "prompt": prompt, "generated_at_step": step // 2 * 2}
+            for sample, row in enumerate(rows):
+                row["sample"] = sample
+
+        return edit
+
+    result = diff(ledger("a", edit=split([0, 1])), ledger("b", edit=split([1, 0])))
+    assert (result.step, result.aspect) == (0, "membership")
+
+
+def test_a_run_before_and_after_a_resume_is_compared_by_what_it_did_last(ledger):
+    whole = ledger("whole", steps=4)
+    resumed = ledger("resumed", steps=3)
+    ledger("resumed", at_step=1, steps=4, started="resumed")
+    assert diff(whole, resumed, exact=True).to_dict()["equal"]
+
+
+def test_a_resume_that_went_wrong_is_found(ledger):
+    resumed = ledger("resumed", steps=2)
+    ledger("resumed", at_step=2, steps=4, started="resumed", edit=change(3, row__prompt=0))
+    result = diff(ledger("whole"), resumed)
+    assert (result.step, result.aspect) == (3, "order")
+
+
+def test_a_ledger_that_begins_with_a_resume_is_compared_from_there(ledger):
+    result = diff(ledger("whole"), ledger("tail", at_step=2, steps=4, started="resumed"))
+    assert (result.equal, result.steps_compared) == (True, 2)
+    assert "a begins at step 0, b at step 2: compared from step 2" in result.notes
+
+
+@pytest.mark.parametrize("edit", [None, *(edit for edit, *_ in DIFFERENCES.values())], ids=["equal", *DIFFERENCES])
+def test_lines_that_another_program_spelled_compare_the_same(ledger, edit):
+    a, b = ledger("a"), ledger("b", edit=edit)
+    expected = diff(a, b)
+    path = b / "rank-00000.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(dict(sorted(r.items()))) + "\n" for r in records))
+    result = diff(a, b)
+    assert (result.step, result.aspect, result.detail) == (expected.step, expected.aspect, expected.detail)
+
+
+def test_a_damaged_line_is_an_error_not_a_difference(ledger):
+    a, b = ledger("a"), ledger("b")
+    path = b / "rank-00000.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"sample":[0,1', b'"sample":[0,"x"', 1))
+    with pytest.raises(LedgerError, match=r"rank-00000\.jsonl:2: column sample"):
+        diff(a, b)
+
+
+def test_the_text_says_what_differs_and_between_whom(ledger):
+    text = diff(ledger("a"), ledger("b", framework="verl", edit=change(2, learning_rate=2e-3))).text()
+    assert text.splitlines()[:2] == ["different at optimizer step 2: clock", "  learning_rate 0.001 and 0.002"]
+    assert [line.split(",")[0] for line in text.splitlines()[3:5]] == ["  a: trl 1.16.0", "  b: verl 1.16.0"]
+
+
+def test_the_dict_is_json(ledger):
+    result = diff(ledger("a"), ledger("b", edit=change(1, row__advantage=9.0))).to_dict()
+    assert json.loads(json.dumps(result)) == {**result, "notes": list(result["notes"])}
+
+
+def test_reading_starts_anywhere(ledger):
+    assert [step for step, _ in Ledger(ledger("a", world_size=2)).parts(2)] == [2, 3]
