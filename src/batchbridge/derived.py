@@ -32,15 +32,17 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
     completions_per_rollout = spec.completions_per_rollout
     completions_per_step = spec.optimizer_step.completions_per_step
     group, passes = spec.rollout.completions_per_prompt, spec.optimizer_step.passes_per_rollout
-    replicas, micro = spec.topology.data_parallel_size, spec.micro_batch.completions_per_device
+    topology, micro = spec.topology, spec.micro_batch.completions_per_device
+    sizes = (topology.world_size, topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
+    replicas = topology.data_parallel_size if min(sizes) >= 1 else None  # BB101 reports the rest
     values: dict[str, Any] = dict.fromkeys(UNITS)
     values["completions_per_rollout"] = completions_per_rollout
     values["completions_per_step"] = completions_per_step
     if completions_per_step:
-        per_device = Fraction(completions_per_step) / replicas
+        per_device = Fraction(completions_per_step) / replicas if replicas else None
         values["completions_per_device_per_step"] = per_device
         values["prompts_per_step"] = Fraction(completions_per_step, group) if group else None
-        values["gradient_accumulation_steps"] = per_device / micro if micro else None
+        values["gradient_accumulation_steps"] = per_device / micro if per_device and micro else None
         if completions_per_rollout is not None:
             steps = Fraction(passes * completions_per_rollout, completions_per_step)
             values["optimizer_steps_per_rollout"] = steps

@@ -1,0 +1,90 @@
+"""The options that every command with a configuration shares, and the reading that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from batchbridge.cli import FINE, INVALID, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Reading
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
+
+_SIZE = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.argument("file", required=False, type=click.Path(path_type=str)),
+    click.option("--framework", metavar="NAME", help="Whose configuration it is; detected from FILE by default."),
+    click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting in the framework's own spelling; repeat.",
+    ),
+    click.option("--framework-version", metavar="VERSION", help="Default: the installed version."),
+    click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy."),
+    click.option("--nodes", type=_SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
+    click.option("--gpus", type=_SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
+    click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
+    click.option("--json", "as_json", is_flag=True, help="For programs."),
+)
+
+
+def input_options(function: _F) -> _F:
+    """Adds FILE, --framework, --set, the sizes and --json."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def reading_from(
+    *,
+    file: str | None,
+    framework: str | None,
+    settings: tuple[str, ...],
+    framework_version: str | None,
+    world_size: int | None,
+    nodes: int | None,
+    gpus: int | None,
+    dataset_size: int | None,
+) -> tuple[str, Reading]:
+    """(what was read, for a person; the reading). Raises `click.UsageError`."""
+    from batchbridge import plugins, reading, sources
+
+    overrides = dict(_setting(text) for text in settings)
+    if file is None and not framework:
+        raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
+    if framework is not None and framework not in plugins.adapters():
+        broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
+        known = ", ".join(plugins.adapters()) or "none"
+        raise click.UsageError(f"--framework {framework}: no such adapter; installed: {known}{broken}")
+    if world_size is not None and (nodes is not None or gpus is not None):
+        raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
+    if nodes is not None and gpus is None:
+        raise click.UsageError("--nodes needs --gpus (devices per node)")
+    if gpus is not None:
+        world_size = (nodes or 1) * gpus
+    source = sources.load(file if file is not None else {}, overrides=overrides)
+    read = reading.read(
+        source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
+    )
+    return file or "arguments", read
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    from batchbridge import sources
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise click.UsageError(f"--set {text}: expected KEY=VALUE")
+    try:
+        return key.strip(), sources.parse_scalar(value)
+    except ValueError as error:
+        raise click.UsageError(f"--set {text}: {error}") from None

@@ -1,0 +1,28 @@
+"""`batchbridge check`: findings, and one line that sums them up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from batchbridge.commands._input import EXIT_CODES, input_options, reading_from
+
+
+@click.command("check", short_help="List what is wrong with a configuration.")
+@input_options
+def command(as_json: bool, **source: Any) -> int:
+    """List what is wrong with a configuration, with the nearest fixes.
+
+    FILE is a YAML or JSON file in the framework's own form; --set adds to it, or replaces what it says.
+    """
+    name, reading = reading_from(**source)
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(reading.to_dict()))
+    else:
+        from batchbridge.render import text
+
+        click.echo(text.check(name, reading))
+    return EXIT_CODES[reading.verdict]

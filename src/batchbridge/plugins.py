@@ -1,0 +1,221 @@
+"""Who fulfils the contract: plugins of entry-point group `batchbridge`, loaded through pluggy.
+
+A broken plugin never takes the others down and never passes unseen: every trap of plugin loading becomes a finding
+that names the plugin and its distribution (`problems()`), and every hook is called plugin by plugin (`call`), so that
+one implementation that raises loses nobody else's results. Nothing here imports a framework.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from batchbridge import hookspecs
+from batchbridge.adapter import Adapter
+from batchbridge.findings import Finding
+
+GROUP = "batchbridge"
+
+
+def manager() -> pluggy.PluginManager:
+    """The one plugin manager of this process; installed plugins are loaded on the first call."""
+    return _installed().manager
+
+
+def adapters() -> Mapping[str, Adapter]:
+    """Every usable adapter by framework name, sorted. Those with a clashing name, or that fail, are in `problems()`."""
+    return _installed().survey().adapters
+
+
+def problems() -> tuple[Finding, ...]:
+    """What is wrong with the plugins of this process, installed or registered by hand."""
+    return _installed().survey().problems
+
+
+def provider(framework: str) -> str:
+    """Who provides an adapter: `plugin trl (batchbridge 0.1.0)`."""
+    return _installed().survey().providers[framework]
+
+
+def call(hook: str, **arguments: Any) -> tuple[list[tuple[str, Any]], list[Finding]]:
+    """Calls `hook` in every plugin: ((who, result) for each that returned, a finding for each that raised).
+
+    Iterable results arrive as tuples; None (nothing to say) is left out. Later plugins come first, as in pluggy.
+    """
+    return _installed().call(hook, arguments)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the registered plugins amount to: usable adapters, who provides each, and all problems."""
+
+    adapters: Mapping[str, Adapter]
+    providers: Mapping[str, str]
+    problems: tuple[Finding, ...]
+
+
+@dataclass
+class Registry:
+    """A plugin manager, the distribution of each of its plugins, and what went wrong while loading them."""
+
+    manager: pluggy.PluginManager
+    distributions: dict[str, str] = field(default_factory=dict)
+    problems: list[Finding] = field(default_factory=list)
+    _surveyed: tuple[list[tuple[str, Any]], Survey] | None = None
+
+    def who(self, name: str) -> str:
+        """A plugin for a person: its name and its distribution."""
+        return f"plugin {name} ({self.distributions.get(name, 'registered in this process')})"
+
+    def call(self, hook: str, arguments: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Finding]]:
+        """See the module's `call`."""
+        results, failures = [], []
+        for implementation in reversed(getattr(self.manager.hook, hook).get_hookimpls()):
+            who = self.who(implementation.plugin_name)
+            if implementation.hookwrapper or implementation.wrapper:
+                continue  # reported by the survey
+            try:
+                result = implementation.function(*(arguments[name] for name in implementation.argnames))
+                if isinstance(result, Iterable):
+                    result = tuple(result)  # a generator raises only here
+            except Exception as error:
+                failures.append(_broken("BB035", f"{who}: hook {hook} failed: {describe(error)}", undecided=True))
+            else:
+                if result is not None:
+                    results.append((who, result))
+        return results, failures
+
+    def survey(self) -> Survey:
+        """The adapters and problems of the plugins registered now; computed again only when those change."""
+        registered = self.manager.list_name_plugin()
+        if self._surveyed is None or not _same(self._surveyed[0], registered):
+            self._surveyed = (registered, self._survey())
+        return self._surveyed[1]
+
+    def _survey(self) -> Survey:
+        found: dict[str, list[tuple[str, Adapter]]] = {}
+        results, problems = self.call("batchbridge_adapters", {})
+        for who, classes in results:
+            for cls in classes if isinstance(classes, tuple) else (classes,):
+                try:
+                    found.setdefault(_framework_of(cls), []).append((who, cls()))
+                except Exception as error:
+                    problems.append(_broken("BB034", f"{who}: adapter {_spell(cls)} is unusable: {describe(error)}"))
+        for framework, claims in sorted(found.items()):
+            if len(claims) > 1:
+                names = " and ".join(f"{_spell(type(adapter))} of {who}" for who, adapter in claims)
+                problems.append(_broken("BB033", f"framework {framework} is claimed by {names}; all are refused"))
+        usable = {framework: claims[0] for framework, claims in sorted(found.items()) if len(claims) == 1}
+        return Survey(
+            MappingProxyType({framework: adapter for framework, (_, adapter) in usable.items()}),
+            MappingProxyType({framework: who for framework, (who, _) in usable.items()}),
+            (*self.problems, *self._misspelt(), *problems),
+        )
+
+    def _misspelt(self) -> Iterator[Finding]:
+        """What `PluginManager.check_pending` checks, for all plugins instead of the first; and missing marks."""
+        for hook_name, caller in sorted(vars(self.manager.hook).items()):
+            if hook_name.startswith("_"):
+                continue
+            for implementation in caller.get_hookimpls():
+                who = self.who(implementation.plugin_name)
+                if not caller.has_spec() and not implementation.optionalhook:
+                    yield _broken("BB032", f"{who}: there is no hook {hook_name}; {_nearest_hook(hook_name)}")
+                elif implementation.hookwrapper or implementation.wrapper:
+                    yield _broken("BB032", f"{who}: hook {hook_name} is a wrapper; wrappers are not called")
+        for name, plugin in self.manager.list_name_plugin():
+            for attribute, value in sorted(vars(plugin).items() if hasattr(plugin, "__dict__") else ()):
+                marked = hasattr(value, "batchbridge_impl")
+                if attribute.startswith("batchbridge_") and inspect.isfunction(value) and not marked:
+                    yield _broken(
+                        "BB032", f"{self.who(name)}: {attribute} is not marked with batchbridge.hookimpl: never called"
+                    )
+
+
+def load(entry_points: Iterable[importlib.metadata.EntryPoint]) -> Registry:
+    """A registry of these entry points. Never raises for a broken one."""
+    registry = Registry(pluggy.PluginManager(GROUP))
+    registry.manager.add_hookspecs(hookspecs)
+    by_name: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for point in entry_points:
+        by_name.setdefault(point.name, []).append(point)
+    for name, points in sorted(by_name.items()):
+        if len(points) > 1:
+            owners = " and ".join(f"{_distribution(point)} ({point.value})" for point in points)
+            message = f"entry point {name} of group {GROUP} is claimed by {owners}; all are loaded, under full names"
+            registry.problems.append(_broken("BB031", message))
+        for point in points:
+            full_name = name if len(points) == 1 else f"{_distribution(point)}:{name}"
+            registry.distributions[full_name] = _distribution(point)
+            _register(registry, full_name, point.load)
+    return registry
+
+
+@cache
+def _installed() -> Registry:
+    return load(importlib.metadata.entry_points(group=GROUP))
+
+
+def _register(registry: Registry, name: str, get_plugin: Callable[[], object]) -> None:
+    try:
+        plugin = get_plugin()
+    except (Exception, SystemExit) as error:  # SystemExit: a module that is a script
+        registry.problems.append(_broken("BB030", f"{registry.who(name)} cannot be imported: {describe(error)}"))
+        return
+    try:
+        registry.manager.register(plugin, name)
+    except (ValueError, pluggy.PluginValidationError) as error:  # registered already; arguments that a hook lacks
+        what = " ".join(str(error).split())
+        registry.problems.append(_broken("BB032", f"{registry.who(name)} cannot be registered: {what}"))
+        if registry.manager.get_plugin(name) is plugin:
+            registry.manager.unregister(plugin, name)
+
+
+def _same(some: list[tuple[str, Any]], others: list[tuple[str, Any]]) -> bool:
+    return len(some) == len(others) and all(
+        name == other_name and plugin is other for (name, plugin), (other_name, other) in zip(some, others, strict=True)
+    )
+
+
+def _framework_of(cls: Any) -> str:
+    if not (inspect.isclass(cls) and issubclass(cls, Adapter)):
+        raise TypeError("it is no subclass of batchbridge.Adapter")
+    for attribute in ("framework", "versions"):
+        if not isinstance(getattr(cls, attribute, None), str):
+            raise TypeError(f"it has no {attribute}")
+    return cls.framework
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line, with the place of its innermost frame."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ") + place
+
+
+def _broken(code: str, message: str, *, undecided: bool = False) -> Finding:
+    return Finding(code, "error", "config", message, undecided=undecided)
+
+
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
+    return "no distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _spell(cls: Any) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}" if inspect.isclass(cls) else repr(cls)
+
+
+def _nearest_hook(name: str) -> str:
+    import difflib
+
+    known = sorted(hook for hook in vars(hookspecs) if hook.startswith("batchbridge_"))
+    return "nearest: " + (difflib.get_close_matches(name, known, n=1) or [", ".join(known)])[0]

@@ -1,0 +1,230 @@
+"""Plain text for people: stable, without colour, safe to print whatever a configuration contains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Behaviour, Provenance, Reading
+    from batchbridge.findings import Finding
+    from batchbridge.spec import LossTerm, Spec
+
+Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
+"""Draws (headers, rows); the commands pass rich's on a terminal."""
+
+PHASES = {
+    "config": "while reading the configuration",
+    "construction": "while building the trainer",
+    "worker_start": "while starting the workers",
+    "first_rollout": "at the first rollout, after model load",
+    "optimizer_step": "at some optimizer step",
+    "never": "never",
+}
+"""When the native framework would notice, in words."""
+
+
+def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, two spaces apart, no line ends in blanks."""
+    lines = [list(headers), *map(list, rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def check(name: str, reading: Reading) -> str:
+    """The findings of a reading, and one line that sums them up."""
+    return clean(
+        "\n".join([*(line for finding in reading.findings for line in _finding(finding)), summary(name, reading)])
+    )
+
+
+def explain(name: str, reading: Reading, table: Table = plain_table) -> str:
+    """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
+    sections = [summary(name, reading)]
+    if reading.spec is not None:
+        sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
+        sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
+        sections.append(_section("Derived", _derived(reading.derived, table)))
+    if reading.behaviour is not None:
+        title = f"What {reading.framework} {reading.framework_version or ''}".rstrip() + " does on its own"
+        sections.append(_section(title, _behaviour(reading.behaviour)))
+    if reading.findings:
+        sections.append(_section("Findings", (line for finding in reading.findings for line in _finding(finding))))
+    return clean("\n\n".join(sections))
+
+
+def summary(name: str, reading: Reading) -> str:
+    """`run.yaml: trl 1.16.0: invalid (1 error, 2 warnings)`."""
+    counts = [
+        (sum(finding.severity == "error" and not finding.undecided for finding in reading.findings), "error"),
+        (sum(finding.undecided for finding in reading.findings), "undecided"),
+        (sum(finding.severity == "warning" and not finding.undecided for finding in reading.findings), "warning"),
+        (sum(finding.severity == "note" and not finding.undecided for finding in reading.findings), "note"),
+    ]
+    said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
+    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
+    return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+
+
+def clean(text: str) -> str:
+    """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
+    return "".join(
+        character
+        if character.isprintable() or character == "\n"
+        else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def one_line(value: object) -> str:
+    """A value in one line: numbers short, the ends of lines as blanks."""
+    text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
+    return " ".join(text.split("\n"))
+
+
+def number(value: int | float | None) -> str:
+    """A count for a person: `1,234`, `2.5`, or a dash where it is open."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+
+
+def _section(title: str, lines: Iterable[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    kind = "undecided" if finding.undecided else finding.severity
+    places = [f"{where.file}:{where.line}" if where.line else where.file for where in finding.where if where.file]
+    place = f"    {one_line(places[0])}" if places else ""
+    yield f"{finding.code} {kind}  {one_line(finding.message)}{place}"
+    keys = [where for where in finding.where if where.key is not None]
+    if keys:
+        first = places[0] if places else None
+        yield "  at: " + ", ".join(one_line(_key(where, first)) for where in keys)
+    if finding.native is not None:
+        yield f"  natively: {one_line(finding.native)}; noticed {PHASES[finding.phase]}"
+    if finding.fixes:
+        yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
+    if finding.source is not None:
+        yield f"  source: {one_line(finding.source)}"
+
+
+def _key(where: Any, shown: str | None) -> str:
+    """`key = value (file:line)`, the place left out where it is already shown."""
+    text = str(where.key) if where.value is None else f"{where.key} = {one_line(where.value)}"
+    place = where.file if where.line is None else f"{where.file}:{where.line}"
+    return text if where.file is None or place == shown else f"{text} ({place})"
+
+
+def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -> Iterator[str]:
+    rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
+    group = rollout.completions_per_prompt
+    if rollout.prompts_per_rollout is None:
+        yield f"Prompts are streamed; each gets {_count(group, 'completion')}."
+    else:
+        yield (
+            f"A rollout takes {_count(rollout.prompts_per_rollout, 'prompt')} and generates "
+            f"{_count(group, 'completion')} for each: {_count(spec.completions_per_rollout, 'completion')}."
+        )
+    if step.completions_per_step is not None:
+        prompts = derived.get("prompts_per_step")
+        shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel > 1
+        sharers = "replica of the model" if shared else f"of {_count(t.world_size, 'device')}"
+        yield (
+            f"An optimizer step trains on {_count(step.completions_per_step, 'completion')}, the size of "
+            f"{number(prompts)} prompt{'' if prompts == 1 else 's'}: "
+            f"{number(derived.get('completions_per_device_per_step'))} on each {sharers}."
+        )
+    else:
+        sized = ((n.replace("_", " "), v) for n in _STEP_SIZES if (v := getattr(step, n)) is not None)
+        yield "An optimizer step is sized by " + (", ".join(f"{n} = {number(v)}" for n, v in sized) or "nothing") + "."
+    yield (
+        f"Each rollout is trained on in {_count(step.passes_per_rollout, 'pass', 'passes')}: "
+        f"{_count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
+    )
+    yield f"Policy loss: {_term(spec.loss.policy)}."
+    for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
+        if term is not None:
+            yield f"{name} loss: {_term(term)}."
+    said = ((n.replace("_", " "), v) for n in _HORIZONS if (v := getattr(horizon, n)) is not None)
+    length = ", ".join(f"{number(value)} {word}" for word, value in said) or "no stated length"
+    yield f"The run has {length}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
+    total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
+    if dataset_size is not None:
+        yield (
+            f"With {_count(dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
+            f"{_count(rollouts, 'rollout')} in all; {_count(derived.get('prompts_dropped_per_epoch'), 'prompt')} dropped in every epoch."
+        )
+
+
+_STEP_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
+_HORIZONS = ("rollouts", "epochs", "optimizer_steps")
+
+_WEIGHTS = {
+    "token_mean": "1 / T (T: response tokens)",
+    "sequence_mean": "1 / (B L) (B: completions, L: its completion's response tokens)",
+    "sequence_sum": "1 / B (B: completions)",
+    "sequence_sum_over_constant": "1 / (B c) (B: completions, c: a constant)",
+    "token_sum": "1",
+    "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
+}
+
+
+def _term(term: LossTerm) -> str:
+    constant = "" if term.constant is None else f", c = {number(term.constant)}"
+    scope = term.denominator_scope.replace("_", " ")
+    return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
+
+
+def _count(value: int | float | None, one: str, many: str | None = None) -> str:
+    if value is None:
+        return f"an open number of {many or one + 's'}"
+    return f"{number(value)} {one if value == 1 else many or one + 's'}"
+
+
+def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> Iterator[str]:
+    """Every field that is set, in schema order; then the names of those that are not."""
+    from batchbridge.spec import walk
+
+    rows, unset = [], []
+    for path, value, quantity in walk(spec):
+        if value is None and path not in provenance:
+            unset.append(path)
+        else:
+            rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance.get(path)))))
+    yield from table(("field", "value", "unit", "from"), rows).splitlines()
+    if unset:
+        yield "not said: " + ", ".join(unset)
+
+
+def _origin(origin: Provenance | None) -> str:
+    if origin is None:
+        return "the schema's default"
+    if origin.key is None:
+        return origin.detail
+    return f"{origin.key} = {one_line(origin.value)} ({origin.detail})"
+
+
+def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
+    from batchbridge.derived import UNITS
+
+    rows = [(name, number(derived.get(name)), unit) for name, unit in UNITS.items()]
+    yield from table(("number", "value", "unit"), rows).splitlines()
+
+
+def _behaviour(behaviour: Behaviour) -> Iterator[str]:
+    yield f"order: {one_line(behaviour.order)}"
+    yield f"membership: {one_line(behaviour.membership)}"
+    scope = behaviour.denominator_scope.replace("_", " ")
+    yield f"denominator: {one_line(behaviour.denominator_formula)}, counted per {scope}"
+    yield f"learning rate: {one_line(behaviour.lr_tick)}"
+    yield f"resume: {one_line(behaviour.resume)}"
+    for open_point in behaviour.undecided:
+        yield f"not fixed by the configuration: {one_line(open_point)}"
+    for defect in behaviour.defects:
+        yield f"known defect {defect.code}: {one_line(defect.summary)} (source: {one_line(defect.source)})"
+    if behaviour.source:
+        yield f"source: {one_line(behaviour.source)}"

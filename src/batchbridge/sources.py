@@ -1,0 +1,162 @@
+"""Turns what users have (a file, a dict, arguments, an object) into an `adapter.Source`.
+
+Files are data (see `batchbridge.documents`), and their size is bounded, so that none costs more than a few seconds or a
+few hundred megabytes. Whatever is wrong with a file is a finding with its line; only a wrong Python type of `source`
+itself raises.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from batchbridge.adapter import Source
+from batchbridge.documents import Refused, parse_json, parse_yaml, problem, refuse
+
+MAX_BYTES = 1 << 20
+"""Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
+
+NOT_READ = {".sh": "a shell script", ".bash": "a shell script", ".slurm": "a batch script", ".py": "Python code"}
+"""Suffixes that this version refuses by name instead of calling them broken YAML."""
+
+
+def load(source: object, *, overrides: Mapping[str, Any] | None = None) -> Source:
+    """The `Source` of a path (str or PathLike), a mapping, a list of arguments, a `Source`, or a native object.
+
+    `overrides` (native key to value, as from `--set`) replace what `source` says; a key that stands in `Source.lines`
+    comes from the file, every other one is an argument. Raises `TypeError` for None, bytes, numbers and the like.
+    """
+    if isinstance(source, Source):
+        loaded = source
+    elif isinstance(source, (str, os.PathLike)):
+        loaded = _load_file(Path(source))
+    elif isinstance(source, Mapping):
+        loaded = _load_mapping(source)
+    elif isinstance(source, (list, tuple)):
+        if wrong := [item for item in source if not isinstance(item, str)]:
+            raise TypeError(f"arguments must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}")
+        loaded = Source(values=parse_arguments(source), argv=tuple(source))
+    elif source is None or isinstance(source, (bytes, bytearray, int, float, complex, set, frozenset)):
+        raise TypeError(
+            f"source: a path, a mapping, a list of arguments or a config or trainer object; got {type(source).__name__}"
+        )
+    else:
+        loaded = Source(native=source)
+    unread = not loaded.values and any(found.severity == "error" for found in loaded.problems)
+    return _override(loaded, overrides) if overrides and not unread else loaded
+
+
+def parse_scalar(text: str) -> Any:
+    """The value that `text` has in YAML, as after `KEY=` in an argument. Raises `ValueError` saying what is wrong."""
+    document = parse_yaml(text, "")
+    if errors := [found.message for found in document.problems if found.severity == "error"]:
+        raise ValueError(errors[0])
+    return document.value
+
+
+def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """`--key value`, `--key=value`, `--flag` (true) and `key=value` as native keys and YAML values.
+
+    Other words (programs, modules, files) are skipped; what does not parse as YAML stays text. Adapters that know
+    better find the words in `Source.argv`.
+    """
+    values: dict[str, Any] = {}
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        key, equals, text = word.lstrip("-").partition("=")
+        if word.startswith("--") and not equals:
+            if not words or words[0].startswith("--"):
+                values[key] = True
+                continue
+            text = words.pop(0)
+        elif not equals or not key or key.startswith(("/", ".")):
+            continue
+        try:
+            values[key] = parse_scalar(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def _load_file(path: Path) -> Source:
+    file = str(path)
+    try:
+        text = _read_text(path, file)
+        if path.suffix.lower() in NOT_READ or text.startswith("#!"):
+            kind = NOT_READ.get(path.suffix.lower(), "a script")
+            refuse("BB004", f"this is {kind}; this version reads YAML and JSON files (or --set KEY=VALUE)", file, 1)
+        document = (parse_json if path.suffix.lower() == ".json" else parse_yaml)(text, file)
+        if not any(found.severity == "error" for found in document.problems):
+            if document.value is None:
+                refuse("BB005", "the file is empty; a mapping of settings was expected", file)
+            if not isinstance(document.value, dict):
+                kind = "a list" if isinstance(document.value, list) else f"the single value {document.value!r:.60}"
+                refuse("BB005", f"the file holds {kind}; a mapping of settings was expected", file, 1)
+    except Refused as refused:
+        return Source(path=path, problems=(refused.finding,))
+    values = document.value if isinstance(document.value, dict) else {}
+    return Source(values=values, lines=document.lines, path=path, problems=tuple(document.problems))
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            refuse("BB001", "this is a directory; a file was expected", file)
+        if not stat.S_ISREG(status.st_mode):
+            refuse("BB001", "this is no regular file (a pipe or a device)", file)
+        if status.st_size > MAX_BYTES:
+            refuse("BB002", f"the file has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read", file)
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        refuse("BB001", "there is no such file", file)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        refuse("BB001", f"the file cannot be read: {reason}", file)
+    if len(data) > MAX_BYTES:
+        refuse("BB002", f"the file has more than the {MAX_BYTES:,} bytes that are read", file)
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        name = encoding.removesuffix("-sig").upper()
+        refuse("BB003", f"this is no text: byte {error.start} is not {name}", file, line)
+    if (nul := text.find("\0")) >= 0:
+        refuse("BB003", "this is no text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
+    return text
+
+
+def _load_mapping(source: Mapping[Any, Any]) -> Source:
+    wrong = [key for key in source if not isinstance(key, str)]
+    problems = tuple(problem("BB005", f"key {key!r:.60} is no string", "", key=str(key)) for key in wrong)
+    return Source(values={key: value for key, value in source.items() if isinstance(key, str)}, problems=problems)
+
+
+def _override(source: Source, overrides: Mapping[str, Any]) -> Source:
+    values, lines = dict(source.values), dict(source.lines)
+    for key, value in overrides.items():
+        for known in [known for known in lines if known == key or known.startswith((f"{key}.", f"{key}["))]:
+            del lines[known]
+        values = _set(values, key, value)
+    return replace(source, values=values, lines=lines)
+
+
+def _set(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with `key` set where its mapping stands already (nested or dotted), and dotted otherwise."""
+    copy = dict(values)
+    if key not in copy:
+        parts = key.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            head = ".".join(parts[:cut])
+            if isinstance(copy.get(head), Mapping):
+                copy[head] = _set(copy[head], ".".join(parts[cut:]), value)
+                return copy
+    copy[key] = value
+    return copy
