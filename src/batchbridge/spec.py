@@ -300,6 +300,8 @@ class Spec:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
         """Inverse of `to_dict`. Raises `ValueError` naming an unknown group or field, a missing one, or a wrong type."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"spec: expected a mapping, got {type(data).__name__}")
         data = dict(data)
         schema = data.pop("schema", SCHEMA)
         if schema != SCHEMA:
@@ -352,7 +354,7 @@ def _build(cls: type[_T], data: Any, path: str) -> _T:
         raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
     hints = get_type_hints(cls, include_extras=True)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every cls here is a dataclass
-    unknown = sorted(set(data) - set(known))
+    unknown = sorted(set(data) - set(known), key=str)
     if unknown:
         raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
     values = {}
