@@ -53,6 +53,7 @@ class TrlAdapter(Adapter):
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     enforced_versions: ClassVar[str] = tables.VERSIONS
+    restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
     gone: ClassVar[tuple[Gone, ...]] = tables.GONE

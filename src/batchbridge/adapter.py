@@ -190,6 +190,8 @@ class Adapter(ABC):
     """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
+    restates: ClassVar[Mapping[str, str]] = {}
+    """Own finding code to the core rule that it says in the user's words: the core's finding is then left out."""
 
     @abstractmethod
     def detect(self, source: Source) -> float:

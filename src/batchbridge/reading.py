@@ -76,7 +76,9 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
     found = [*found, *reading.findings]
     found += _guarded(adapter, "check", lambda: _all_findings(adapter.check(reading)), failures) or ()
     if reading.spec is not None:
-        found += rules.check(reading.spec, reading.dataset_size, reading.provenance)
+        said = {core for own, core in adapter.restates.items() if any(finding.code == own for finding in found)}
+        core = rules.check(reading.spec, reading.dataset_size, reading.provenance)
+        found += [finding for finding in core if finding.code not in said]
     merged = dataclasses.replace(reading, findings=_ordered([*found, *failures]))
     results, failed_hooks = plugins.call("batchbridge_check", reading=merged)
     failures += failed_hooks

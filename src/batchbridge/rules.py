@@ -247,24 +247,25 @@ def _completions_left_over(spec: Spec) -> Iterator[tuple[int, Violation]]:
             "optimizer_step.completions_per_step",
             "order.last_optimizer_step",
         )
-        message = f"each {what} has {completions} completions, steps of {per_step} leave {rest} over"
+        message = f"each {what} has {completions} completions: steps of {per_step} leave {rest} over"
+        if completions < per_step:
+            message = f"each {what} has {completions} completions, which never fill a step of {per_step}"
         yield rest, Violation(message, fields)
 
 
 def _remainder_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     for _, violation in _completions_left_over(spec):
         if spec.order.last_optimizer_step == "error":
-            yield replace(violation, message=f"{violation.message}, and remainders are refused")
+            yield replace(violation, message=f"{violation.message}; remainders are refused")
 
 
 def _remainder_changes_run(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     for rest, violation in _completions_left_over(spec):
         if spec.order.last_optimizer_step == "drop":
-            yield replace(violation, message=f"{violation.message}: they are generated and never trained on")
+            yield replace(violation, message=f"{violation.message}; they are generated and never trained on")
         elif spec.order.last_optimizer_step in ("short", "pad"):
-            yield replace(
-                violation, message=f"{violation.message}: a step of {rest} completions moves the weights as far"
-            )
+            consequence = f"a step of {rest} completions moves the weights as far as a full one"
+            yield replace(violation, message=f"{violation.message}; {consequence}")
 
 
 def _equal_shares(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:

@@ -57,6 +57,7 @@ def reading_from(
 ) -> tuple[str, Reading]:
     """(what was read, for a person; the reading). Raises `click.UsageError`."""
     from batchbridge import plugins, reading, sources
+    from batchbridge.adapter import Source
 
     overrides = dict(_setting(text) for text in settings)
     if file is None and not framework:
@@ -71,7 +72,10 @@ def reading_from(
         raise click.UsageError("--nodes needs --gpus (devices per node)")
     if gpus is not None:
         world_size = (nodes or 1) * gpus
-    source = sources.load(file if file is not None else {}, overrides=overrides)
+    # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
+    source: object = (
+        Source(values=overrides, argv=settings) if file is None else sources.load(file, overrides=overrides)
+    )
     read = reading.read(
         source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
     )

@@ -149,8 +149,8 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
             yield f"{name} loss: {_term(term)}."
-    said = ((n.replace("_", " "), v) for n in _HORIZONS if (v := getattr(horizon, n)) is not None)
-    length = ", ".join(f"{number(value)} {word}" for word, value in said) or "no stated length"
+    said = [_count(v, word) for n, word in _HORIZONS.items() if (v := getattr(horizon, n)) is not None]
+    length = ", ".join(said) or "no stated length"
     yield f"The run has {length}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if dataset_size is not None:
@@ -161,7 +161,9 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
 
 
 _STEP_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
-_HORIZONS = ("rollouts", "epochs", "optimizer_steps")
+_HORIZONS = {"rollouts": "rollout", "epochs": "epoch", "optimizer_steps": "optimizer step"}
+
+_SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
 
 _WEIGHTS = {
     "token_mean": "1 / T (T: response tokens)",
@@ -175,7 +177,7 @@ _WEIGHTS = {
 
 def _term(term: LossTerm) -> str:
     constant = "" if term.constant is None else f", c = {number(term.constant)}"
-    scope = term.denominator_scope.replace("_", " ")
+    scope = _SCOPES[term.denominator_scope]
     return f"{term.aggregation}, a response token weighs {_WEIGHTS[term.aggregation]}{constant}, counted per {scope}"
 
 
@@ -186,23 +188,39 @@ def _count(value: int | float | None, one: str, many: str | None = None) -> str:
 
 
 def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> Iterator[str]:
-    """Every field that is set, in schema order; then the names of those that are not."""
+    """Every field that the source says or that follows from it, in schema order; then the schema's own defaults."""
     from batchbridge.spec import walk
 
-    rows, unset = [], []
+    rows, defaults, unset = [], [], []
     for path, value, quantity in walk(spec):
-        if value is None and path not in provenance:
+        if path in provenance:
+            rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance[path]))))
+        elif value is None:
             unset.append(path)
         else:
-            rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance.get(path)))))
+            defaults.append(f"{path} = {one_line(value)}")
     yield from table(("field", "value", "unit", "from"), rows).splitlines()
-    if unset:
-        yield "not said: " + ", ".join(unset)
+    yield from _listing("by the schema's default:", defaults)
+    yield from _listing("unknown, unlimited or off:", unset)
 
 
-def _origin(origin: Provenance | None) -> str:
-    if origin is None:
-        return "the schema's default"
+def _listing(title: str, items: Sequence[str]) -> Iterator[str]:
+    """`title`, then the items, wrapped."""
+    if items:
+        import textwrap
+
+        yield title
+        # No-break spaces keep each item in one line; textwrap breaks at ASCII blanks only.
+        text = ", ".join(item.replace(" ", "\u00a0") for item in items)
+        for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False):
+            yield "  " + line.replace("\u00a0", " ")
+
+
+_WIDTH = 100
+"""Columns of listings; fixed, so that output does not depend on the terminal."""
+
+
+def _origin(origin: Provenance) -> str:
     if origin.key is None:
         return origin.detail
     return f"{origin.key} = {one_line(origin.value)} ({origin.detail})"
@@ -218,7 +236,7 @@ def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
 def _behaviour(behaviour: Behaviour) -> Iterator[str]:
     yield f"order: {one_line(behaviour.order)}"
     yield f"membership: {one_line(behaviour.membership)}"
-    scope = behaviour.denominator_scope.replace("_", " ")
+    scope = _SCOPES[behaviour.denominator_scope]
     yield f"denominator: {one_line(behaviour.denominator_formula)}, counted per {scope}"
     yield f"learning rate: {one_line(behaviour.lr_tick)}"
     yield f"resume: {one_line(behaviour.resume)}"
