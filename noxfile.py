@@ -27,9 +27,11 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-LIST_DISTRIBUTIONS = (
-    "import json; from importlib.metadata import distributions as all; print(json.dumps([d.name for d in all()]))"
-)
+DESCRIBE = """
+import importlib.metadata, json, sys
+names = [distribution.name for distribution in importlib.metadata.distributions()]
+print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "distributions": names}))
+"""
 ROOT = Path(__file__).parent
 
 
@@ -49,7 +51,7 @@ def interpreters() -> list[str]:
 
 def find_links(session: nox.Session) -> list[str]:
     """Every place that the user's pip or uv settings offer wheels at."""
-    listing = session.run("python", "-m", "pip", "config", "list", silent=True) or ""
+    listing = session.run("python", "-m", "pip", "config", "list", silent=True, log=False) or ""
     values = re.findall(r"find-links='(.*?)'", str(listing))
     values += [os.environ.get("PIP_FIND_LINKS", ""), os.environ.get("UV_FIND_LINKS", "")]
     return sorted({place for value in values for place in re.split(r"[\s,]|\\n", value) if place})
@@ -68,11 +70,9 @@ def install(session: nox.Session, constraints: str, *requirements: str) -> None:
     places = find_links(session)
     offers = [option for place in places for option in ("--find-links", place)]
     session.install("-q", "-c", f"constraints/{constraints}.txt", *offers, *requirements, env=ENVIRONMENT)
-    listing = session.run("python", "-c", LIST_DISTRIBUTIONS, silent=True)
-    installed = json.loads(str(listing))
-    version = session.run("python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", silent=True)
-    cuda = sorted(name for name in installed if name.lower().startswith("nvidia"))
-    if cuda and any(offers_cpu_torch(place, str(version).strip()) for place in places):
+    report = json.loads(str(session.run("python", "-c", DESCRIBE, silent=True, log=False)))
+    cuda = sorted(name for name in report["distributions"] if name.lower().startswith("nvidia"))
+    if cuda and any(offers_cpu_torch(place, report["python"]) for place in places):
         session.error(f"a CPU wheel of torch {TORCH} is offered, and yet these came in: {', '.join(cuda)}")
 
 

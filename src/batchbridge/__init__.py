@@ -22,7 +22,7 @@ _HOMES = {
     "wrap": "batchbridge.attach",
 }
 
-__all__ = sorted(_HOMES)  # noqa: PLE0605  # the table above is the single list; a test holds it against the modules
+__all__ = sorted(_HOMES)  # the table above is the single list; a test holds it against the modules
 
 
 def __getattr__(name: str) -> Any:

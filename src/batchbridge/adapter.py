@@ -95,7 +95,7 @@ class Defect:
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
-    """What the native framework really does with this configuration, in words and scopes; `Adapter.native_steps` in rows.
+    """What the framework really does with this configuration, in words and scopes; `Adapter.native_steps` in rows.
 
     order: how prompts are ordered. membership: how a step's completions are chosen. undecided: what of the two depends
     on timing or random state that the configuration does not fix. denominator_scope and formula: of the policy loss.
@@ -120,8 +120,8 @@ class Behaviour:
 class Reading:
     """What an adapter made of a configuration.
 
-    `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can be
-    said is said. `native` holds every native setting that was read, defaults included, by native key.
+    `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can
+    be said is said. `native` holds every native setting that was read, defaults included, by native key.
     """
 
     framework: str
@@ -227,5 +227,5 @@ class Adapter(ABC):
         raise NotImplementedError(f"{self.framework}: no trainer objects")
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """Patches `trainer` as `request` says; the only method that may import the framework. See `batchbridge.attach`."""
+        """Patches `trainer` as `request` says; only here may the framework be imported. See `batchbridge.attach`."""
         raise NotImplementedError(f"{self.framework}: no trainer objects")

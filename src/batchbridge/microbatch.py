@@ -16,8 +16,9 @@ MicroBatches = list[list[int | None]]
 def partition(costs: Sequence[int], *, ranks: int, completions_per_device: int) -> list[MicroBatches]:
     """Micro-batches of at most `completions_per_device` completions, for each rank.
 
-    `costs[i]` is completion i's token count. Completions of similar length share a micro-batch, so that little is padded,
-    and the ranks' loads are balanced by dealing each row of `ranks` completions in alternating direction. Deterministic.
+    `costs[i]` is completion i's token count. Completions of similar length share a micro-batch, so that little is
+    padded, and the ranks' loads are balanced by dealing each row of `ranks` completions in alternating direction.
+    Deterministic.
     """
     if ranks < 1 or completions_per_device < 1:
         raise ValueError(f"ranks = {ranks}, completions_per_device = {completions_per_device}: must be at least 1")

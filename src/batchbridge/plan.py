@@ -74,7 +74,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run stands after `optimizer_steps` steps: all that a resumed run needs besides the rollouts themselves."""
+    """Where a run stands after `optimizer_steps` steps: all that a resumed run needs beside the rollouts themselves."""
 
     optimizer_steps: int
     next_rollout: int

@@ -11,6 +11,7 @@ constructing a `Spec` never raises.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -299,7 +300,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Spec:
-        """Inverse of `to_dict`. Raises `ValueError` naming an unknown group or field, a missing one, or a wrong type."""
+        """Inverse of `to_dict`. Raises `ValueError` naming an unknown or missing group or field, or a wrong type."""
         if not isinstance(data, Mapping):
             raise ValueError(f"spec: expected a mapping, got {type(data).__name__}")
         data = dict(data)
@@ -349,10 +350,16 @@ def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
     return dataclasses.replace(group, **flat)
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The annotations of a group, evaluated once: they are text, and evaluating them costs more than all rules."""
+    return get_type_hints(cls, include_extras=True)
+
+
 def _build(cls: type[_T], data: Any, path: str) -> _T:
     if not isinstance(data, Mapping):
         raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every cls here is a dataclass
     unknown = sorted(set(data) - set(known), key=str)
     if unknown:
@@ -412,7 +419,7 @@ def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
-    for name, hint in get_type_hints(type(group), include_extras=True).items():
+    for name, hint in _hints(type(group)).items():
         value = getattr(group, name)
         path = f"{prefix}{name}"
         if get_origin(hint) is Annotated:

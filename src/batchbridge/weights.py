@@ -32,9 +32,7 @@ class Row:
     padding: bool = False
 
 
-def token_weights(
-    term: LossTerm, rows: Sequence[Row], *, rollout_rows: Sequence[Row] | None = None
-) -> list[Fraction]:
+def token_weights(term: LossTerm, rows: Sequence[Row], *, rollout_rows: Sequence[Row] | None = None) -> list[Fraction]:
     """The weight of one response token of each row (0 for rows without tokens, and for padding).
 
     `rollout_rows`: all completions of the rollouts that the step draws from; needed for `denominator_scope` "rollout",
@@ -72,15 +70,15 @@ def token_weights(
             weights.append(Fraction(0))
             continue
         key = share(row)
-        inverse = {
-            "token_mean": lambda k, r: tokens[k],
-            "sequence_mean": lambda k, r: completions[k] * r.tokens,
-            "sequence_sum": lambda k, r: completions[k],
-            "sequence_sum_over_constant": lambda k, r: completions[k] * (term.constant or 0),
-            "token_sum": lambda k, r: 1,
-            "prompt_mean": lambda k, r: len(groups[k]) * group_tokens[k, r.group],
-        }[term.aggregation](key, row)
-        weights.append(parts[key] / inverse if term.aggregation != "token_sum" else Fraction(1))
+        denominator = {
+            "token_mean": tokens[key],
+            "sequence_mean": completions[key] * row.tokens,
+            "sequence_sum": completions[key],
+            "sequence_sum_over_constant": completions[key] * (term.constant or 0),
+            "token_sum": 1,
+            "prompt_mean": len(groups[key]) * group_tokens[key, row.group],
+        }[term.aggregation]
+        weights.append(parts[key] / denominator if term.aggregation != "token_sum" else Fraction(1))
     return weights
 
 
