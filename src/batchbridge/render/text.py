@@ -154,9 +154,10 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
     yield f"The run has {length}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if dataset_size is not None:
+        dropped = derived.get("prompts_dropped_per_epoch")
         yield (
             f"With {_count(dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
-            f"{_count(rollouts, 'rollout')} in all; {_count(derived.get('prompts_dropped_per_epoch'), 'prompt')} dropped in every epoch."
+            f"{_count(rollouts, 'rollout')} in all; {_count(dropped, 'prompt')} dropped in every epoch."
         )
 
 
