@@ -103,8 +103,13 @@ def main() -> None:
         base = Path(place)
         one = record(0, list(range(completions)), completions, 0.0)
         header = Header(
-            framework="benchmark", framework_version="1", mode="observe", spec=spec(completions, 1),
-            dataset_size=completions, world_size=1, rank=0,
+            framework="benchmark",
+            framework_version="1",
+            mode="observe",
+            spec=spec(completions, 1),
+            dataset_size=completions,
+            world_size=1,
+            rank=0,
         )
         with Writer(base / "writing", header) as writer:
             ready = [StepRecord(**{**vars(one), "step": step}) for step in range(100)]

@@ -408,9 +408,7 @@ def _membership(keys_a: Iterable[tuple[int, ...]], keys_b: Iterable[tuple[int, .
     return "; ".join(texts)
 
 
-def _rows(
-    name: str, a: Sequence[Any], b: Sequence[Any], keys: Sequence[tuple[int, ...]], rows: Sequence[int]
-) -> str:
+def _rows(name: str, a: Sequence[Any], b: Sequence[Any], keys: Sequence[tuple[int, ...]], rows: Sequence[int]) -> str:
     shown = ", ".join(f"{a[i]} and {b[i]} at {_name(keys[i])}" for i in rows[:_SHOWN])
     return f"{name} of {len(rows)} of {len(keys)} completions: {shown}" + (", ..." if len(rows) > _SHOWN else "")
 

@@ -202,14 +202,12 @@ def merge(parts: Sequence[Part]) -> dict[str, Any]:
 # ---- helpers
 
 
-
 def _number(value: Any) -> Any:
     return _NONFINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _differs(a: Any, b: Any) -> bool:
     return bool(a != b) and not (a != a and b != b)  # two NaNs agree
-
 
 
 def _list(numbers: Iterable[int]) -> str:
@@ -225,7 +223,6 @@ def _parse(line: bytes, file: Path, number: int) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise LedgerError("not a JSON object", file, number)
     return record
-
 
 
 def _scan(path: Path, rank: int) -> _RankFile:
@@ -298,5 +295,3 @@ def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> 
             if step >= first:
                 yield Part(line, file.rank, file.path, number)
             step, offset, number = step + 1, offset + len(line), number + 1
-
-

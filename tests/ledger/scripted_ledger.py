@@ -26,7 +26,11 @@ Edit = Callable[[int, list[dict[str, Any]], dict[str, Any]], None]
 
 def header(rank: int = 0, world_size: int = 1, **fields: Any) -> Header:
     defaults: dict[str, Any] = {
-        "framework": "trl", "framework_version": "1.16.0", "mode": "enforce", "spec": SPEC, "dataset_size": 8,
+        "framework": "trl",
+        "framework_version": "1.16.0",
+        "mode": "enforce",
+        "spec": SPEC,
+        "dataset_size": 8,
     }
     return Header(**{**defaults, **fields}, rank=rank, world_size=world_size)
 

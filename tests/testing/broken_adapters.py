@@ -1,0 +1,301 @@
+"""The toy adapter with one defect each. `breaks`: the law (a method of the contract) and its arguments; `message`: what
+the law says about the defect."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from fractions import Fraction
+
+from toy_adapter import ToyAdapter
+
+from batchbridge.adapter import CannotWrite, Written
+from batchbridge.findings import Finding, Where
+
+_counter = itertools.count()
+
+
+def _edited(method, **fields):
+    """A `read` whose reading has other fields; callables get the reading."""
+
+    def read(self, source, context):
+        reading = method(self, source, context)
+        values = {name: value(reading) if callable(value) else value for name, value in fields.items()}
+        return dataclasses.replace(reading, **values)
+
+    return read
+
+
+def _without(key):
+    def provenance(reading):
+        return {path: origin for path, origin in reading.provenance.items() if path != key}
+
+    return provenance
+
+
+def _rows(**fields):
+    def native_steps(self, reading, dataset_size, response_tokens):
+        for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
+            yield dataclasses.replace(step, rows=tuple(dataclasses.replace(row, **fields) for row in step.rows))
+
+    return native_steps
+
+
+def _finding(**fields):
+    def check(self, reading):
+        plain = Finding(
+            "BB-TOY-010", "error", "construction", "step is odd", (Where("step", 8),), native="AssertionError"
+        )
+        return [*ToyAdapter.check(self, reading), dataclasses.replace(plain, **fields)]
+
+    return check
+
+
+def _broken(name, breaks, message, **methods):
+    return type(name, (ToyAdapter,), {"breaks": breaks, "message": message, "__module__": __name__, **methods})
+
+
+def _strict_read(self, source, context):
+    int(source.values.get("step", 1))
+    return ToyAdapter.read(self, source, context)
+
+
+def _careless_write(self, spec):
+    try:
+        return ToyAdapter.write(self, spec)
+    except CannotWrite:
+        return ToyAdapter.write(self, spec.replace(**{"order.last_rollout": "drop"}))
+
+
+def _empty_refusal(self, spec):
+    raise CannotWrite(self.framework, [])
+
+
+def _unfaithful(self, spec):
+    written = ToyAdapter.write(self, spec)
+    return Written(values={**written.values, "rate": 0.25}, text=written.text)
+
+
+def _mutating_read(self, source, context):
+    source.values.pop("gone", None)
+    source.values["gone"] = next(_counter)
+    values = {key: value for key, value in source.values.items() if key != "gone"}
+    return ToyAdapter.read(self, dataclasses.replace(source, values=values), context)
+
+
+def _deaf_to(field):
+    def read(self, source, context):
+        return ToyAdapter.read(self, source, dataclasses.replace(context, **field))
+
+    return read
+
+
+def _forgetful(self, source, context):
+    reading = ToyAdapter.read(self, source, context)
+    return dataclasses.replace(reading, findings=tuple(f for f in reading.findings if f not in source.problems))
+
+
+def _eager(self, source, context):
+    reading = ToyAdapter.read(self, source, context)
+    return dataclasses.replace(reading, findings=(*reading.findings, *ToyAdapter.check(self, reading)))
+
+
+def _numbered(self, reading, dataset_size, response_tokens):
+    for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
+        yield dataclasses.replace(step, index=step.index + 1)
+
+
+def _moody_steps(self, reading, dataset_size, response_tokens):
+    moved = next(_counter) % 2
+    for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
+        yield dataclasses.replace(step, rows=step.rows[::-1] if moved else step.rows)
+
+
+def _pathless(reading):
+    return {**reading.provenance, "rollout.batch_size": next(iter(reading.provenance.values()))}
+
+
+def _silent(reading):
+    return {path: dataclasses.replace(origin, detail="") for path, origin in reading.provenance.items()}
+
+
+def _vague(reading):
+    return dataclasses.replace(reading.behaviour, source="")
+
+
+def _objects(reading):
+    return {path: dataclasses.replace(origin, value=object()) for path, origin in reading.provenance.items()}
+
+
+def _strict_prompts(self, source, context):
+    int(source.values.get("prompts", 1))
+    return ToyAdapter.read(self, source, context)
+
+
+READ = ToyAdapter.read
+
+ALL = [
+    _broken("BadName", ["test_its_framework_has_a_plain_name"], "lower case", framework="Toy Framework"),
+    _broken("KnowsAll", ["test_the_unknown_version_is_outside_its_versions"], "is a known one", versions=">=1"),
+    _broken(
+        "Overconfident", ["test_detect_gives_a_share_of_certainty", "valid"], "not 0 to 1", detect=lambda s, x: 2.0
+    ),
+    _broken("Blind", ["test_detect_recognises_its_own", "valid"], "0 for a valid", detect=lambda s, x: 0.0),
+    _broken(
+        "MoodyDetect",
+        ["test_detect_says_the_same_twice_and_changes_nothing", "valid"],
+        "detect varies",
+        detect=lambda s, x: 1 / (2 + next(_counter)),
+    ),
+    _broken("NanDetect", ["test_detect_takes_any_input", "empty"], "not 0 to 1", detect=lambda s, x: float("nan")),
+    _broken("SureOfAll", ["test_detect_is_less_sure_of_others", "foreign"], "as sure", detect=lambda s, x: 0.5),
+    _broken("Refuses", ["test_a_valid_case_is_valid", "valid"], "verdict invalid", check=_finding()),
+    _broken(
+        "Misread",
+        ["test_a_valid_case_means_its_spec", "valid"],
+        "order.seed: wanted 0, got 7",
+        read=_edited(READ, spec=lambda r: r.spec.replace(**{"order.seed": 7})),
+    ),
+    _broken(
+        "OtherName",
+        ["test_a_reading_names_its_framework_and_version", "valid"],
+        "another's",
+        read=_edited(READ, framework="verl"),
+    ),
+    _broken("Mutating", ["test_reading_twice_gives_the_same", "valid"], "changed its source", read=_mutating_read),
+    _broken(
+        "DriftingType",
+        ["test_a_spec_survives_json", "valid"],
+        "carried.dropout",
+        read=_edited(READ, spec=lambda r: r.spec.replace(**{"carried.dropout": ("on",)})),
+    ),
+    _broken(
+        "Gap",
+        ["test_every_field_has_a_provenance", "valid"],
+        "no provenance for .*order.seed",
+        read=_edited(READ, provenance=_without("order.seed")),
+    ),
+    _broken(
+        "Invented",
+        ["test_every_provenance_is_of_a_field", "valid"],
+        "batch_size",
+        read=_edited(READ, provenance=_pathless),
+    ),
+    _broken(
+        "Silent",
+        ["test_every_provenance_says_where_from", "valid"],
+        "no detail",
+        read=_edited(READ, provenance=_silent),
+    ),
+    _broken(
+        "Vague", ["test_a_behaviour_is_told_in_full", "valid"], "source is empty", read=_edited(READ, behaviour=_vague)
+    ),
+    _broken(
+        "AnyVersion",
+        ["test_an_unknown_version_fails_closed", "valid"],
+        "an unknown version is valid",
+        read=_deaf_to({"framework_version": "2.0"}),
+    ),
+    _broken(
+        "GuessesWorld",
+        ["test_a_missing_world_size_leaves_it_undecided", "valid"],
+        "verdict valid",
+        read=_deaf_to({"world_size": 8}),
+    ),
+    _broken("Forgetful", ["test_what_the_loader_found_is_kept", "valid"], "are lost", read=_forgetful),
+    _broken("NoReading", ["test_no_whole_input_makes_it_raise", "empty"], "read gave a dict", read=lambda s, x, c: {}),
+    _broken("Strict", ["test_no_value_makes_it_raise", "text"], "prompts = text: ValueError", read=_strict_prompts),
+    _broken(
+        "StrictUnset",
+        ["test_no_value_of_an_unset_key_makes_it_raise", "empty text"],
+        "step = empty text",
+        read=_strict_read,
+    ),
+    _broken(
+        "BadCodeInContext", ["test_no_context_makes_it_raise", "valid"], "is not like BB101", check=_finding(code="E1")
+    ),
+    _broken(
+        "Lenient", ["test_an_invalid_case_is_invalid_with_its_codes", "invalid"], "expected", check=lambda s, r: []
+    ),
+    _broken("BadCode", ["test_findings_are_well_formed", "invalid"], "is not like BB101", check=_finding(code="TOY-1")),
+    _broken(
+        "Placeless", ["test_errors_name_a_place_in_the_users_own_keys", "invalid"], "no key", check=_finding(where=())
+    ),
+    _broken(
+        "OurWords",
+        ["test_errors_name_a_place_in_the_users_own_keys", "invalid"],
+        "canonical",
+        check=_finding(where=(Where("rollout.prompts_per_rollout", 4),)),
+    ),
+    _broken(
+        "Helpless",
+        ["test_errors_offer_a_fix_or_what_the_framework_says", "invalid"],
+        "neither a fix",
+        check=_finding(native=None),
+    ),
+    _broken(
+        "MoodyCheck",
+        ["test_check_says_the_same_twice_and_changes_nothing", "valid"],
+        "check varies",
+        check=lambda s, r: [Finding("BB-TOY-011", "note", "never", f"note {next(_counter)}")],
+    ),
+    _broken("Eager", ["test_read_leaves_the_rules_to_check", "invalid"], "and again by check", read=_eager),
+    _broken(
+        "Unfaithful", ["test_what_was_read_can_be_written_and_read_again", "valid"], "learning_rate", write=_unfaithful
+    ),
+    _broken(
+        "Textless",
+        ["test_writing_gives_text_and_native_values", "valid"],
+        "no text",
+        write=lambda s, x: Written(values={"a": 1}, text={}),
+    ),
+    _broken(
+        "Careless",
+        ["test_a_changed_field_is_written_faithfully_or_refused", ("order.last_rollout", "pad")],
+        "written as something else",
+        write=_careless_write,
+    ),
+    _broken(
+        "EmptyRefusal", ["test_what_cannot_be_said_is_refused", "unwritable"], "without a problem", write=_empty_refusal
+    ),
+    _broken(
+        "Anything", ["test_what_cannot_be_said_is_refused", "unwritable"], "listed as unwritable", write=_careless_write
+    ),
+    _broken(
+        "Twice",
+        ["test_native_steps_place_every_completion_once_per_pass", "valid"],
+        "more than once",
+        native_steps=_rows(sample=0),
+    ),
+    _broken(
+        "FarRank", ["test_native_steps_stay_inside_the_run", "valid"], "outside the world", native_steps=_rows(rank=4)
+    ),
+    _broken(
+        "FloatWeights",
+        ["test_native_weights_are_exact_or_left_open", "valid"],
+        "neither a Fraction",
+        native_steps=_rows(weight=0.5),
+    ),
+    _broken(
+        "WeighsNothing",
+        ["test_a_completion_without_tokens_weighs_nothing", "valid"],
+        "no token, but a weight",
+        native_steps=_rows(weight=Fraction(1)),
+    ),
+    _broken("FromOne", ["test_native_steps_are_counted_from_zero", "valid"], "indices", native_steps=_numbered),
+    _broken(
+        "MoodySteps",
+        ["test_native_steps_are_the_same_twice", "valid"],
+        "native_steps varies",
+        native_steps=_moody_steps,
+    ),
+    _broken("OwnsAll", ["test_strangers_are_not_owned"], "owns NoneType", owns=lambda s, x: True),
+    _broken("NotJson", ["test_a_reading_is_json", "valid"], "JSON", read=_edited(READ, provenance=_objects)),
+]
+
+LAWS_WITHOUT_ONE = {
+    "test_it_is_made_without_arguments",  # a class that needs arguments fails every law
+    "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself
+    "test_it_is_tested_with_valid_and_invalid_cases",  # about the author's tests
+    "test_reading_imports_no_framework",  # has a test of its own
+}

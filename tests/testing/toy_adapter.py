@@ -1,0 +1,171 @@
+"""A complete adapter for a framework that does not exist: small enough to read, whole enough for the contract."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from batchbridge.adapter import (
+    Adapter,
+    Behaviour,
+    CannotWrite,
+    Context,
+    NativeRow,
+    NativeStep,
+    Provenance,
+    Reading,
+    Source,
+    Written,
+)
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.plan import Plan, PlanError
+from batchbridge.spec import Carried, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
+from batchbridge.weights import Row, token_weights
+
+LOSSES = {"mean": "token_mean", "sum": "token_sum"}
+DEFAULTS: Mapping[str, Any] = {
+    "prompts": 4,
+    "samples": 2,
+    "step": 8,
+    "epochs": 1,
+    "rate": 0.5,
+    "loss": "mean",
+    "seed": 0,
+}
+FIELDS = {
+    "rollout.prompts_per_rollout": "prompts",
+    "rollout.completions_per_prompt": "samples",
+    "optimizer_step.completions_per_step": "step",
+    "horizon.epochs": "epochs",
+    "carried.learning_rate": "rate",
+    "loss.policy.aggregation": "loss",
+    "order.seed": "seed",
+    "topology.world_size": "devices",
+}
+"""Canonical field to native key."""
+
+
+class ToyAdapter(Adapter):
+    """Framework `toy`, versions 1 and 2."""
+
+    framework: ClassVar[str] = "toy"
+    versions: ClassVar[str] = ">=1,<3"
+
+    def detect(self, source: Source) -> float:
+        return len(set(source.values) & set(DEFAULTS)) / len(DEFAULTS)
+
+    def read(self, source: Source, context: Context) -> Reading:
+        findings, version = list(source.problems), context.framework_version or "2.0"
+        native, spec = {**DEFAULTS, "devices": None}, None
+        said = {} if context.world_size is None else {"devices": context.world_size}
+        if version not in ("1.0", "2.0"):
+            where = (Where("toy version", version),)
+            text = f"toy {version} is not known"
+            findings.append(Finding("BB-TOY-001", "error", "config", text, where, (Fix("toy 2.0"),)))
+            return Reading(
+                framework="toy", framework_version=version, spec=None, provenance={}, behaviour=None,
+                findings=tuple(findings), dataset_size=context.dataset_size,
+            )  # fmt: skip
+        for key, value in {**said, **source.values}.items():
+            if key not in native:
+                text, where = f"{key!r} is no key of toy", (Where(str(key), None, "toy.yaml"),)
+                findings.append(Finding("BB-TOY-002", "error", "config", text, where, (Fix("leave it out"),)))
+            elif not fits(key, value):
+                text, where = f"{key} = {value!r:.50} is no value for it", (Where(key, repr(value)[:50]),)
+                findings.append(
+                    Finding("BB-TOY-003", "error", "config", text, where, (Fix(f"{DEFAULTS.get(key, 8)}"),))
+                )
+            else:
+                native[key] = value
+        if native["devices"] is None:
+            text = "devices: not said"
+            findings.append(Finding("BB-TOY-004", "warning", "config", text, (Where("devices"),), undecided=True))
+        if not findings:
+            spec = spec_of(native)
+        provenance = {}
+        if spec is not None:
+            for path, value, _ in walk(spec):
+                key = FIELDS.get(path)
+                origin = "derived" if key is None else "argument" if key in source.values else "default"
+                provenance[path] = Provenance(
+                    key, native.get(key, value), origin, f"{key or 'always so'} of toy {version}"
+                )
+        behaviour = Behaviour(
+            order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
+            lr_tick="optimizer step", resume="exact", source="toy",
+        )  # fmt: skip
+        return Reading(
+            framework="toy", framework_version=version, spec=spec, provenance=provenance,
+            behaviour=None if spec is None else behaviour, findings=tuple(findings), native=native,
+            dataset_size=context.dataset_size,
+        )  # fmt: skip
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        if reading.spec is None or reading.native["step"] % reading.native["devices"] == 0:
+            return []
+        step, devices = reading.native["step"], reading.native["devices"]
+        text = f"step = {step} (completions) is no multiple of devices = {devices}"
+        where, nearest = (Where("step", step), Where("devices", devices)), math.ceil(step / devices) * devices
+        fix = Fix(f"step = {nearest}", {"step": nearest})
+        return [Finding("BB-TOY-010", "error", "construction", text, where, (fix,), source="toy 1.0")]
+
+    def write(self, spec: Spec) -> Written:
+        given = {path: value for path, value, _ in walk(spec)}
+        names = {ours: native for native, ours in LOSSES.items()}
+        values = {key: given[path] for path, key in FIELDS.items()}
+        values["loss"] = names.get(values["loss"], values["loss"])
+        bad = [f"{key} = {value!r}" for key, value in values.items() if not fits(key, value)]
+        if bad:
+            raise CannotWrite(self.framework, bad)
+        said = spec_of(values)
+        if said != spec:
+            theirs = {path: value for path, value, _ in walk(said)}
+            paths = sorted(path for path in {*given, *theirs} if given.get(path) != theirs.get(path))
+            raise CannotWrite(self.framework, [f"{path} = {given.get(path)!r}" for path in paths])
+        return Written(values=values, text={"toy": "\n".join(f"{key} {value}" for key, value in values.items())})
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        assert reading.spec is not None
+        try:
+            plan = Plan(reading.spec, dataset_size)
+        except PlanError as error:
+            raise ValueError(error.reason) from error
+        world_size = reading.spec.topology.world_size
+        for step in plan.steps():
+            tokens = [response_tokens[member.prompt, member.sample] for member in step.members]
+            weights = token_weights(reading.spec.loss.policy, [Row(tokens=count) for count in tokens])
+            yield NativeStep(
+                index=step.index,
+                rows=tuple(
+                    NativeRow(
+                        rollout=member.rollout, pass_index=member.pass_index, prompt=member.prompt,
+                        sample=member.sample, rank=i % world_size, micro_batch=i, weight=weight,
+                    )
+                    for i, (member, weight) in enumerate(zip(step.members, weights, strict=True))
+                ),
+            )  # fmt: skip
+
+
+def fits(key: str, value: Any) -> bool:
+    """Whether toy takes `value` for `key`."""
+    if key == "loss":
+        return isinstance(value, str) and value in LOSSES
+    if key in ("epochs", "rate"):
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e6
+    return isinstance(value, int) and not isinstance(value, bool) and (key == "seed" or 1 <= value < 10**9)
+
+
+def spec_of(native: Mapping[str, Any]) -> Spec:
+    """What toy's settings mean."""
+    return Spec(
+        topology=Topology(world_size=native["devices"]),
+        rollout=Rollout(prompts_per_rollout=native["prompts"], completions_per_prompt=native["samples"]),
+        optimizer_step=OptimizerStep(completions_per_step=native["step"]),
+        loss=Loss(policy=LossTerm(aggregation=LOSSES[native["loss"]])),
+        horizon=Horizon(epochs=float(native["epochs"])),
+        order=Order(seed=native["seed"]),
+        carried=Carried(learning_rate=float(native["rate"])),
+    )
