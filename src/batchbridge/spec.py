@@ -11,7 +11,6 @@ constructing a `Spec` never raises.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -350,10 +349,14 @@ def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
     return dataclasses.replace(group, **flat)
 
 
-@functools.cache
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def _hints(cls: type) -> dict[str, Any]:
     """The annotations of a group, evaluated once: they are text, and evaluating them costs more than all rules."""
-    return get_type_hints(cls, include_extras=True)
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls, include_extras=True)
+    return _HINTS[cls]
 
 
 def _build(cls: type[_T], data: Any, path: str) -> _T:
