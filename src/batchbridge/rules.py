@@ -463,4 +463,4 @@ RULES = (
     Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),
     Rule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
 )
-"""Codes are stable: BB10x errors, BB12x warnings, BB14x notes; a number is never used again."""
+"""Codes are stable: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; a number is never used again."""

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
-from batchbridge import documents, sources
-from batchbridge.adapter import Source
 from hypothesis import given
 from hypothesis import strategies as st
+
+from batchbridge import documents, sources
+from batchbridge.adapter import Source
 
 
 def load_text(folder: Path, text: str | bytes, name: str = "run.yaml") -> Source:
@@ -52,7 +53,8 @@ def test_a_json_file_gives_values_and_the_line_of_every_key(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("run.yaml", "a:\n  b: 1\n  c: 2\n  b: 3\n"), ("run.json", '{"a": {\n"b": 1,"c": 2,\n\n"b": 3}}')]
+    ("name", "text"),
+    [("run.yaml", "a:\n  b: 1\n  c: 2\n  b: 3\n"), ("run.json", '{"a": {\n"b": 1,"c": 2,\n\n"b": 3}}')],
 )
 def test_a_duplicate_key_is_a_warning_that_names_both_lines_and_the_last_one_counts(
     tmp_path: Path, name: str, text: str
@@ -234,7 +236,9 @@ def test_a_dict_with_keys_that_are_no_strings_is_a_finding() -> None:
     assert codes(sources.load({1: 2})) == ["BB005"]
 
 
-@pytest.mark.parametrize(("text", "value"), [("8", 8), ("", None), ("''", ""), ("[1, 2]", [1, 2]), ("a: b", {"a": "b"})])
+@pytest.mark.parametrize(
+    ("text", "value"), [("8", 8), ("", None), ("''", ""), ("[1, 2]", [1, 2]), ("a: b", {"a": "b"})]
+)
 def test_a_scalar_is_parsed_as_yaml(text: str, value: object) -> None:
     assert sources.parse_scalar(text) == value
 

@@ -1,0 +1,150 @@
+"""Every hook has a test here, and a heading in docs/plugins.md with its exact arguments."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchbridge import Adapter, Finding, Reading, hookimpl, hookspecs, plugins
+from batchbridge.adapter import Context, Source
+from batchbridge.reading import read_source
+
+HOOKS: dict[str, Callable[..., Any]] = {
+    name: value for name, value in vars(hookspecs).items() if hasattr(value, "batchbridge_spec")
+}
+
+
+@contextmanager
+def registered(*some: object) -> Iterator[None]:
+    for one in some:
+        plugins.manager().register(one)
+    try:
+        yield
+    finally:
+        for one in some:
+            plugins.manager().unregister(one)
+
+
+class EmptyAdapter(Adapter):
+    """Reads anything as nothing."""
+
+    framework = "empty"
+    versions = ">=0"
+
+    def detect(self, source: Source) -> float:
+        return 0.0
+
+    def read(self, source: Source, context: Context) -> Reading:
+        return Reading(
+            framework="empty", framework_version="1", spec=None, provenance={}, behaviour=None, findings=(NOTE,)
+        )
+
+    def check(self, reading: Reading) -> tuple[Finding, ...]:
+        return ()
+
+    def write(self, spec: Any) -> Any:
+        raise NotImplementedError
+
+    def native_steps(self, reading: Any, dataset_size: Any, response_tokens: Any) -> Any:
+        raise NotImplementedError
+
+
+NOTE = Finding("BB-EMPTY-1", "note", "never", "nothing was read")
+POLICY = Finding("SITE-1", "error", "config", "not on this site")
+
+
+class Site:
+    @hookimpl
+    def batchbridge_check(self, reading: Reading) -> Iterator[Finding]:
+        if NOTE in reading.findings:
+            yield POLICY
+
+
+class Broken:
+    @hookimpl
+    def batchbridge_check(self, reading: Reading) -> Iterator[Finding]:
+        raise KeyError("broken")
+
+    @hookimpl
+    def batchbridge_optimizer_step(self, record: Mapping[str, Any]) -> None:
+        raise KeyError("broken")
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.seen: list[Mapping[str, Any]] = []
+
+    @hookimpl
+    def batchbridge_optimizer_step(self, record: Mapping[str, Any]) -> None:
+        self.seen.append(record)
+
+
+def check(*some: object) -> Reading:
+    class Provider:
+        @hookimpl
+        def batchbridge_adapters(self) -> list[type[Adapter]]:
+            return [EmptyAdapter]
+
+    with registered(Provider(), *some):
+        return read_source(Source(values={"a": 1}), plugins.adapters()["empty"], Context())
+
+
+def test_batchbridge_adapters_brings_adapters() -> None:
+    class Provider:
+        @hookimpl
+        def batchbridge_adapters(self) -> list[type[Adapter]]:
+            return [EmptyAdapter]
+
+    with registered(Provider()):
+        assert isinstance(plugins.adapters()["empty"], EmptyAdapter)
+    assert "empty" not in plugins.adapters()
+
+
+def test_batchbridge_check_adds_findings_after_the_adapters_own() -> None:
+    reading = check(Site())
+    assert reading.findings == (POLICY, NOTE)
+    assert reading.verdict == "invalid"
+
+
+def test_batchbridge_check_that_raises_leaves_the_verdict_open_and_loses_no_finding() -> None:
+    reading = check(Broken())
+    assert [finding.code for finding in reading.findings] == ["BB035", "BB-EMPTY-1"]
+    assert "KeyError" in reading.findings[0].message
+    assert reading.verdict == "undecided"
+    assert POLICY in check(Broken(), Site()).findings
+
+
+def test_batchbridge_check_that_returns_something_else_is_reported() -> None:
+    class Odd:
+        @hookimpl
+        def batchbridge_check(self, reading: Reading) -> list[str]:
+            return ["wrong"]
+
+    assert check(Odd()).findings[0].message.endswith("hook batchbridge_check failed: returned str, not Finding")
+
+
+def test_batchbridge_optimizer_step_reaches_every_watcher_past_one_that_raises() -> None:
+    watchers = Watcher(), Watcher()
+    with registered(watchers[0], Broken(), watchers[1]):
+        results, failures = plugins.call("batchbridge_optimizer_step", record={"step": 3})
+    assert [watcher.seen for watcher in watchers] == [[{"step": 3}], [{"step": 3}]]
+    assert results == []
+    assert [failure.code for failure in failures] == ["BB035"]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_has_a_test(hook: str) -> None:
+    assert any(name.startswith(f"test_{hook}_") for name in globals())
+
+
+def test_the_documentation_has_a_heading_for_every_hook_with_its_exact_arguments(repository: Path) -> None:
+    text = (repository / "docs" / "plugins.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^### `(batchbridge_\w+\(.*\))`$", text, flags=re.MULTILINE)
+    expected = [f"{name}({', '.join(inspect.signature(hook).parameters)})" for name, hook in HOOKS.items()]
+    assert documented == expected
