@@ -6,14 +6,14 @@ phase "config" is the exception that a user would see.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.solve import Unsatisfiable, Variable, neighbours
+from batchbridge.solve import Variable, neighbours
 
 from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
@@ -138,22 +138,27 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     else:
         cut = "accumulation" if sizes.steps_per_generation is None else "steps_per_generation"
     names = ("world", "micro", cut, "generations")
-    variables = [Variable(name, getattr(sizes, name), minimum=2 if name == "generations" else 1) for name in names]
+    minimum = {name: 2 if name == "generations" else 1 for name in names}
+    # Sizes below their minimum must change anyway; the search starts where they are mended.
+    start = {name: max(getattr(sizes, name), low) for name, low in minimum.items()}
+    forced = {name: value for name, value in start.items() if value != getattr(sizes, name)}
+    # One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
+    per_micro_step = start["world"] * start["micro"]
+    steps = 1 if cut == "generation_batch" else start[cut]
+    whole = {"generations": per_micro_step * steps, "generation_batch": math.lcm(per_micro_step, start["generations"])}
+    variables = [
+        Variable(name, start[name], minimum[name], start[name] + max(start[name], 64, whole[name]) if name in whole else None)
+        for name in names
+    ]
 
     def legal(values: Mapping[str, int]) -> bool:
-        rollout = dataclasses.replace(sizes, **values).resolve()
-        return (
-            rollout is not None
-            and values["generations"] >= 2
-            and (not facts.prompts or facts.prompts < 1 or rollout.prompts <= facts.prompts)
-        )
+        per_micro_step = values["world"] * values["micro"]
+        batch = values[cut] if cut == "generation_batch" else per_micro_step * values[cut]
+        groups, rest = divmod(batch, values["generations"])
+        return not rest and not batch % per_micro_step and (not facts.prompts or groups <= facts.prompts)
 
-    try:
-        changes = neighbours(variables, legal)
-    except Unsatisfiable:
-        # Another size, which none of these four can mend, is wrong too; its own finding says how to mend it.
-        return ()
-    return tuple(_fix({FIELDS[name]: value for name, value in change.items()}) for change in changes)
+    changes = ({},) if forced and legal(start) else neighbours(variables, legal)
+    return tuple(_fix({FIELDS[name]: value for name, value in {**forced, **change}.items()}) for change in changes)
 
 
 def _evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
