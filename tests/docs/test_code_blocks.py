@@ -2,7 +2,8 @@
 
 ```python blocks of a page run in one namespace, top to bottom; in ```console blocks every `$ batchbridge ...` line runs
 at the repository's root, and its output is compared (a line `...` stands for any lines). README.md's Python blocks
-build a trainer and run in the framework's environment: `native/test_readme.py`.
+build a trainer and run in the framework's environment: `native/test_readme.py`. A Python block that needs something
+around it (a recorded run, say) is preceded by the line `<!-- tested by: tests/... -->`: the test that runs it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^(?:<!-- tested by: (\S+) -->\n+)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TESTED_ELSEWHERE = [
+    (page, test) for page in PAGES for test, _, _ in FENCE.findall(page.read_text(encoding="utf-8")) if test
+]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return [text for found, text in FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
+    found = FENCE.findall(page.read_text(encoding="utf-8"))
+    return [text for test, named, text in found if named == language and not test]
 
 
 def commands(block: str) -> list[tuple[str, str]]:
@@ -39,6 +44,11 @@ def test_python_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: py
     namespace: dict[str, object] = {"__name__": page.stem}
     for number, block in enumerate(blocks(page, "python"), 1):
         exec(compile(block, f"{page.name}, python block {number}", "exec"), namespace)
+
+
+def test_a_block_that_is_tested_elsewhere_is_tested_there() -> None:
+    for page, test in TESTED_ELSEWHERE:
+        assert page.name in (ROOT / test).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("page", "command", "expected"), CONSOLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args
 
 import document_ledger
@@ -18,3 +19,11 @@ def test_the_generated_parts_of_the_page_are_what_the_code_writes():
 @pytest.mark.parametrize("aspect", get_args(Aspect))
 def test_the_page_explains_every_aspect_of_a_difference(aspect):
     assert f"| `{aspect}` |" in document_ledger.PAGE.read_text()
+
+
+def test_the_page_s_example_reads_two_runs(ledger, monkeypatch, capsys):
+    monkeypatch.chdir(ledger("runA").parent)
+    ledger("runB")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", document_ledger.PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(block, "docs/ledger.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("0 4 0.001\n1 4 0.001\n")
