@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batchbridge.adapter import Behaviour, Provenance, Reading
-    from batchbridge.findings import Finding
+    from batchbridge.findings import Finding, Where
     from batchbridge.spec import LossTerm, Spec
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
@@ -97,12 +97,11 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _finding(finding: Finding) -> Iterator[str]:
     kind = "undecided" if finding.undecided else finding.severity
-    places = [f"{where.file}:{where.line}" if where.line else where.file for where in finding.where if where.file]
-    place = f"    {one_line(places[0])}" if places else ""
+    first = _place(finding.where[0]) if finding.where else None
+    place = "" if first is None else f"    {one_line(first)}"
     yield f"{finding.code} {kind}  {one_line(finding.message)}{place}"
     keys = [where for where in finding.where if where.key is not None]
     if keys:
-        first = places[0] if places else None
         yield "  at: " + ", ".join(one_line(_key(where, first)) for where in keys)
     if finding.native is not None:
         yield f"  natively: {one_line(finding.native)}; noticed {PHASES[finding.phase]}"
@@ -112,11 +111,18 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield f"  source: {one_line(finding.source)}"
 
 
-def _key(where: Any, shown: str | None) -> str:
+def _place(where: Where) -> str | None:
+    """`file:line`, as far as it is known."""
+    if where.file is None or where.line is None:
+        return where.file
+    return f"{where.file}:{where.line}"
+
+
+def _key(where: Where, shown: str | None) -> str:
     """`key = value (file:line)`, the place left out where it is already shown."""
     text = str(where.key) if where.value is None else f"{where.key} = {one_line(where.value)}"
-    place = where.file if where.line is None else f"{where.file}:{where.line}"
-    return text if where.file is None or place == shown else f"{text} ({place})"
+    place = _place(where)
+    return text if place is None or place == shown else f"{text} ({place})"
 
 
 def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -> Iterator[str]:

@@ -1,0 +1,75 @@
+"""The toy framework, registered for one test at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from batchbridge import plugins
+from batchbridge.cli import main
+
+HERE = Path(__file__).parent
+
+
+def _load_toy() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("batchbridge_tests_toy", HERE / "toy.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def toy_module() -> ModuleType:
+    return _load_toy()
+
+
+@pytest.fixture
+def toy(toy_module: ModuleType) -> Iterator[ModuleType]:
+    """The toy framework's plugin, registered in the one manager and unregistered afterwards."""
+    plugins.manager().register(toy_module, "toy")
+    yield toy_module
+    plugins.manager().unregister(toy_module)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A valid toy recipe; tests run in its folder, so that paths in outputs are short and stable."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("recipe.yaml")
+    path.write_text("# a recipe\ntoy:\n  prompts: 4\n  group: 2\n  step: 8\n  devices: 2\n", encoding="utf-8")
+    return path
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(toy: ModuleType, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line in this process, with the toy framework: (exit code, standard output, standard error)."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def toy_site(tmp_path: Path) -> Path:
+    """A folder with the toy framework's distribution, for PYTHONPATH of other processes."""
+    folder = tmp_path / "toy_site"
+    info = folder / "toy-2.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 2.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[batchbridge]\ntoy = toy_plugin\n", encoding="utf-8")
+    (folder / "toy_plugin.py").write_bytes((HERE / "toy.py").read_bytes())
+    return folder

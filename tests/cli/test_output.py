@@ -1,0 +1,124 @@
+"""What people and programs read: golden files for text, exact contents for JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import batchbridge
+from batchbridge import plugins
+from batchbridge.render.json import plain
+
+GOLDEN = Path(__file__).parent / "golden"
+Run = Callable[..., tuple[int, str, str]]
+
+SCENES = {
+    "check_valid": ("check", "recipe.yaml"),
+    "check_invalid": ("check", "recipe.yaml", "--set", "toy.step=9"),
+    "check_unknown_key": ("check", "recipe.yaml", "--set", "toy.stpe=9", "--set", "toy.group=two"),
+    "check_arguments": ("check", "--framework", "toy", "--set", "toy.step=3", "--nodes", "2", "--gpus", "2"),
+    "check_duplicate": ("check", "duplicate.yaml"),
+    "check_broken": ("check", "broken.yaml"),
+    "check_unknown_framework": ("check", "other.yaml"),
+    "check_escape_codes": ("check", "escape.yaml"),
+    "explain_valid": ("explain", "recipe.yaml", "--dataset-size", "12"),
+    "explain_invalid": ("explain", "recipe.yaml", "--set", "toy.step=9"),
+    "plan": ("plan", "recipe.yaml", "--dataset-size", "10"),
+    "plan_step": ("plan", "recipe.yaml", "--dataset-size", "10", "--step", "1", "--rollout", "0"),
+}
+"""Arguments by golden file. Refresh the files with BATCHBRIDGE_UPDATE_GOLDEN=1, and read the difference."""
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_text_is_as_people_were_shown_it(scene: str, run: Run, recipe: Path) -> None:
+    Path("duplicate.yaml").write_text("toy:\n  step: 4\n  step: 8\n", encoding="utf-8")
+    Path("broken.yaml").write_text("toy:\n  step: [8\n", encoding="utf-8")
+    Path("other.yaml").write_text("colour: green\n", encoding="utf-8")
+    Path("escape.yaml").write_text('toy:\n  "a\\e[31m\\nb": "\\e]0;x\\a"\n', encoding="utf-8")
+    code, out, err = run(*SCENES[scene])
+    shown = f"$ batchbridge {' '.join(SCENES[scene])}\n{out}{err}exit code {code}\n"
+    # The list of installed adapters belongs to the environment.
+    shown = shown.replace(", ".join(sorted(plugins.adapters())), "toy")
+    path = GOLDEN / f"{scene}.txt"
+    if os.environ.get("BATCHBRIDGE_UPDATE_GOLDEN"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+def test_json_is_exactly_the_readings_dict(run: Run, recipe: Path) -> None:
+    code, out, _ = run("check", "recipe.yaml", "--json", "--dataset-size", "12")
+    reading = batchbridge.read("recipe.yaml", dataset_size=12)
+    assert json.loads(out) == plain(reading.to_dict())
+    assert code == 0
+
+
+def test_json_has_the_promised_keys(run: Run, recipe: Path) -> None:
+    shown = json.loads(run("explain", "recipe.yaml", "--json", "--set", "toy.step=9")[1])
+    assert set(shown) == {
+        "framework",
+        "framework_version",
+        "spec",
+        "derived",
+        "behaviour",
+        "provenance",
+        "findings",
+        "verdict",
+    }
+    assert {"code", "severity", "phase", "message", "where", "fixes"} <= set(shown["findings"][0])
+
+
+def test_json_is_valid_whatever_the_values_are(run: Run, recipe: Path) -> None:
+    recipe.write_text(
+        "toy:\n  a: .nan\n  b: 2026-01-01\n  c: !!binary aGk=\n  d: [.inf, {e: -.inf}]\n", encoding="utf-8"
+    )
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    assert json.loads(run("check", "recipe.yaml", "--json")[1], parse_constant=refuse)["verdict"] == "invalid"
+
+
+def test_provenance_tells_file_argument_and_default_apart(run: Run, recipe: Path) -> None:
+    shown = json.loads(run("check", "recipe.yaml", "--json", "--set", "toy.step=4")[1])["provenance"]
+    step, group = shown["optimizer_step.completions_per_step"], shown["rollout.completions_per_prompt"]
+    assert (step["origin"], step["line"]) == ("argument", None)
+    assert (group["origin"], group["file"], group["line"]) == ("file", "recipe.yaml", 4)
+    assert shown["horizon.epochs"]["origin"] == "default"
+
+
+def test_the_plan_in_json_has_every_member(run: Run, recipe: Path) -> None:
+    shown = json.loads(run("plan", "recipe.yaml", "--dataset-size", "10", "--steps", "0:2", "--json")[1])
+    assert [len(step["members"]) for step in shown["steps"]] == [8, 8]
+    assert shown["totals"]["total_optimizer_steps"] == 2
+    assert shown["rollouts"] == []
+
+
+def test_adapters_lists_who_provides_what(run: Run) -> None:
+    code, out, _ = run("adapters", "--json")
+    (toy,) = (row for row in json.loads(out)["adapters"] if row["framework"] == "toy")
+    assert toy == {
+        "framework": "toy",
+        "reads": ">=1,<3",
+        "enforces": "==2.*",
+        "distribution": None,
+        "installed": None,
+        "provided_by": "plugin toy (registered in this process)",
+    }
+    assert code == (2 if plugins.problems() else 0)
+
+
+def test_adapters_shows_problems_of_plugins_and_exits_with_2(run: Run) -> None:
+    broken = ModuleType("broken")
+    broken.batchbridge_check = lambda reading: ()  # type: ignore[attr-defined]  # a module made by hand
+    plugins.manager().register(broken, "broken")
+    try:
+        code, out, _ = run("adapters")
+    finally:
+        plugins.manager().unregister(broken)
+    assert code == 2
+    assert "BB032 error  plugin broken (registered in this process)" in out

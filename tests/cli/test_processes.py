@@ -1,0 +1,136 @@
+"""The command line as its own process: what it imports, terminals, broken pipes, bare environments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FRAMEWORKS = {"torch", "trl", "transformers", "accelerate", "verl", "openrlhf", "ray", "numpy"}
+
+LIST_MODULES = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
+from batchbridge.cli import main
+sys.exit(main())
+"""
+
+
+def environment(toy_site: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join([str(toy_site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
+    return {**clean, "PYTHONPATH": path, **more}
+
+
+def imported(toy_site: Path, *arguments: str) -> set[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", LIST_MODULES, *arguments],
+        env=environment(toy_site),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(json.loads(result.stderr.splitlines()[-1]))
+
+
+def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
+    modules = imported(toy_site, "--help")
+    costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}
+    assert not costly & modules
+    ours = {name for name in modules if name.startswith("batchbridge")}
+    assert ours == {"batchbridge", "batchbridge.cli"}
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_reading_a_file_imports_no_framework_no_pydantic_and_no_rich(
+    toy_site: Path, recipe: Path, command: str
+) -> None:
+    modules = imported(toy_site, command, str(recipe.resolve()))
+    assert not (FRAMEWORKS | {"pydantic", "rich", "hypothesis"}) & modules
+    assert "toy_plugin" in modules
+
+
+def test_importing_batchbridge_imports_nothing_else() -> None:
+    code = "import sys; before = set(sys.modules); import batchbridge; print(*sorted(set(sys.modules) - before))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {name for name in result.stdout.split() if name.startswith("batchbridge")} == {"batchbridge"}
+
+
+def test_a_broken_pipe_ends_quietly(toy_site: Path, recipe: Path) -> None:
+    command = [sys.executable, "-m", "batchbridge", "plan", str(recipe.resolve()), "--dataset-size", "400000"]
+    with subprocess.Popen(
+        [*command, "--steps", "0:100000"], env=environment(toy_site), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_output_that_the_locale_cannot_spell_is_escaped(toy_site: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unicode.yaml"
+    path.write_text("toy:\n  größe→: 1\n", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "batchbridge", "check", str(path)],
+        env=environment(toy_site, PYTHONIOENCODING="latin-1"),
+        capture_output=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert b"gr\xf6\xdfe\\u2192" in result.stdout
+
+
+def on_a_terminal(toy_site: Path, arguments: list[str], **more: str) -> str:
+    """What a terminal of 60 columns gets."""
+    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+    main_end, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "batchbridge", *arguments],
+        env=environment(toy_site, **{"TERM": "xterm-256color", "COLUMNS": "60", **more}),
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+    ):
+        os.close(terminal)
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(main_end, 65536)
+            except OSError:  # Linux's way to say that the other end is closed
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+    os.close(main_end)
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+def test_a_narrow_terminal_gets_tables_that_fit(toy_site: Path, recipe: Path) -> None:
+    shown = on_a_terminal(toy_site, ["adapters"], NO_COLOR="1")
+    assert "toy" in shown
+    visible = re.sub(r"\x1b\[[0-9;]*m", "", shown)
+    assert max(map(len, visible.splitlines())) <= 60
+
+
+def test_no_color_is_honoured(toy_site: Path, recipe: Path) -> None:
+    coloured = "\x1b[3"
+    assert coloured not in on_a_terminal(toy_site, ["explain", str(recipe.resolve())], NO_COLOR="1")
+
+
+def test_a_dumb_terminal_gets_plain_text(toy_site: Path, recipe: Path) -> None:
+    arguments = ["explain", str(recipe.resolve())]
+    plain = subprocess.run(
+        [sys.executable, "-m", "batchbridge", *arguments],
+        env=environment(toy_site),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert on_a_terminal(toy_site, arguments, TERM="dumb") == plain.stdout
