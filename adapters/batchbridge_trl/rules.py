@@ -144,8 +144,10 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     forced = {name: value for name, value in start.items() if value != getattr(sizes, name)}
     # One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
     per_micro_step = start["world"] * start["micro"]
-    steps = 1 if cut == "generation_batch" else start[cut]
-    whole = {"generations": per_micro_step * steps, "generation_batch": math.lcm(per_micro_step, start["generations"])}
+    whole = {
+        "generations": start[cut] if cut == "generation_batch" else per_micro_step * start[cut],
+        "generation_batch": math.lcm(per_micro_step, start["generations"]),
+    }
     variables = [
         Variable(name, start[name], minimum[name], start[name] + max(start[name], 64, whole[name]) if name in whole else None)
         for name in names
@@ -154,10 +156,18 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     def legal(values: Mapping[str, int]) -> bool:
         per_micro_step = values["world"] * values["micro"]
         batch = values[cut] if cut == "generation_batch" else per_micro_step * values[cut]
-        groups, rest = divmod(batch, values["generations"])
-        return not rest and not batch % per_micro_step and (not facts.prompts or groups <= facts.prompts)
+        return batch % values["generations"] == 0 and batch % per_micro_step == 0
 
-    changes = ({},) if forced and legal(start) else neighbours(variables, legal)
+    def fits(values: Mapping[str, int]) -> bool:
+        batch = values[cut] if cut == "generation_batch" else values["world"] * values["micro"] * values[cut]
+        return not facts.prompts or batch // values["generations"] <= facts.prompts
+
+    if legal(start):
+        # Nothing but the size of the dataset is in the way, or what was below its minimum.
+        changes = ({},) if forced and fits(start) else neighbours(variables, lambda v: legal(v) and fits(v))
+    else:
+        changes = neighbours(variables, legal)
+        changes = tuple(change for change in changes if fits({**start, **change})) or changes
     return tuple(_fix({FIELDS[name]: value for name, value in {**forced, **change}.items()}) for change in changes)
 
 

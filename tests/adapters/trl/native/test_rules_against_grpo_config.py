@@ -1,0 +1,106 @@
+"""10,000 random configurations: our verdict, and the rule that we name, are those of GRPOConfig's own construction."""
+
+from __future__ import annotations
+
+import random
+import warnings
+
+import pytest
+import trl
+from batchbridge.adapter import Context, Source
+from batchbridge_trl.config import TrlAdapter
+from trl import GRPOConfig
+
+NATIVE_RULES = {
+    "can not be both configured": "BB-TRL-017",
+    "must be divisible by the global batch size": "BB-TRL-019",
+    "The global eval batch size": "BB-TRL-020",
+    "must be divisible by num_generations": "BB-TRL-021",
+    "requires at least 2 generations": "BB-TRL-022",
+    "must be less than vllm_importance_sampling_clip_max": "BB-TRL-023",
+    "auto_find_batch_size is not supported": "BB-TRL-016",
+    "At most one of fp16 and bf16": "BB-TRL-011",
+    "Expected value warmup_steps": "BB-TRL-012",
+    "log_completions_hub_repo is set": "BB-TRL-015",
+    "dataloader_prefetch_factor can only": "BB-TRL-013",
+}
+"""A piece of TRL's own message -> our code."""
+
+
+def native_rule(settings, classes, world_size):
+    """The code of the rule by which GRPOConfig refuses `settings`; None if it takes them."""
+    if world_size not in classes:
+        fake = {"world_size": property(lambda self: world_size)}
+        classes[world_size] = type("GRPOConfigOfWorld", (GRPOConfig,), fake)
+    try:
+        classes[world_size](**settings, output_dir="unused", report_to=[], use_cpu=True)
+    except ZeroDivisionError:
+        batch = settings.get("generation_batch_size")
+        zero_step = batch is not None and settings["per_device_train_batch_size"] == 0
+        return "BB-TRL-018" if zero_step else "BB-TRL-024"
+    except ValueError as error:
+        return next(code for text, code in NATIVE_RULES.items() if text in str(error))
+    return None
+
+
+def draw(rng):
+    """Settings that are mostly near legal ones: small divisors, now and then zero, negative, or both exclusive keys."""
+    small = lambda: rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, rng.randint(1, 64)])  # noqa: E731  # four uses
+    odd = lambda value: rng.choice([0, -1, -value]) if rng.random() < 0.03 else value  # noqa: E731  # four uses
+    settings = {"per_device_train_batch_size": odd(small()), "bf16": rng.random() < 0.1}
+    world = small()
+    if rng.random() < 0.9:
+        settings["num_generations"] = odd(rng.choice([1, 2, 2, 3, 4, 4, 6, 8, 8, 14, 16]))
+    if rng.random() < 0.7:
+        settings["gradient_accumulation_steps"] = odd(small())
+    if rng.random() < 0.25:
+        settings["steps_per_generation"] = odd(small())
+    if rng.random() < 0.3:
+        whole = settings["per_device_train_batch_size"] * world * small()
+        settings["generation_batch_size"] = odd(rng.choice([whole, whole, whole + 1, small() * 8]))
+    if rng.random() < 0.2:
+        settings |= {"eval_strategy": rng.choice(["no", "steps", "epoch"]), "eval_steps": 10}
+        settings["per_device_eval_batch_size"] = small()
+        if rng.random() < 0.5:
+            settings["num_generations_eval"] = rng.choice([0, 1, 2, 3, 8])
+    if rng.random() < 0.05:
+        settings["auto_find_batch_size"] = True
+    if rng.random() < 0.05:
+        settings["fp16"] = True
+    if rng.random() < 0.05:
+        settings["warmup_steps"] = rng.choice([-1, 0.1, 10])
+    if rng.random() < 0.05:
+        settings["log_completions_hub_repo"] = "someone/something"
+    if rng.random() < 0.05:
+        settings["dataloader_prefetch_factor"] = 2
+    if rng.random() < 0.1:
+        settings["vllm_importance_sampling_clip_min"] = rng.choice([0.5, 3.0, 4.0])
+        settings["vllm_importance_sampling_clip_max"] = rng.choice([None, 2.0, 3.0])
+    return settings, world
+
+
+@pytest.fixture(scope="module")
+def disagreements():
+    rng, classes, adapter, wrong, outcomes = random.Random(0), {}, TrlAdapter(), [], {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(10_000):
+            settings, world = draw(rng)
+            native = native_rule(settings, classes, world)
+            reading = adapter.read(Source(values=settings), Context(framework_version=trl.__version__, world_size=world))
+            ours = [f.code for f in adapter.check(reading) if f.severity == "error" and f.phase == "config"]
+            outcomes[native] = outcomes.get(native, 0) + 1
+            if reading.findings or native != (ours[0] if ours else None):
+                wrong.append((settings, world, native, ours, reading.findings))
+    return wrong, outcomes
+
+
+def test_verdict_and_rule_agree_with_construction_on_ten_thousand_random_configurations(disagreements):
+    wrong, _ = disagreements
+    assert wrong == []
+
+
+def test_the_random_configurations_reach_every_rule_and_thousands_of_legal_ones(disagreements):
+    _, outcomes = disagreements
+    assert {*NATIVE_RULES.values(), "BB-TRL-018", "BB-TRL-024", None} == set(outcomes)
+    assert outcomes[None] > 2000

@@ -1,0 +1,265 @@
+"""Reading and writing TRL's settings, without TRL."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+import yaml
+from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.findings import verdict
+from batchbridge.sources import load
+from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.settings import TRL_GROUPS
+from hypothesis import given
+from hypothesis import strategies as st
+
+ARTICLE = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_generations": 6,
+    "num_train_epochs": 2,
+}
+
+
+def read(values, *, version="1.16.0", world=3, prompts=None):
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return TrlAdapter().read(load(values), context)
+
+
+def codes(reading):
+    return [finding.code for finding in reading.findings]
+
+
+def recipe(tmp_path, text):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("prompts", "steps"), [(8000, 4000), (7999, 3998), (8001, 4000), (8003, 4000), (8004, 4002)])
+def test_micro_4_accumulation_2_on_3_devices_with_6_generations_for_2_epochs(prompts, steps):
+    assert read(ARTICLE, prompts=prompts).derived["total_optimizer_steps"] == steps
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1.5, 3000), (2.3, 4600), (0.1, 200)])
+def test_fractional_epochs_are_counted_in_steps_of_whole_epochs(epochs, steps):
+    assert read({**ARTICLE, "num_train_epochs": epochs}, prompts=8000).derived["total_optimizer_steps"] == steps
+
+
+def test_max_steps_wins_over_epochs():
+    assert read({**ARTICLE, "max_steps": 7}).spec.horizon.optimizer_steps == 7
+
+
+@pytest.mark.parametrize(("version", "tokens"), [("1.9.1", 256), ("1.9.2", 256), ("1.10.0", 512), ("1.16.0", 512)])
+def test_the_default_completion_length_is_that_of_the_version(version, tokens):
+    reading = read(ARTICLE, version=version)
+    assert reading.spec.carried.max_completion_tokens == tokens
+    assert reading.provenance["carried.max_completion_tokens"].detail == f"default of trl {version}"
+
+
+def test_a_file_gives_line_and_file_of_every_setting_it_says(tmp_path):
+    path = recipe(tmp_path, "num_generations: 6\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\n")
+    origin = read(path).provenance["rollout.completions_per_prompt"]
+    assert (origin.key, origin.file, origin.line) == ("num_generations", str(path), 1)
+
+
+def test_a_derived_field_says_its_formula():
+    detail = read(ARTICLE).provenance["rollout.prompts_per_rollout"].detail
+    assert "per_device_train_batch_size 4 x num_processes 3" in detail
+
+
+def test_yaml_reads_1e_minus_6_as_text_and_trl_as_a_number(tmp_path):
+    path = recipe(tmp_path, "learning_rate: 1e-6\nnum_generations: '6'\nper_device_train_batch_size: 6\n")
+    reading = read(path)
+    assert reading.spec.carried.learning_rate == 1e-6
+    assert reading.spec.rollout.completions_per_prompt == 6
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "num_generations: eight",
+        "num_generations: 8.0",
+        "num_generations: true",
+        "num_generations: null",
+        "learning_rate: fast",
+        "learning_rate: .nan",
+        "eval_strategy: no",
+        "optim: adamwfused",
+        "bf16: 2",
+        "loss_type: 3",
+        "accelerator_config: [1]",
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_a_finding_with_its_line(tmp_path, setting):
+    path = recipe(tmp_path, f"gradient_accumulation_steps: 2\n{setting}\n")
+    (finding,) = read(path).findings
+    assert (finding.code, finding.where[0].line, finding.where[0].file) == ("BB-TRL-004", 2, str(path))
+
+
+def test_an_integer_in_quotes_is_refused_in_a_dict_because_GRPOConfig_does_not_convert():
+    assert codes(read({**ARTICLE, "num_generations": "6"})) == ["BB-TRL-004"]
+
+
+def test_an_unknown_key_is_a_finding_that_names_the_nearest_key():
+    (finding,) = read({**ARTICLE, "num_generation": 6}).findings
+    assert finding.code == "BB-TRL-003"
+    assert finding.fixes[0].text == "write num_generations"
+
+
+def test_a_removed_key_names_what_says_it_now():
+    (finding,) = read({**ARTICLE, "torch_dtype": "bfloat16"}).findings
+    assert finding.fixes[0].text == "use dtype"
+
+
+def test_an_unknown_key_leaves_the_batch_readable():
+    assert read({**ARTICLE, "max_prompt_length": 512}).spec is not None
+
+
+def test_an_unknown_version_fails_closed_and_names_the_known_ones():
+    reading = read(ARTICLE, version="1.17.0")
+    assert reading.spec is None
+    assert codes(reading) == ["BB-TRL-002"]
+    assert ">=1.9.1,<1.17" in reading.findings[0].message
+
+
+def test_a_missing_world_size_leaves_the_verdict_undecided():
+    reading = read(ARTICLE, world=None)
+    assert reading.verdict == "undecided"
+    assert reading.spec is None
+
+
+@pytest.mark.parametrize("place", ["accelerate.yaml", "accelerate_configs/zero2.yaml", "../accelerate_configs/ddp.yaml"])
+def test_the_world_size_comes_from_the_accelerate_file_beside_the_recipe(tmp_path, place):
+    folder = tmp_path / "model"
+    (folder / place).parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    (folder / place).write_text("debug: false\nnum_processes: 6  # one node\n")
+    path = recipe(folder, "num_generations: 6\n")
+    origin = read(path, world=None).provenance["topology.world_size"]
+    assert (origin.value, origin.line) == (6, 2)
+
+
+def test_accelerate_files_that_disagree_decide_nothing(tmp_path):
+    for name, size in (("accelerate_a.yaml", 4), ("accelerate_b.yaml", 8)):
+        (tmp_path / name).write_text(f"num_processes: {size}\n")
+    reading = read(recipe(tmp_path, "num_generations: 6\n"), world=None)
+    assert "disagree" in reading.findings[0].message
+
+
+def test_num_processes_in_a_recipe_is_accelerates_and_no_unknown_key(tmp_path):
+    reading = read(recipe(tmp_path, "num_generations: 8\nnum_processes: 4\n"), world=None)
+    assert reading.spec.topology.world_size == 4
+
+
+def test_only_one_of_the_exclusive_settings_is_written():
+    values = TrlAdapter().write(read(ARTICLE).spec).values
+    assert "generation_batch_size" in values
+    assert "steps_per_generation" not in values
+
+
+def test_the_python_snippet_is_a_call_of_GRPOConfig_with_the_written_values():
+    written = TrlAdapter().write(read(ARTICLE).spec)
+    call = ast.parse(written.text["python"]).body[-1].value
+    assert {word.arg: ast.literal_eval(word.value) for word in call.keywords} == dict(written.values)
+
+
+def test_every_problem_of_an_unwritable_spec_is_named():
+    spec = read(ARTICLE).spec.replace(
+        **{"rollout.group_filter": "drop_zero_variance", "order.last_rollout": "wrap", "staleness.mode": "bounded"}
+    )
+    with pytest.raises(CannotWrite) as caught:
+        TrlAdapter().write(spec)
+    assert [problem.split(" = ")[0] for problem in caught.value.problems] == [
+        "rollout.group_filter",
+        "order.last_rollout",
+        "staleness.mode",
+    ]
+
+
+def test_a_step_that_the_devices_cannot_share_is_refused_with_the_nearest_sizes():
+    spec = read(ARTICLE).spec.replace(**{"optimizer_step.completions_per_step": 25})
+    with pytest.raises(CannotWrite, match="nearest: 24 or 36"):
+        TrlAdapter().write(spec)
+
+
+numbers = st.floats(0, 10, allow_nan=False)
+
+
+@st.composite
+def configurations(draw):
+    micro, world, group = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.integers(2, 8))
+    steps = group * draw(st.integers(1, 3))
+    values = {
+        "per_device_train_batch_size": micro,
+        "num_generations": group,
+        "gradient_accumulation_steps": draw(st.sampled_from([steps, 1, 2, 3, 2 * steps])),
+        "loss_type": draw(st.sampled_from(["grpo", "dapo", "bnpo", "dr_grpo", "luspo", "sapo", "cispo", "vespo"])),
+    }
+    key = draw(st.sampled_from(["steps_per_generation", "generation_batch_size"]))
+    values[key] = steps if key == "steps_per_generation" else steps * micro * world
+    optional = {
+        "num_iterations": st.integers(1, 3),
+        "beta": st.sampled_from([0.0, 0.04]),
+        "use_bias_correction_kl": st.booleans(),
+        "epsilon": numbers,
+        "epsilon_high": st.none() | st.sampled_from([0.28, 5.0, 0.2]),
+        "delta": st.none() | st.sampled_from([1.5, 4.0]),
+        "scale_rewards": st.sampled_from(["group", "batch", "none", True, False]),
+        "importance_sampling_level": st.sampled_from(["token", "sequence"]),
+        "entropy_coef": st.sampled_from([0.0, 0.01]),
+        "shuffle_dataset": st.booleans(),
+        "seed": st.integers(0, 99),
+        "learning_rate": st.sampled_from([1e-6, 5e-5, 0.0, 1]),
+        "lr_scheduler_type": st.sampled_from(["linear", "constant", "cosine_with_min_lr"]),
+        "lr_scheduler_kwargs": st.none() | st.just({"min_lr_rate": 1e-06}),
+        "warmup_steps": st.sampled_from([0, 0.1, 10, 2.5]),
+        "optim": st.sampled_from(["adamw_torch", "adamw_torch_fused", "sgd", "adafactor"]),
+        "max_grad_norm": numbers,
+        "temperature": numbers,
+        "max_completion_length": st.integers(1, 4096),
+        "mask_truncated_completions": st.booleans(),
+        "disable_dropout": st.booleans(),
+        "bf16": st.none() | st.booleans(),
+        "use_vllm": st.booleans(),
+        "vllm_importance_sampling_clip_min": st.none() | st.just(0.5),
+        "vllm_importance_sampling_clip_max": st.none() | st.just(2.0),
+        "router_aux_loss_coef": st.none() | st.just(0.01),
+    }
+    values |= draw(st.fixed_dictionaries({}, optional=optional))
+    values |= draw(st.sampled_from([{"max_steps": 5}, {"num_train_epochs": 2.5}, {"num_train_epochs": 1}]))
+    if values["beta"] if "beta" in values else False:
+        values |= draw(st.sampled_from([{}, {"sync_ref_model": True, "ref_model_sync_steps": 64}]))
+    return values, world
+
+
+@given(configurations())
+def test_what_was_read_is_read_again_from_what_was_written(configuration):
+    values, world = configuration
+    context = Context(framework_version="1.16.0", world_size=world)
+    spec = TrlAdapter().read(Source(values=values), context).spec
+    written = TrlAdapter().write(spec)
+    again = [written.values, yaml.safe_load(written.text["yaml"])]
+    assert [TrlAdapter().read(Source(values=values), context).spec for values in again] == [spec, spec]
+
+
+keys = st.sampled_from(sorted(setting.key for group in TRL_GROUPS for setting in group.settings)) | st.text(max_size=5)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2))
+
+
+@given(st.dictionaries(keys, anything, max_size=6), st.none() | st.integers(-2, 9), st.none() | st.integers(0, 50))
+def test_no_input_makes_reading_or_checking_raise(values, world, prompts):
+    adapter = TrlAdapter()
+    reading = adapter.read(Source(values=values), Context(framework_version="1.12.0", world_size=world, dataset_size=prompts))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+@pytest.mark.parametrize("module", ["batchbridge_trl", "batchbridge_open_r1"])
+def test_importing_a_plugin_module_imports_neither_yaml_nor_a_framework(module):
+    forbidden = "{'yaml', 'torch', 'trl', 'transformers', 'pydantic'}"
+    code = f"import sys, {module}; sys.exit(', '.join({forbidden} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
