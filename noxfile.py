@@ -127,5 +127,8 @@ def trl_oldest(session: nox.Session) -> None:
 
 
 def native(*folders: str) -> list[str]:
-    """The `native` test folders of these folders, where they exist."""
-    return [str(path) for folder in folders if (path := ROOT / "tests" / folder / "native").is_dir()]
+    """The `native` test folders of these folders, where they exist; at least one does."""
+    found = [path for folder in folders if Path(path := f"tests/{folder}/native").is_dir()]
+    if not found:
+        raise FileNotFoundError(f"no native tests in any of {folders}")
+    return found
