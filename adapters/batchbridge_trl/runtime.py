@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge.spec import walk
+from batchbridge.spec import Spec, walk
 from packaging.specifiers import SpecifierSet
 
 from batchbridge_trl.enforce import CARRIERS, Enforcer
@@ -41,6 +41,13 @@ def _absolute_positions(trainer: Any, request: Request) -> bool:
         isinstance(module, torch.nn.Embedding) and re.search(r"wpe|position", name)
         for name, module in trainer.model.named_modules()
     )
+
+
+def _native_clip_high(value: float | None, spec: Spec) -> float:
+    """TRL clamps cispo's ratio at epsilon_high itself, the others' at 1 + epsilon_high."""
+    if value is None:
+        return float("inf")
+    return 1.0 + value if spec.objective.surrogate == "cispo" else value
 
 
 def _batch_scale_over_rollouts(trainer: Any, request: Request) -> bool:
@@ -156,6 +163,12 @@ REFUSALS: tuple[Refusal, ...] = (
         and bool(request.spec.objective.kl_coefficient),
     ),
     Refusal(
+        "kl_estimator",
+        "TRL has the estimators k3 and k3_times_ratio only",
+        lambda trainer, request: bool(request.spec.objective.kl_coefficient)
+        and request.spec.objective.kl_estimator not in ("k3", "k3_times_ratio"),
+    ),
+    Refusal(
         "loss_per_term",
         "the spec gives the KL or entropy term weights of its own; TRL adds them up before it aggregates",
         lambda trainer, request: any(
@@ -191,19 +204,21 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-SETTABLE: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
     # Source: trl 1.9.1 and 1.16.0, GRPOTrainer.__init__ and _compute_loss.
-    "rollout.completions_per_prompt": ("num_generations", int),
-    "rollout.truncated_completions": ("mask_truncated_completions", lambda value: value == "mask"),
-    "optimizer_step.passes_per_rollout": ("num_iterations", int),
-    "objective.ratio_level": ("importance_sampling_level", str),
-    "objective.clip_low": ("epsilon_low", lambda value: 1.0 if value is None else value),
-    "objective.clip_high": ("epsilon_high", lambda value: float("inf") if value is None else value),
-    "objective.kl_coefficient": ("beta", lambda value: value or 0.0),
+    "rollout.completions_per_prompt": ("num_generations", lambda value, spec: value),
+    "rollout.truncated_completions": ("mask_truncated_completions", lambda value, spec: value == "mask"),
+    "objective.ratio_level": ("importance_sampling_level", lambda value, spec: value),
+    "objective.clip_low": ("epsilon_low", lambda value, spec: 1.0 if value is None else value),
+    "objective.clip_high": ("epsilon_high", lambda value, spec: _native_clip_high(value, spec)),
+    "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
 }
-SETTABLE_ARGS: Mapping[str, str] = {"objective.dual_clip": "delta"}
-"""canonical field -> attribute of the trainer's `args` that the native loss reads at every micro-batch."""
+SETTABLE_ARGS: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
+    # canonical field -> (attribute of the trainer's `args` that the native loss reads, canonical -> native value).
+    "objective.dual_clip": ("delta", lambda value, spec: value),
+    "objective.kl_estimator": ("use_bias_correction_kl", lambda value, spec: value == "k3_times_ratio"),
+}
 
 PLANNED = (
     "rollout.prompts_per_rollout",
@@ -271,12 +286,13 @@ def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, s
     for path, want, _ in walk(request.spec):
         if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
             continue
-        why = f"{path} of the requested spec"
-        if path in SETTABLE:
-            attribute, convert = SETTABLE[path]
-            patches.set(trainer, attribute, convert(want), what=f"{convert(want)}, natively {have.get(path)}", why=why)
-        elif path in SETTABLE_ARGS:
-            patches.set(trainer.args, SETTABLE_ARGS[path], want, what=f"{want}, natively {have.get(path)}", why=why)
+        for table, target in ((SETTABLE, trainer), (SETTABLE_ARGS, trainer.args)):
+            if path in table:
+                attribute, convert = table[path]
+                value = convert(want, request.spec)
+                what = f"{value}, natively {getattr(target, attribute)}"
+                patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")
+                break
         else:
             left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
     for path, value in have.items():

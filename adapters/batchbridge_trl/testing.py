@@ -5,11 +5,16 @@ For tests and examples; needs datasets, torch, transformers and trl.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from batchbridge.plan import Plan
+from batchbridge.spec import Spec
+from batchbridge.testing.oracle import ScriptedRun, relative_error
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from transformers import TrainerCallback
 
@@ -123,3 +128,79 @@ class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 def flat_parameters(model: Any) -> torch.Tensor:
     """All trainable parameters of `model`, detached, flat."""
     return torch.cat([p.detach().flatten().clone() for p in model.parameters() if p.requires_grad])
+
+
+@dataclass(frozen=True)
+class GradientError:
+    """How far a trainer's gradient is from the float64 oracle's at one optimizer step.
+
+    error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in float32. bar: what DESIGN 8 allows.
+    clipped: share of the step's tokens whose surrogate was clipped.
+    """
+
+    step: int
+    error: float
+    floor: float
+    clipped: float
+
+    @property
+    def bar(self) -> float:
+        """max(1e-6, 3 x the floor)."""
+        return max(1e-6, 3 * self.floor)
+
+
+def gradient_errors(
+    captured: Captured,
+    spec: Spec,
+    *,
+    plan: Plan | None = None,
+    records: Iterable[Mapping[str, Any]] | None = None,
+    script: Script | None = None,
+    policy: Callable[[], Any] = tiny_policy,
+    reference: Any = None,
+    steps: int | None = None,
+) -> list[GradientError]:
+    """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
+    say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
+    """
+    tokenizer = tiny_tokenizer()
+
+    def run(dtype: torch.dtype) -> ScriptedRun:
+        built: dict[int, Any] = {}
+
+        def policy_at(step: int) -> Any:
+            if step not in built:
+                if len(built) > 4:
+                    built.clear()
+                built[step] = policy()
+                built[step].load_state_dict(captured.states[step])
+                built[step] = built[step].to(dtype).eval()
+            return built[step]
+
+        return ScriptedRun(
+            spec=spec,
+            script=Script() if script is None else script,
+            tokenize=lambda text: tokenizer(text)["input_ids"],
+            policy_at=policy_at,
+            reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
+        )
+
+    exact, rough = run(torch.float64), run(torch.float32)
+    recorded = None if records is None else list(records)
+    errors = []
+    for step in range(len(captured.gradients) if steps is None else min(steps, len(captured.gradients))):
+        if recorded is not None:
+            exact_samples, rough_samples = exact.recorded(recorded[step]), rough.recorded(recorded[step])
+        else:
+            assert plan is not None, "either a plan or the records of a ledger"
+            exact_samples, rough_samples = exact.planned(plan, step), rough.planned(plan, step)
+        expected = exact.gradient(exact_samples, step)
+        errors.append(
+            GradientError(
+                step,
+                relative_error(captured.gradients[step], expected),
+                relative_error(rough.gradient(rough_samples, step), expected),
+                exact.clipped_share(exact_samples, step),
+            )
+        )
+    return errors

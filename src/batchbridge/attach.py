@@ -131,7 +131,8 @@ def wrap(
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
-        raise CannotAttach({"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"})
+        reasons = {"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"}
+        raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
     if len(owners) > 1:
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
     request = _request(trainer, owners[0], like, mode, None if ledger is None else Path(ledger), frozenset(allow))
@@ -163,17 +164,16 @@ def _request(
     ledger: Path | None,
     allow: frozenset[str],
 ) -> Request:
-    from batchbridge.reading import read, read_source
+    from batchbridge.reading import read
 
-    source, context = adapter.source_of(trainer)
-    own = read_source(source, adapter, context)
+    own = read(trainer, framework=adapter.framework)
     if own.spec is None:
         raise CannotAttach(_reasons(own))
     spec = own.spec
     if like is not None:
         other = like
         if not isinstance(other, (Spec, Reading)):
-            other = read(like, world_size=context.world_size, dataset_size=context.dataset_size)
+            other = read(like, world_size=spec.topology.world_size, dataset_size=own.dataset_size)
         if isinstance(other, Reading):
             if other.spec is None or other.verdict == "invalid":
                 raise CannotAttach({f"like: {name}": reason for name, reason in _reasons(other).items()})
@@ -181,7 +181,7 @@ def _request(
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
         spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
     try:
-        plan = Plan(spec, context.dataset_size or 0)
+        plan = Plan(spec, own.dataset_size or 0)
     except PlanError as error:
         if mode != "observe":
             raise CannotAttach({"plan": error.reason}) from None

@@ -7,14 +7,14 @@ framework's gradient is compared with.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from batchbridge.plan import Plan
-from batchbridge.spec import Advantage, LossTerm, Objective
+from batchbridge.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.testing.tiny import Script
 from batchbridge.weights import Row, token_weights
 
@@ -91,13 +91,13 @@ def token_losses(
     else:
         raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo and cispo")
     if objective.kl_placement == "loss" and objective.kl_coefficient:
-        if reference is None or objective.kl_estimator not in ("k3", "k3_ratio"):
+        if reference is None or objective.kl_estimator not in ("k3", "k3_times_ratio"):
             raise ValueError(
-                f"objective.kl_estimator = {objective.kl_estimator}: the oracle knows k3 and k3_ratio, with a reference"
+                f"objective.kl_estimator = {objective.kl_estimator}: the oracle knows k3 and k3_times_ratio, with a reference"
             )
         difference = reference - new
         penalty = difference.exp() - difference - 1
-        if objective.kl_estimator == "k3_ratio":
+        if objective.kl_estimator == "k3_times_ratio":
             penalty = penalty * ratio
         loss = loss + objective.kl_coefficient * penalty
     return loss
@@ -147,63 +147,89 @@ def relative_error(measured: torch.Tensor, expected: torch.Tensor) -> float:
     return float(difference / torch.linalg.vector_norm(expected.double()))
 
 
-def planned_samples(
-    plan: Plan,
-    step: int,
-    *,
-    script: Script,
-    tokenize: Callable[[str], Sequence[int]],
-    policy_at: Callable[[int], Any],
-    temperature: float = 1.0,
-) -> list[Sample]:
-    """The samples of optimizer step `step` of `plan`, played by `script`.
+@dataclass(frozen=True, kw_only=True)
+class ScriptedRun:
+    """What the oracle needs to know of a run with scripted rollouts.
 
-    `policy_at(k)` is the policy with the weights before step k: old log-probabilities are those of the weights that
-    generated the rollout, unless the spec says "detached".
+    tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
+    reference policy, or None.
     """
-    group, rule = plan.completions_per_prompt, plan.spec.advantage
-    samples = []
-    rewards: dict[int, list[float]] = {}
-    for member in plan.step(step).members:
-        rollout = plan.rollout(member.rollout)
-        if member.rollout not in rewards:
-            scores = [script.reward(prompt, sample) for prompt, sample in rollout.completions]
-            rewards[member.rollout] = advantages(scores, group, rule)
-        place = rollout.prompts.index(member.prompt) * group + member.sample
-        sample = Sample(
-            prompt=tokenize(script.prompt(member.prompt)),
-            completion=script.completion(member.prompt, member.sample),
-            loss_mask=script.loss_mask(member.prompt, member.sample),
-            group=member.prompt,
-            advantage=rewards[member.rollout][place],
+
+    spec: Spec
+    script: Script
+    tokenize: Callable[[str], Sequence[int]]
+    policy_at: Callable[[int], Any]
+    reference: Any = None
+
+    def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
+        """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
+        made = Sample(
+            prompt=self.tokenize(self.script.prompt(prompt)),
+            completion=self.script.completion(prompt, sample),
+            loss_mask=self.script.loss_mask(prompt, sample),
+            group=prompt,
+            advantage=advantage,
         )
-        if rollout.generated_at_step != step and plan.spec.objective.old_logprobs != "detached":
+        if generated_at_step == step or self.spec.objective.old_logprobs == "detached":
+            return made
+        with torch.no_grad():
+            old = logprobs(self.policy_at(generated_at_step), made, temperature=self._temperature)
+        return replace(made, old_logprobs=old)
+
+    def planned(self, plan: Plan, step: int) -> list[Sample]:
+        """The samples of optimizer step `step` of `plan`, in the plan's order."""
+        group = plan.completions_per_prompt
+        values: dict[int, list[float]] = {}
+        samples = []
+        planned = plan.step(step)
+        for member, position in zip(planned.members, planned.positions, strict=True):
+            rollout = plan.rollout(member.rollout)
+            if member.rollout not in values:
+                scores = [self.script.reward(*completion) for completion in rollout.completions]
+                values[member.rollout] = advantages(scores, group, self.spec.advantage)
+            advantage = values[member.rollout][position]
+            samples.append(self.sample(member.prompt, member.sample, advantage, rollout.generated_at_step, step))
+        return samples
+
+    def recorded(self, record: Mapping[str, Any]) -> list[Sample]:
+        """The samples of a ledger's merged step record. Advantages by group only: `scale` batch needs the rollout."""
+        group, rule = self.spec.rollout.completions_per_prompt, self.spec.advantage
+        if rule.scale == "batch":
+            raise ValueError("advantage.scale = batch: a step's record does not hold the whole rollout")
+        samples = []
+        for prompt, sample, generated in zip(
+            record["prompt"], record["sample"], record["generated_at_step"], strict=True
+        ):
+            scores = [self.script.reward(prompt, other) for other in range(group)]
+            advantage = advantages(scores, group, rule)[sample]
+            samples.append(self.sample(prompt, sample, advantage, generated, record["step"]))
+        return samples
+
+    def gradient(self, samples: Sequence[Sample], step: int) -> torch.Tensor:
+        """The gradient of an optimizer step that trains `samples`, by the spec's own weights."""
+        return step_gradient(
+            self.policy_at(step),
+            samples,
+            term=self.spec.loss.policy,
+            objective=self.spec.objective,
+            reference=self.reference,
+            temperature=self._temperature,
+        )
+
+    def clipped_share(self, samples: Sequence[Sample], step: int) -> float:
+        """The share of trained tokens whose surrogate is clipped (no gradient flows) at `step`."""
+        clipped, total = 0, 0
+        low, high = self.spec.objective.clip_low or 0.0, self.spec.objective.clip_high or float("inf")
+        for sample in samples:
             with torch.no_grad():
-                old = logprobs(policy_at(rollout.generated_at_step), sample, temperature=temperature)
-            sample = replace(sample, old_logprobs=old)
-        samples.append(sample)
-    return samples
+                new = logprobs(self.policy_at(step), sample, temperature=self._temperature)
+            ratio = torch.ones_like(new) if sample.old_logprobs is None else (new - sample.old_logprobs).exp()
+            outside = ratio > 1 + high if sample.advantage > 0 else ratio < 1 - low
+            mask = torch.tensor(list(sample.loss_mask), dtype=torch.bool)
+            clipped += int((outside & mask).sum())
+            total += int(mask.sum())
+        return clipped / max(total, 1)
 
-
-def planned_gradient(
-    plan: Plan,
-    step: int,
-    *,
-    script: Script,
-    tokenize: Callable[[str], Sequence[int]],
-    policy_at: Callable[[int], Any],
-    reference: Any = None,
-    temperature: float = 1.0,
-) -> torch.Tensor:
-    """`step_gradient` of optimizer step `step` of `plan`; arguments as in `planned_samples`."""
-    samples = planned_samples(
-        plan, step, script=script, tokenize=tokenize, policy_at=policy_at, temperature=temperature
-    )
-    return step_gradient(
-        policy_at(step),
-        samples,
-        term=plan.spec.loss.policy,
-        objective=plan.spec.objective,
-        reference=reference,
-        temperature=temperature,
-    )
+    @property
+    def _temperature(self) -> float:
+        return self.spec.carried.temperature or 1.0

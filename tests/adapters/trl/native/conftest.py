@@ -1,0 +1,38 @@
+"""Real `GRPOTrainer`s on CPU, wrapped and unwrapped; rollouts are scripted, everything else is TRL's own code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is marked experimental
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+from batchbridge_trl.testing import scripted_trainer
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Callable[..., Any]:
+    """Builds a `GRPOTrainer` of the tiny policy; see `batchbridge_trl.testing.scripted_trainer`."""
+
+    def build(folder: str = "out", **arguments: Any) -> Any:
+        return scripted_trainer(tmp_path / folder, **arguments)
+
+    return build
+
+
+@pytest.fixture(autouse=True)
+def _quiet_and_seeded() -> Iterator[None]:
+    """TRL seeds the global random state itself; start every test from the same one."""
+    torch.manual_seed(0)
+    yield

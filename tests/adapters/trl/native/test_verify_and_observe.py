@@ -1,0 +1,138 @@
+"""Modes that change nothing: what they record of a real, unpatched run, and when they object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from batchbridge import BatchDrift, Plan, hookimpl, plugins, wrap
+from batchbridge.ledger import read_headers, read_steps
+from batchbridge_trl.testing import flat_parameters
+
+SEVERAL_STEPS = {
+    "per_device_train_batch_size": 2,
+    "gradient_accumulation_steps": 2,
+    "steps_per_generation": 4,
+    "num_iterations": 2,
+    "num_train_epochs": 2,
+}
+ONE_STEP = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 2,
+    "shuffle_dataset": False,
+}
+
+
+def test_observe_leaves_parameters_bit_equal(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    plain = trainer("plain", **SEVERAL_STEPS)  # the constructor seeds the global random state: one after the other
+    plain.train()
+    observed = trainer("observed", **SEVERAL_STEPS)
+    wrap(observed, mode="observe", ledger=tmp_path / "ledger")
+    observed.train()
+    assert torch.equal(flat_parameters(plain.model), flat_parameters(observed.model))
+    assert len(list(read_steps(tmp_path / "ledger"))) == plain.state.global_step
+
+
+def test_observe_identifies_every_completion_that_was_trained(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    built = trainer(**SEVERAL_STEPS)
+    wrap(built, mode="observe", ledger=tmp_path / "ledger")
+    built.train()
+    seen: Counter[tuple[int, int, int]] = Counter()
+    for record in read_steps(tmp_path / "ledger"):
+        seen.update(zip(record["pass"], record["prompt"], record["sample"], strict=True))
+    # 6 prompts, 2 per rollout: 3 rollouts an epoch, each trained in 2 passes, over 2 epochs
+    assert set(seen.values()) == {2}
+    assert len(seen) == 2 * 6 * 4
+
+
+def test_verify_accepts_a_native_run_that_happens_to_follow_the_plan(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer(loss_type="grpo", **ONE_STEP), mode="verify")
+    built.train()
+    assert built.state.global_step == 6
+
+
+@pytest.mark.parametrize(
+    ("aspect", "arguments"),
+    [
+        ("order", {**ONE_STEP, "shuffle_dataset": True}),
+        ("membership", {**ONE_STEP, "steps_per_generation": 4}),
+        ("weights", {**ONE_STEP, "loss_type": "bnpo"}),
+    ],
+)
+def test_verify_raises_at_the_first_departing_step(
+    trainer: Callable[..., Any], aspect: str, arguments: dict[str, Any]
+) -> None:
+    built = wrap(trainer(**arguments), mode="verify")
+    before = flat_parameters(built.model)
+    with pytest.raises(BatchDrift, match=aspect) as drift:
+        built.train()
+    assert (drift.value.step, drift.value.aspect) == (0, aspect)
+    assert torch.equal(before, flat_parameters(built.model)), "the departing step must not be applied"
+
+
+def test_verify_raises_when_the_clock_departs(trainer: Callable[..., Any]) -> None:
+    built = trainer(loss_type="grpo", **ONE_STEP)
+    spec = wrap(built, mode="observe").batchbridge.request.spec
+    wrap(built, like=spec.replace(**{"horizon.epochs": 3.0}), mode="verify")
+    with pytest.raises(BatchDrift, match="6 optimizer steps, the plan has 9"):
+        built.train()
+
+
+def test_enforced_run_trains_exactly_the_plan(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    built = wrap(trainer(**SEVERAL_STEPS), ledger=tmp_path / "ledger")
+    built.train()
+    plan = Plan(built.batchbridge.request.spec, 6)
+    records = list(read_steps(tmp_path / "ledger"))
+    assert len(records) == plan.total_optimizer_steps
+    for record, step in zip(records, plan.steps(), strict=True):
+        keys = zip(record["rollout"], record["pass"], record["prompt"], record["sample"], strict=True)
+        assert sorted(keys) == sorted(map(tuple, step.members))
+        assert record["normaliser"]["tokens"] == sum(record["response_tokens"])
+        assert record["normaliser"]["completions"] == len(step.members)
+
+
+def test_the_ledger_says_what_was_applied(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    built = wrap(trainer(lr_scheduler_type="linear", num_train_epochs=1), ledger=tmp_path / "ledger")
+    built.train()
+    (header,) = read_headers(tmp_path / "ledger")
+    assert (header["framework"], header["mode"], header["world_size"]) == ("trl", "enforce", 1)
+    records = list(read_steps(tmp_path / "ledger"))
+    rates = [record["learning_rate"] for record in records]
+    assert rates == pytest.approx([1e-2 * (1 - k / len(rates)) for k in range(len(rates))])
+    assert all(record["gradient_norm"] > 0 and not record["skipped"] for record in records)
+
+
+def test_watchers_see_every_optimizer_step(trainer: Callable[..., Any]) -> None:
+    class Watcher:
+        seen: list[int] = []  # noqa: RUF012  # one test, one class
+
+        @hookimpl
+        def batchbridge_optimizer_step(self, record: dict[str, Any]) -> None:
+            self.seen.append(record["step"])
+
+    watcher = Watcher()
+    plugins.manager().register(watcher, "watcher")
+    try:
+        built = wrap(trainer(num_train_epochs=1))
+        built.train()
+    finally:
+        plugins.manager().unregister(watcher)
+    assert watcher.seen == list(range(built.state.global_step))
+
+
+def test_a_step_without_tokens_leaves_the_optimizer_alone(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    from batchbridge.testing.tiny import Script
+
+    mute = Script(empty=frozenset((prompt, sample) for prompt in range(6) for sample in range(4)))
+    built = wrap(
+        trainer(script=mute, optim="adamw_torch", weight_decay=0.5, num_train_epochs=1), ledger=tmp_path / "ledger"
+    )
+    before = flat_parameters(built.model)
+    built.train()
+    assert torch.equal(before, flat_parameters(built.model)), "not even weight decay"
+    assert all(record["skipped"] for record in read_steps(tmp_path / "ledger"))

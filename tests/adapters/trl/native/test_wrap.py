@@ -1,0 +1,206 @@
+"""What `wrap` and `unwrap` promise about the trainer object, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import batchbridge_trl.runtime as runtime
+import pytest
+import torch
+from batchbridge import CannotAttach, Plan, unwrap, wrap
+from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
+from batchbridge_trl.testing import flat_parameters
+
+
+def test_wrap_returns_the_same_trainer_and_says_what_it_changed(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    assert wrap(built) is built
+    changed = {change.attribute for change in built.batchbridge.changes}
+    assert {"training_step", "compute_loss", "get_train_dataloader"} <= changed
+    assert "training_step" in built.batchbridge.report()
+
+
+def test_wrapping_twice_is_wrapping_once(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer())
+    first, step, callbacks = built.batchbridge, built.training_step, len(built.callback_handler.callbacks)
+    wrap(built)
+    assert built.batchbridge is first
+    assert built.training_step == step
+    assert len(built.callback_handler.callbacks) == callbacks
+
+
+def test_another_request_replaces_the_first(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer())
+    wrap(built, mode="observe")
+    assert built.batchbridge.mode == "observe"
+    assert "set_initial_training_values" not in vars(built)
+
+
+def test_unwrap_restores_the_native_run_bit_for_bit(trainer: Callable[..., Any]) -> None:
+    plain, wrapped = trainer("plain", num_train_epochs=1), trainer("wrapped", num_train_epochs=1)
+    before = set(vars(wrapped))
+    unwrap(wrap(wrapped))
+    assert set(vars(wrapped)) == before
+    plain_random = torch.get_rng_state()
+    plain.train()
+    torch.set_rng_state(plain_random)
+    wrapped.train()
+    assert torch.equal(flat_parameters(plain.model), flat_parameters(wrapped.model))
+
+
+def test_unwrapping_a_plain_trainer_does_nothing(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    assert unwrap(built) is built
+
+
+def test_an_unknown_mode_is_an_error(trainer: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="observe, verify, enforce"):
+        wrap(trainer(), mode="imitate")  # type: ignore[arg-type]  # that is the test
+
+
+def test_a_stranger_is_refused_with_the_known_adapters() -> None:
+    with pytest.raises(CannotAttach, match="no installed adapter takes a object; adapters: .*trl"):
+        wrap(object())
+
+
+def test_an_unknown_version_is_refused(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = trainer()
+    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
+    with pytest.raises(CannotAttach, match=r"trl 1\.99\.0 is not in"):
+        wrap(built)
+    assert "training_step" not in vars(built)
+
+
+def test_a_renamed_seam_is_refused_and_nothing_stays_patched(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = trainer()
+    monkeypatch.delattr("transformers.Trainer._get_grad_norm")
+    before = set(vars(built))
+    with pytest.raises(CannotAttach, match="_get_grad_norm"):
+        wrap(built)
+    assert set(vars(built)) == before
+
+
+def refused(built: Any, **request: Any) -> dict[str, str]:
+    before = set(vars(built))
+    with pytest.raises(CannotAttach) as error:
+        wrap(built, **request)
+    assert set(vars(built)) == before, "a refused trainer is left as it was"
+    return error.value.reasons
+
+
+def test_the_entropy_bonus_is_refused(trainer: Callable[..., Any]) -> None:
+    assert "entropy_bonus" in refused(trainer(entropy_coef=0.1))
+
+
+def test_an_entropy_quantile_is_refused(trainer: Callable[..., Any]) -> None:
+    assert "top_entropy_quantile" in refused(trainer(top_entropy_quantile=0.5))
+
+
+def test_batch_scaled_rewards_over_several_rollouts_are_refused(trainer: Callable[..., Any]) -> None:
+    spans = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 2}
+    assert "batch_scale_over_rollouts" in refused(trainer(scale_rewards="batch", **spans))
+
+
+def test_batch_scaled_rewards_inside_one_rollout_are_not(trainer: Callable[..., Any]) -> None:
+    wrap(trainer(scale_rewards="batch", num_train_epochs=1)).train()
+
+
+def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.train_dataset = built.train_dataset.to_iterable_dataset()
+    assert any("dataset" in f"{name} {reason}" for name, reason in refused(built).items())
+
+
+def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]) -> None:
+    from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
+
+    config = Qwen2MoeConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=16, moe_intermediate_size=16, num_hidden_layers=1,
+        shared_expert_intermediate_size=16, num_attention_heads=2, num_key_value_heads=2, num_experts=2,
+        num_experts_per_tok=1, pad_token_id=0, eos_token_id=1, output_router_logits=True,
+    )  # fmt: skip
+    assert "router_loss" in refused(trainer(policy=Qwen2MoeForCausalLM(config)))
+
+
+def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64, pad_token_id=0, eos_token_id=1)
+    assert "absolute_positions" in refused(trainer(policy=GPT2LMHeadModel(config)))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "name"),
+    [("is_deepspeed_enabled", "deepspeed"), ("is_fsdp_enabled", "fsdp"), ("use_vllm", "vllm"), ("_is_vlm", "images")],
+)
+def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
+    """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
+    built = trainer()
+    setattr(built, attribute, True)
+    assert name in refused(built)
+
+
+def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.tools = [len]
+    assert "tools" in refused(built)
+    wrap(built, allow=["tools"])
+
+
+def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.args.use_liger_kernel = True
+    assert "liger" in refused(built)
+
+
+def test_accelerates_own_accumulation_is_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.accelerator.gradient_accumulation_steps = 2
+    assert "accelerator_accumulation" in refused(built)
+
+
+def test_a_run_without_a_single_step_is_refused(trainer: Callable[..., Any]) -> None:
+    assert "no_step" in refused(trainer(prompts=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3", "objective.kl_placement": "loss"}, "kl_without_reference"),
+        ({"objective.kl_coefficient": 0.1, "objective.kl_placement": "reward"}, "kl_in_reward"),
+        ({"objective.kl_coefficient": 0.1, "objective.kl_estimator": "k1"}, "kl_estimator"),
+        ({"loss.policy.aggregation": "prompt_mean"}, "aggregation"),
+        ({"objective.surrogate": "gspo_token"}, "aggregation"),
+        ({"loss.policy.denominator_scope": "rank"}, "denominator_scope"),
+        ({"advantage.baseline": "value"}, "value_baseline"),
+        ({"objective.old_logprobs": "sampler"}, "sampler_logprobs"),
+        ({"staleness.mode": "bounded"}, "plan"),
+        ({"rollout.group_filter": "drop_zero_variance"}, "plan"),
+    ],
+)  # fmt: skip
+def test_what_a_requested_spec_cannot_have_is_refused_by_name(
+    trainer: Callable[..., Any], changes: dict[str, Any], name: str
+) -> None:
+    built = trainer()
+    spec = wrap(built, mode="observe").batchbridge.request.spec
+    assert name in refused(unwrap(built), like=spec.replace(**changes))
+
+
+def test_what_stays_different_is_named(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    spec = wrap(built, mode="observe").batchbridge.request.spec
+    wrap(built, like=spec.replace(**{"carried.learning_rate": 1.0}))
+    assert "carried.learning_rate" in built.batchbridge.left_different
+
+
+def test_the_plan_is_on_the_attachment(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer(num_train_epochs=2))
+    assert isinstance(built.batchbridge.plan, Plan)
+    assert built.batchbridge.plan.dataset_size == 6
+
+
+def test_the_tiny_vocabulary_fits_the_tiny_policy() -> None:
+    assert len(tiny_tokenizer()) == tiny_policy().config.vocab_size
