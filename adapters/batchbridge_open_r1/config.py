@@ -1,9 +1,9 @@
 """Open-R1 recipes: TRL's settings, with keys of their own that say nothing about batches.
 
 Open-R1 has no release; what a recipe means is decided by the TRL version that runs it, and that is this framework's
-version. Its own pin (trl 0.18.0) is older than what is read here: an unknown version fails closed, and under a known one
-the keys that TRL has dropped since are findings, as TrlParser refuses them. The batch rules are checked all the same.
-Where a recipe lies in a `recipes` folder, the world size comes from `recipes/accelerate_configs` beside it.
+version. Its own pin (trl 0.18.0) is older than what is read here: an unknown version fails closed, and under a known
+one the keys that TRL has dropped since are findings, as TrlParser refuses them. The batch rules are checked all the
+same. Where a recipe lies in a `recipes` folder, the world size comes from `recipes/accelerate_configs` beside it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
-
 from batchbridge_trl.randomness import TorchGenerator
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds
@@ -24,10 +23,12 @@ from batchbridge_trl.sizes import accelerator_config
 
 @dataclass(frozen=True)
 class Denominator:
-    """How loss types divide: `scope`, the `formula` of one token's weight in an optimizer step, the versions, the source.
+    """How loss types divide: `scope`, the `formula` of one token's weight in an optimizer step, the versions, the
+    source.
 
-    Symbols: W devices, k micro-batches of the step, m completions of a micro-batch, L_i the completion's tokens, T_m the
-    micro-batch's tokens, T_r the rollout's tokens over all devices, s steps_per_generation, c max_completion_length.
+    Symbols: W devices, k micro-batches of the step, m completions of a micro-batch, L_i the completion's tokens, T_m
+    the micro-batch's tokens, T_r the rollout's tokens over all devices, s steps_per_generation, c
+    max_completion_length.
     """
 
     losses: tuple[str, ...]
@@ -44,7 +45,11 @@ DENOMINATORS = (
     Denominator(("dr_grpo",), "optimizer_step", "1 / (W k m c)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss"),
     Denominator(("bnpo",), "micro_batch", "1 / (W k T_m)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss"),
     Denominator(
-        _ROLLOUT, "rollout", "s / (k T_r)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss (num_items_in_batch)", ">=1.9.1"
+        _ROLLOUT,
+        "rollout",
+        "s / (k T_r)",
+        "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss (num_items_in_batch)",
+        ">=1.9.1",
     ),
 )
 """The dapo family's factor s / k came with 1.9.1; before, the weight was 1 / T_r."""
@@ -65,7 +70,8 @@ def behaviour(reading: Reading) -> Behaviour | None:
     if steps > 1:
         which = "micro-batch" if window % steps == 0 else "optimizer step and micro-batch"
         undecided.append(
-            f"which {which} trains a completion of a rollout: sampling moves the random numbers that shuffle it; decided "
+            f"which {which} trains a completion of a rollout: sampling moves the random numbers that shuffle it; "
+            "decided "
             "only for scripted rollouts"
         )
     if _liger_decides(facts):
@@ -82,7 +88,8 @@ def behaviour(reading: Reading) -> Behaviour | None:
     return Behaviour(
         order=f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest dropped",
         membership=(
-            f"each device takes a contiguous block of {facts.sizes.micro * steps} completions of the rollout, permutes it "
+            f"each device takes a contiguous block of {facts.sizes.micro * steps} completions of the rollout, "
+            "permutes it "
             f"once by its own global random numbers, and cuts it into {steps} micro-batches, the same ones in each of "
             f"{facts.sizes.iterations} passes; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
             + ("" if micro_steps and micro_steps % window == 0 else "; it draws from several rollouts")
@@ -91,7 +98,8 @@ def behaviour(reading: Reading) -> Behaviour | None:
         denominator_formula=row.formula,
         lr_tick="after every optimizer step",
         resume=(
-            "a checkpoint at a rollout's end in the first epoch continues exactly; inside a rollout the rollout is lost; in "
+            "a checkpoint at a rollout's end in the first epoch continues exactly; inside a rollout the rollout "
+            "is lost; in "
             "later epochs the first epoch's order comes again"
         ),
         defects=defects(facts),
@@ -182,9 +190,7 @@ def _micro_steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int
                     yield _MicroStep(number, pass_index, members, total)
 
 
-def _step(
-    index: int, micro_steps: list[_MicroStep], facts: Facts, tokens: Mapping[tuple[int, int], int]
-) -> NativeStep:
+def _step(index: int, micro_steps: list[_MicroStep], facts: Facts, tokens: Mapping[tuple[int, int], int]) -> NativeStep:
     rows = []
     for place, micro_step in enumerate(micro_steps):
         for rank, members in enumerate(micro_step.members):
@@ -225,9 +231,7 @@ def _weight(facts: Facts, window: int, length: int, local: int, total: int) -> F
 
 
 def _denominator(facts: Facts) -> Denominator:
-    return next(
-        row for row in DENOMINATORS if facts.loss.name in row.losses and holds(row.versions, facts.version)
-    )
+    return next(row for row in DENOMINATORS if facts.loss.name in row.losses and holds(row.versions, facts.version))
 
 
 def _liger_decides(facts: Facts) -> bool:

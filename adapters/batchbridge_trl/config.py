@@ -21,7 +21,6 @@ from batchbridge.adapter import (
 )
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec, walk
-
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_trl.settings import Gone, Group, Setting, settings_of
@@ -164,9 +163,7 @@ class TrlAdapter(Adapter):
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
-        return any(
-            cls.__name__ == "GRPOTrainer" and cls.__module__.startswith("trl.") for cls in type(trainer).__mro__
-        )
+        return any(cls.__name__ == "GRPOTrainer" and cls.__module__.startswith("trl.") for cls in type(trainer).__mro__)
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""
@@ -221,7 +218,9 @@ class TrlAdapter(Adapter):
     def _unknown_key(self, place: Where, rows: Mapping[str, Setting], version: str) -> Finding:
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
-        native = "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
+        native = (
+            "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
+        )
         if gone is not None:
             instead = f"; {gone.instead} says it now" if gone.instead else ""
             return Finding(
@@ -241,7 +240,10 @@ class TrlAdapter(Adapter):
             "config",
             f"{key} is no setting of {self.framework} under trl {version} with transformers 5.23.0",
             where=(place,),
-            fixes=(*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}", {key: None})),
+            fixes=(
+                *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
+                Fix(f"remove {key}", {key: None}),
+            ),
             native=native,
             source=", ".join(group.source for group in self.groups[:2]),
         )
@@ -296,12 +298,26 @@ _TELLING = frozenset(
 _HELPING = frozenset(
     {
         *("per_device_train_batch_size", "gradient_accumulation_steps", "loss_type", "num_train_epochs", "max_steps"),
-        *("epsilon_high", "beta", "num_iterations", "use_vllm", "reward_funcs", "learning_rate", "per_device_eval_batch_size"),
+        *(
+            "epsilon_high",
+            "beta",
+            "num_iterations",
+            "use_vllm",
+            "reward_funcs",
+            "learning_rate",
+            "per_device_eval_batch_size",
+        ),
     }
 )
 _DECIDING = frozenset(
     {
-        *("per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "num_iterations", "loss_type"),
+        *(
+            "per_device_train_batch_size",
+            "gradient_accumulation_steps",
+            "num_generations",
+            "num_iterations",
+            "loss_type",
+        ),
         *("generation_batch_size", "steps_per_generation", "scale_rewards", "importance_sampling_level", WORLD),
     }
 )
@@ -345,8 +361,8 @@ def _merge(into: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str, Any], dict[str, Where]]:
-    """The settings of a constructed config. Its post-init filled both generation_batch_size and steps_per_generation; the
-    user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
+    """The settings of a constructed config. Its post-init filled both generation_batch_size and steps_per_generation;
+    the user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
     given = {}
     for key, row in rows.items():
         if not hasattr(config, key):
@@ -356,7 +372,7 @@ def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str,
         given[key] = value
     micro, steps = given.get("per_device_train_batch_size"), given.get("steps_per_generation")
     world, batch = getattr(config, "world_size", None), given.get("generation_batch_size")
-    if all(isinstance(value, int) for value in (micro, steps, world, batch)) and batch == micro * steps * world:  # type: ignore[operator]
+    if isinstance(micro, int) and isinstance(steps, int) and isinstance(world, int) and batch == micro * steps * world:
         given["generation_batch_size"] = None
         if steps == given.get("gradient_accumulation_steps"):
             given["steps_per_generation"] = None
@@ -390,8 +406,9 @@ def _world_missing(reason: str) -> Finding:
         "config",
         f"the world size is missing, and batches count completions over all devices: {reason}",
         where=(Where(WORLD),),
-        fixes=(Fix("say the world size (--world-size, or --nodes and --gpus)"), Fix(f"put {WORLD} into an accelerate file")),
+        fixes=(
+            Fix("say the world size (--world-size, or --nodes and --gpus)"),
+            Fix(f"put {WORLD} into an accelerate file"),
+        ),
         undecided=True,
     )
-
-

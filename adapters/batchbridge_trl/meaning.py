@@ -24,12 +24,12 @@ from batchbridge.spec import (
     Spec,
     Topology,
 )
-
 from batchbridge_trl.sizes import Sizes
 from batchbridge_trl.world import KEY as WORLD
 
 ADVANTAGE_EPSILON = 1e-4
-"""Added to the standard deviation of rewards. Source: trl 1.9.1 to 1.16.0, GRPOTrainer._generate_and_score_completions."""
+"""Added to the standard deviation of rewards. Source: trl 1.9.1 to 1.16.0, "
+"GRPOTrainer._generate_and_score_completions."""
 ADVANTAGE_DDOF = 1
 """Unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction)."""
 NO_DECAY = "biases_and_norms"
@@ -120,7 +120,8 @@ def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
         "optimizer_step.completions_per_step": Told(
             sizes.micro * sizes.world * sizes.window,
             None,
-            f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x gradient_accumulation_steps {sizes.window}",
+            f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x gradient_accumulation_steps "
+            f"{sizes.window}",
         ),
         "optimizer_step.passes_per_rollout": Told(sizes.iterations, "num_iterations"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "trl shuffles each rank's part of a rollout once"),
@@ -131,9 +132,7 @@ def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
         "advantage.epsilon": Told(ADVANTAGE_EPSILON, None, "fixed in trl's GRPOTrainer"),
         "advantage.ddof": Told(ADVANTAGE_DDOF, None, "fixed in trl's nanstd"),
         "order.seed": Told(native["seed"], "seed"),
-        "order.prompt_shuffle": Told(
-            "epoch_permutation" if native["shuffle_dataset"] else "none", "shuffle_dataset"
-        ),
+        "order.prompt_shuffle": Told("epoch_permutation" if native["shuffle_dataset"] else "none", "shuffle_dataset"),
         "order.last_rollout": Told("drop", None, "trl's RepeatSampler drops incomplete rollouts"),
         "order.last_optimizer_step": Told("short", None, "transformers trains an epoch's remainder as a step"),
     }
@@ -548,5 +547,3 @@ def _try_json(text: str, problems: Problems) -> Any:
     except ValueError:
         problems.append(f"carried.lr_schedule: {text} is no JSON")
         return None
-
-

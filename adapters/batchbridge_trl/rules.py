@@ -14,7 +14,6 @@ from typing import Any
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.solve import Variable, neighbours
-
 from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
@@ -59,8 +58,8 @@ class Facts:
 
 @dataclass(frozen=True)
 class Rule:
-    """One row. `test` gives the message where the rule is broken, else None. `keys`: the settings to point at; those that
-    were not given are shown with their defaults. `native`: what TRL does. `fixes`: ways out."""
+    """One row. `test` gives the message where the rule is broken, else None. `keys`: the settings to point at; those
+    that were not given are shown with their defaults. `native`: what TRL does. `fixes`: ways out."""
 
     code: str
     severity: Severity
@@ -142,14 +141,17 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     # Sizes below their minimum must change anyway; the search starts where they are mended.
     start = {name: max(getattr(sizes, name), low) for name, low in minimum.items()}
     forced = {name: value for name, value in start.items() if value != getattr(sizes, name)}
-    # One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
+    # One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always
+    # suffices.
     per_micro_step = start["world"] * start["micro"]
     whole = {
         "generations": start[cut] if cut == "generation_batch" else per_micro_step * start[cut],
         "generation_batch": math.lcm(per_micro_step, start["generations"]),
     }
     variables = [
-        Variable(name, start[name], minimum[name], start[name] + max(start[name], 64, whole[name]) if name in whole else None)
+        Variable(
+            name, start[name], minimum[name], start[name] + max(start[name], 64, whole[name]) if name in whole else None
+        )
         for name in names
     ]
 
@@ -216,7 +218,11 @@ def _zero_logging(facts: Facts) -> str | None:
 
 def _prefetch_without_workers(facts: Facts) -> str | None:
     workers, factor = facts.native["dataloader_num_workers"], facts.native["dataloader_prefetch_factor"]
-    return "dataloader_prefetch_factor needs dataloader_num_workers above 0" if workers == 0 and factor is not None else None
+    return (
+        "dataloader_prefetch_factor needs dataloader_num_workers above 0"
+        if workers == 0 and factor is not None
+        else None
+    )
 
 
 def _sequence_parallel(facts: Facts) -> str | None:
@@ -266,7 +272,10 @@ def _exclusive(facts: Facts) -> str | None:
     s = facts.sizes
     if s.generation_batch is None or s.steps_per_generation is None:
         return None
-    return f"{BATCH} = {s.generation_batch} and {STEPS} = {s.steps_per_generation} are both given; one follows from the other"
+    return (
+        f"{BATCH} = {s.generation_batch} and {STEPS} = {s.steps_per_generation} are both given; one follows from "
+        "the other"
+    )
 
 
 def _evaluates(facts: Facts) -> bool:
@@ -285,7 +294,8 @@ def _whole_evaluation_groups(facts: Facts) -> str | None:
     if completions % generations == 0:
         return None
     return (
-        f"evaluation: {EVAL_MICRO} {facts.native[EVAL_MICRO]} x {WORLD} {facts.sizes.world} = {completions} completions "
+        f"evaluation: {EVAL_MICRO} {facts.native[EVAL_MICRO]} x {WORLD} {facts.sizes.world} = {completions} "
+        "completions "
         f"are no multiple of {generations} completions per prompt"
     )
 
@@ -302,7 +312,10 @@ def _whole_groups(facts: Facts) -> str | None:
         steps = s.accumulation if s.steps_per_generation is None else s.steps_per_generation
         named = ACCUMULATION if s.steps_per_generation is None else STEPS
         product = f"{MICRO} {s.micro} x {WORLD} {s.world} x {named} {steps} = {facts.generation_batch}"
-    return f"{product} (completions per rollout) is no multiple of {GENERATIONS} = {s.generations} (completions per prompt)"
+    return (
+        f"{product} (completions per rollout) is no multiple of {GENERATIONS} = {s.generations} (completions per "
+        "prompt)"
+    )
 
 
 def _at_least_two(facts: Facts) -> str | None:
@@ -353,7 +366,11 @@ def _unbounded_constant(facts: Facts) -> str | None:
 
 
 def _reference_without_kl(facts: Facts) -> str | None:
-    return "sync_ref_model without a KL term (beta = 0)" if facts.native["sync_ref_model"] and not facts.native["beta"] else None
+    return (
+        "sync_ref_model without a KL term (beta = 0)"
+        if facts.native["sync_ref_model"] and not facts.native["beta"]
+        else None
+    )
 
 
 def _engine_ranks(facts: Facts) -> str | None:
@@ -366,7 +383,11 @@ def _engine_ranks(facts: Facts) -> str | None:
 
 def _dispatch(facts: Facts) -> str | None:
     on = accelerator_config(facts.native).get("dispatch_batches") is True
-    return "accelerator_config.dispatch_batches = true cannot send prompts, which are text, between processes" if on else None
+    return (
+        "accelerator_config.dispatch_batches = true cannot send prompts, which are text, between processes"
+        if on
+        else None
+    )
 
 
 def _two_accumulations(facts: Facts) -> str | None:
@@ -390,7 +411,8 @@ def _no_step(facts: Facts) -> str | None:
     if facts.prompts is None or facts.rollout is None or facts.prompts >= facts.rollout.prompts:
         return None
     return (
-        f"the dataset's {facts.prompts} prompts do not fill one rollout of {facts.rollout.prompts} prompts: the run ends "
+        f"the dataset's {facts.prompts} prompts do not fill one rollout of {facts.rollout.prompts} prompts: the "
+        "run ends "
         "without an optimizer step"
     )
 
@@ -429,7 +451,8 @@ def _wrong_world(facts: Facts) -> str | None:
     if not facts.from_object or facts.sizes.generation_batch is None:
         return None
     return (
-        f"{BATCH} = {facts.sizes.generation_batch} was derived for another world size than {facts.sizes.world}: GRPOConfig "
+        f"{BATCH} = {facts.sizes.generation_batch} was derived for another world size than {facts.sizes.world}: "
+        "GRPOConfig "
         "reads the world size when it is constructed"
     )
 
@@ -443,10 +466,12 @@ def _rollout_denominator(facts: Facts) -> str | None:
     effect = (
         "each rollout in an optimizer step is normalised by its own tokens"
         if steps < window
-        else "every optimizer step is normalised by the rollout's average step, so steps with long completions weigh more"
+        else "every optimizer step is normalised by the rollout's average step, so steps with long completions "
+        "weigh more"
     )
     return (
-        f"loss_type = {facts.loss.name} counts tokens over the rollout ({steps} micro-batches), not over the optimizer step "
+        f"loss_type = {facts.loss.name} counts tokens over the rollout ({steps} micro-batches), not over the "
+        "optimizer step "
         f"({window}): {effect}"
     )
 
@@ -465,7 +490,8 @@ def _misaligned(facts: Facts) -> str | None:
     if micro_steps < 1 or window < 1 or micro_steps % window == 0 or window % micro_steps == 0:
         return None
     return (
-        f"rollouts of {micro_steps} micro-batches and optimizer steps of {window} do not line up: a step mixes completions "
+        f"rollouts of {micro_steps} micro-batches and optimizer steps of {window} do not line up: a step mixes "
+        "completions "
         "of different policies"
     )
 
@@ -478,7 +504,8 @@ def _short_step(facts: Facts) -> str | None:
     if not rest:
         return None
     return (
-        f"every epoch ends with an optimizer step of {rest} instead of {facts.sizes.window} micro-batches, with full weight "
+        f"every epoch ends with an optimizer step of {rest} instead of {facts.sizes.window} micro-batches, with "
+        "full weight "
         "and a full learning-rate tick"
     )
 
@@ -504,7 +531,7 @@ def _batch_scale(facts: Facts) -> str | None:
     if SCALES.get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
         return None
     micro_steps = facts.micro_steps_per_rollout
-    if micro_steps < 1 or micro_steps >= facts.sizes.window and micro_steps % facts.sizes.window == 0:
+    if micro_steps < 1 or (micro_steps >= facts.sizes.window and micro_steps % facts.sizes.window == 0):
         return None
     return 'scale_rewards = "batch" takes the deviation over each rollout, and an optimizer step draws from several'
 
@@ -514,7 +541,8 @@ def _rewritten(facts: Facts) -> str | None:
     if steps is None or steps < 2 or facts.sizes.accumulation != 1:
         return None
     return (
-        f"gradient_accumulation_kwargs.num_steps = {steps} replaces {ACCUMULATION} = 1 after {STEPS} was derived from it: "
+        f"gradient_accumulation_kwargs.num_steps = {steps} replaces {ACCUMULATION} = 1 after {STEPS} was derived "
+        "from it: "
         f"{steps} rollouts per optimizer step"
     )
 
@@ -531,7 +559,10 @@ def _entropy_quantile(facts: Facts) -> str | None:
     quantile = facts.native["top_entropy_quantile"]
     if quantile >= 1 or facts.sizes.window <= 1:
         return None
-    return f"top_entropy_quantile = {quantile} takes its threshold per micro-batch: which tokens train depends on the split"
+    return (
+        f"top_entropy_quantile = {quantile} takes its threshold per micro-batch: which tokens train depends on "
+        "the split"
+    )
 
 
 def _luspo_padding(facts: Facts) -> str | None:
@@ -563,7 +594,9 @@ def _low_delta(facts: Facts) -> str | None:
 
 def _deprecated_cap(facts: Facts) -> str | None:
     cap = facts.native["vllm_importance_sampling_cap"]
-    return f"vllm_importance_sampling_cap = {cap} is deprecated and wins over the upper bound" if cap is not None else None
+    return (
+        f"vllm_importance_sampling_cap = {cap} is deprecated and wins over the upper bound" if cap is not None else None
+    )
 
 
 def _uncarried(facts: Facts) -> str | None:
@@ -589,92 +622,152 @@ _SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
 RULES: tuple[Rule, ...] = (
     # TrainingArguments and GRPOConfig, in the order of their post-init.
     Rule(
-        "BB-TRL-010", "error", "config", _zero_logging, ("logging_steps",),
+        "BB-TRL-010",
+        "error",
+        "config",
+        _zero_logging,
+        ("logging_steps",),
         native="ValueError: logging strategy steps requires non-zero --logging_steps",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=_set("logging_steps", 1),
     ),
     Rule(
-        "BB-TRL-011", "error", "config", _both_precisions, ("fp16", "bf16"),
+        "BB-TRL-011",
+        "error",
+        "config",
+        _both_precisions,
+        ("fp16", "bf16"),
         native="ValueError: At most one of fp16 and bf16 can be True, but not both",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=_set("fp16", False),
     ),
     Rule(
-        "BB-TRL-012", "error", "config", _negative_warmup, ("warmup_steps",),
+        "BB-TRL-012",
+        "error",
+        "config",
+        _negative_warmup,
+        ("warmup_steps",),
         native="ValueError: Expected value warmup_steps >= 0",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=_set("warmup_steps", 0),
     ),
     Rule(
-        "BB-TRL-013", "error", "config", _prefetch_without_workers,
+        "BB-TRL-013",
+        "error",
+        "config",
+        _prefetch_without_workers,
         ("dataloader_prefetch_factor", "dataloader_num_workers"),
         native="ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=_set("dataloader_prefetch_factor", None),
     ),
     Rule(
-        "BB-TRL-014", "error", "config", _sequence_parallel, ("parallelism_config",),
+        "BB-TRL-014",
+        "error",
+        "config",
+        _sequence_parallel,
+        ("parallelism_config",),
         native="ValueError: GRPOTrainer does not support sequence-dim parallelism",
         source=f"{_ALL} {_POST_INIT}",
         fixes=_set("parallelism_config", None),
     ),
     Rule(
-        "BB-TRL-015", "error", "config", _upload_without_log, ("log_completions_hub_repo", "log_completions"),
+        "BB-TRL-015",
+        "error",
+        "config",
+        _upload_without_log,
+        ("log_completions_hub_repo", "log_completions"),
         native="ValueError: log_completions_hub_repo is set, but log_completions is False",
         source=f"{_ALL} {_POST_INIT}",
         fixes=_set("log_completions", True),
     ),
     Rule(
-        "BB-TRL-016", "error", "config", _auto_find, ("auto_find_batch_size",),
+        "BB-TRL-016",
+        "error",
+        "config",
+        _auto_find,
+        ("auto_find_batch_size",),
         native="ValueError: auto_find_batch_size is not supported by GRPO",
         source=f"trl 1.9.0 to 1.16.0 {_POST_INIT}",
         fixes=_set("auto_find_batch_size", False),
     ),
     Rule(
-        "BB-TRL-017", "error", "config", _exclusive, (BATCH, STEPS),
+        "BB-TRL-017",
+        "error",
+        "config",
+        _exclusive,
+        (BATCH, STEPS),
         native="ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-018", "error", "config", _zero_micro_step, (MICRO, WORLD, BATCH),
+        "BB-TRL-018",
+        "error",
+        "config",
+        _zero_micro_step,
+        (MICRO, WORLD, BATCH),
         native="ZeroDivisionError: integer modulo by zero",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-019", "error", "config", _rollout_of_whole_micro_steps, (BATCH, MICRO, WORLD),
+        "BB-TRL-019",
+        "error",
+        "config",
+        _rollout_of_whole_micro_steps,
+        (BATCH, MICRO, WORLD),
         native="ValueError: generation_batch_size must be divisible by the global batch size",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-020", "error", "config", _whole_evaluation_groups, (EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
-        native="ValueError: The global eval batch size must be divisible by the number of generations used for evaluation",
+        "BB-TRL-020",
+        "error",
+        "config",
+        _whole_evaluation_groups,
+        (EVAL_MICRO, WORLD, EVAL_GENERATIONS, GENERATIONS),
+        native=(
+            "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation"
+        ),
         source=f"{_ALL} {_POST_INIT}",
         fixes=_evaluation_fixes,
     ),
     Rule(
-        "BB-TRL-024", "error", "config", _zero_generations, (GENERATIONS,),
+        "BB-TRL-024",
+        "error",
+        "config",
+        _zero_generations,
+        (GENERATIONS,),
         native="ZeroDivisionError: integer modulo by zero",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-021", "error", "config", _whole_groups, _SIZES,
+        "BB-TRL-021",
+        "error",
+        "config",
+        _whole_groups,
+        _SIZES,
         native="ValueError: generation_batch_size must be divisible by num_generations",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-022", "error", "config", _at_least_two, (GENERATIONS,),
+        "BB-TRL-022",
+        "error",
+        "config",
+        _at_least_two,
+        (GENERATIONS,),
         native="ValueError: GRPO requires at least 2 generations per prompt",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-023", "error", "config", _correction_bounds,
+        "BB-TRL-023",
+        "error",
+        "config",
+        _correction_bounds,
         ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"),
         native="ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
         source=f"{_ALL} {_POST_INIT}",
@@ -682,191 +775,322 @@ RULES: tuple[Rule, ...] = (
     ),
     # Noticed later.
     Rule(
-        "BB-TRL-030", "error", "construction", _not_positive, _SIZES,
+        "BB-TRL-030",
+        "error",
+        "construction",
+        _not_positive,
+        _SIZES,
         native="the config is accepted; the data loader fails, or nothing is trained",
         source=f"{_ALL} {_POST_INIT} (no check)",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-031", "error", "construction", _reference_without_kl, ("sync_ref_model", "beta"),
+        "BB-TRL-031",
+        "error",
+        "construction",
+        _reference_without_kl,
+        ("sync_ref_model", "beta"),
         native="ValueError: You passed `sync_ref_model=True` while `beta=0.0`",
         source="trl 1.16.0 GRPOTrainer.__init__",
         fixes=_set("sync_ref_model", False),
     ),
     Rule(
-        "BB-TRL-032", "error", "construction", _engine_ranks, ("vllm_tensor_parallel_size", WORLD),
+        "BB-TRL-032",
+        "error",
+        "construction",
+        _engine_ranks,
+        ("vllm_tensor_parallel_size", WORLD),
         native="ValueError: tensor_parallel_size must divide world size evenly",
         source="trl 1.16.0 generation/vllm_generation.py",
         fixes=_set("vllm_tensor_parallel_size", 1),
     ),
     Rule(
-        "BB-TRL-033", "error", "construction", _two_accumulations, ("accelerator_config", ACCUMULATION),
-        native="ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is greater than 1",
+        "BB-TRL-033",
+        "error",
+        "construction",
+        _two_accumulations,
+        ("accelerator_config", ACCUMULATION),
+        native=(
+            "ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is "
+            "greater than 1"
+        ),
         source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
         fixes=_set("accelerator_config", None),
     ),
     Rule(
-        "BB-TRL-034", "error", "construction", _endless, ("dataset_streaming", "streaming", "max_steps"),
+        "BB-TRL-034",
+        "error",
+        "construction",
+        _endless,
+        ("dataset_streaming", "streaming", "max_steps"),
         native="ValueError: train_dataset does not implement __len__, max_steps has to be specified",
         source="transformers 5.23.0 Trainer.__init__",
     ),
     Rule(
-        "BB-TRL-035", "error", "first_rollout", _SCALE, ("scale_rewards",),
+        "BB-TRL-035",
+        "error",
+        "first_rollout",
+        _SCALE,
+        ("scale_rewards",),
         native="ValueError: Invalid value for scale_rewards, after the first rollout was generated",
         source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_set("scale_rewards", "group"),
     ),
     Rule(
-        "BB-TRL-036", "error", "first_rollout", _OBJECTIVE, ("multi_objective_aggregation",),
+        "BB-TRL-036",
+        "error",
+        "first_rollout",
+        _OBJECTIVE,
+        ("multi_objective_aggregation",),
         native="ValueError: Invalid multi_objective_aggregation, after the first rollout was generated",
         source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_set("multi_objective_aggregation", _OBJECTIVES[0]),
     ),
     Rule(
-        "BB-TRL-037", "error", "first_rollout", _dispatch, ("accelerator_config",),
+        "BB-TRL-037",
+        "error",
+        "first_rollout",
+        _dispatch,
+        ("accelerator_config",),
         native="TypeError at the first batch; with several processes the others wait",
         source="trl 1.16.0 with accelerate 1.15.0, run on map-style data",
         fixes=_set("accelerator_config", None),
     ),
     Rule(
-        "BB-TRL-038", "error", "optimizer_step", _LOSS, ("loss_type",),
+        "BB-TRL-038",
+        "error",
+        "optimizer_step",
+        _LOSS,
+        ("loss_type",),
         native="ValueError: Unknown loss type, at the first loss, after generation was paid for",
         source=f"{_ALL} GRPOTrainer._compute_loss",
         fixes=_set("loss_type", "dapo"),
     ),
     Rule(
-        "BB-TRL-039", "error", "optimizer_step", _LEVEL, ("importance_sampling_level",),
+        "BB-TRL-039",
+        "error",
+        "optimizer_step",
+        _LEVEL,
+        ("importance_sampling_level",),
         native="ValueError: Unknown importance sampling level, at the first loss, after generation was paid for",
         source=f"{_ALL} GRPOTrainer._compute_loss",
         fixes=_set("importance_sampling_level", "token"),
     ),
     Rule(
-        "BB-TRL-040", "error", "optimizer_step", _unbounded_constant, ("loss_type", "max_completion_length"),
+        "BB-TRL-040",
+        "error",
+        "optimizer_step",
+        _unbounded_constant,
+        ("loss_type", "max_completion_length"),
         native="TypeError at the first loss",
         source=f"{_ALL} GRPOTrainer._compute_loss",
         fixes=_set("max_completion_length", 512),
     ),
     # Never noticed.
     Rule(
-        "BB-TRL-050", "error", "never", _no_step, _SIZES,
+        "BB-TRL-050",
+        "error",
+        "never",
+        _no_step,
+        _SIZES,
         native="train() ends after 0 optimizer steps, with a warning in the log",
         source="trl 1.16.0 RepeatSampler.__iter__, run",
         fixes=size_fixes,
     ),
     Rule(
-        "BB-TRL-051", "error", "never", _no_pass, (PASSES,),
+        "BB-TRL-051",
+        "error",
+        "never",
+        _no_pass,
+        (PASSES,),
         native="train() ends after 0 optimizer steps",
         source="trl 1.16.0 RepeatSampler.__iter__ with repeat_count 0, run",
         fixes=_set(PASSES, 1),
     ),
     Rule(
-        "BB-TRL-052", "error", "never", _no_horizon, ("num_train_epochs", "max_steps"),
+        "BB-TRL-052",
+        "error",
+        "never",
+        _no_horizon,
+        ("num_train_epochs", "max_steps"),
         native="train() ends after 0 optimizer steps",
         source="transformers 5.23.0 Trainer.set_initial_training_values",
         fixes=_set("num_train_epochs", 1),
     ),
     Rule(
-        "BB-TRL-053", "error", "never", _split, ("accelerator_config", MICRO, WORLD),
+        "BB-TRL-053",
+        "error",
+        "never",
+        _split,
+        ("accelerator_config", MICRO, WORLD),
         native="micro-batches and rollouts are silently smaller by the number of devices",
         source="trl 1.16.0 with accelerate 1.15.0 BatchSamplerShard, run with 2 processes",
         fixes=_set("accelerator_config", None),
     ),
     Rule(
-        "BB-TRL-054", "error", "never", _wrong_world, (BATCH, STEPS, WORLD),
+        "BB-TRL-054",
+        "error",
+        "never",
+        _wrong_world,
+        (BATCH, STEPS, WORLD),
         native="rollouts of the wrong size",
         source=f"{_ALL} {_POST_INIT}: generation_batch_size from the world size of that moment",
     ),
     Rule(
-        "BB-TRL-060", "warning", "never", _dropped, _SIZES,
+        "BB-TRL-060",
+        "warning",
+        "never",
+        _dropped,
+        _SIZES,
         native="the sampler drops each epoch's incomplete rollout",
         source="trl 1.16.0 RepeatSampler.__iter__",
     ),
     Rule(
-        "BB-TRL-061", "warning", "never", _rollout_denominator, ("loss_type", STEPS, BATCH, ACCUMULATION),
+        "BB-TRL-061",
+        "warning",
+        "never",
+        _rollout_denominator,
+        ("loss_type", STEPS, BATCH, ACCUMULATION),
         native="the loss of a micro-batch is divided by rollout tokens / processes x window / steps_per_generation",
         source=f"{_ALL} GRPOTrainer._compute_loss (num_items_in_batch); another denominator up to 1.9.0",
         fixes=_window_fixes,
         versions=">=1.9.1",
     ),
     Rule(
-        "BB-TRL-062", "warning", "never", _local_tokens, ("loss_type", ACCUMULATION, WORLD),
+        "BB-TRL-062",
+        "warning",
+        "never",
+        _local_tokens,
+        ("loss_type", ACCUMULATION, WORLD),
         native="the mean of micro-batch means",
         source=f"{_ALL} GRPOTrainer._compute_loss",
         fixes=_set("loss_type", "dapo"),
     ),
     Rule(
-        "BB-TRL-063", "warning", "never", _misaligned, (STEPS, BATCH, PASSES, ACCUMULATION),
+        "BB-TRL-063",
+        "warning",
+        "never",
+        _misaligned,
+        (STEPS, BATCH, PASSES, ACCUMULATION),
         native="accepted; old log-probabilities are recorded at the rollout",
         source="trl 1.16.0 GRPOTrainer._generate_and_score_completions (generate_every)",
         fixes=_window_fixes,
     ),
     Rule(
-        "BB-TRL-064", "warning", "never", _short_step, (ACCUMULATION, STEPS, BATCH),
+        "BB-TRL-064",
+        "warning",
+        "never",
+        _short_step,
+        (ACCUMULATION, STEPS, BATCH),
         native="current_gradient_accumulation_steps is the remainder",
         source="transformers 5.23.0 Trainer.get_batch_samples and _inner_training_loop",
     ),
     Rule(
-        "BB-TRL-065", "note", "never", _resume, ("save_strategy",),
+        "BB-TRL-065",
+        "note",
+        "never",
+        _resume,
+        ("save_strategy",),
         native="the sampler's generator and the rollout buffer start afresh",
         source="trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run",
     ),
     Rule(
-        "BB-TRL-066", "warning", "never", _batch_scale, ("scale_rewards", STEPS, ACCUMULATION),
+        "BB-TRL-066",
+        "warning",
+        "never",
+        _batch_scale,
+        ("scale_rewards", STEPS, ACCUMULATION),
         native="one deviation per rollout",
         source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_window_fixes,
     ),
     Rule(
-        "BB-TRL-067", "warning", "never", _rewritten, ("accelerator_config", ACCUMULATION),
+        "BB-TRL-067",
+        "warning",
+        "never",
+        _rewritten,
+        ("accelerator_config", ACCUMULATION),
         native="accepted",
         source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
         fixes=_set("accelerator_config", None),
     ),
     Rule(
-        "BB-TRL-068", "warning", "never", _entropy, ("entropy_coef", "use_adaptive_entropy"),
+        "BB-TRL-068",
+        "warning",
+        "never",
+        _entropy,
+        ("entropy_coef", "use_adaptive_entropy"),
         native="the mean of micro-batch means",
         source="trl 1.16.0 GRPOTrainer._compute_loss",
         fixes=_set("entropy_coef", 0.0),
     ),
     Rule(
-        "BB-TRL-069", "warning", "never", _entropy_quantile, ("top_entropy_quantile",),
+        "BB-TRL-069",
+        "warning",
+        "never",
+        _entropy_quantile,
+        ("top_entropy_quantile",),
         native="a quantile over all processes, once per micro-batch",
         source="trl 1.16.0 GRPOTrainer.get_high_entropy_mask",
         fixes=_set("top_entropy_quantile", 1.0),
     ),
     Rule(
-        "BB-TRL-070", "warning", "never", _luspo_padding, ("loss_type", "importance_sampling_level", "beta"),
+        "BB-TRL-070",
+        "warning",
+        "never",
+        _luspo_padding,
+        ("loss_type", "importance_sampling_level", "beta"),
         native="(loss x length).mean() over the padded matrix",
         source="trl 1.9.1 and 1.9.2 GRPOTrainer._compute_loss; mended in 1.10.0",
         fixes=_set("importance_sampling_level", "sequence"),
         versions="<1.10",
     ),
     Rule(
-        "BB-TRL-071", "warning", "never", _liger_tokens, ("use_liger_kernel", "loss_type"),
+        "BB-TRL-071",
+        "warning",
+        "never",
+        _liger_tokens,
+        ("use_liger_kernel", "loss_type"),
         native="num_items_in_batch is not passed on",
         source="trl 1.9.1 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
         fixes=_set("use_liger_kernel", False),
         versions="<1.11",
     ),
     Rule(
-        "BB-TRL-072", "note", "never", _data_seed, ("data_seed",),
+        "BB-TRL-072",
+        "note",
+        "never",
+        _data_seed,
+        ("data_seed",),
         native="ignored",
         source="trl 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
         fixes=_set("data_seed", None),
     ),
     Rule(
-        "BB-TRL-073", "warning", "never", _low_delta, ("delta", "epsilon_high", "epsilon"),
+        "BB-TRL-073",
+        "warning",
+        "never",
+        _low_delta,
+        ("delta", "epsilon_high", "epsilon"),
         native="the ratio is clamped at delta before the minimum is taken",
         source=f"{_ALL} GRPOTrainer._compute_loss",
         fixes=_set("delta", None),
     ),
     Rule(
-        "BB-TRL-074", "note", "never", _deprecated_cap, ("vllm_importance_sampling_cap",),
+        "BB-TRL-074",
+        "note",
+        "never",
+        _deprecated_cap,
+        ("vllm_importance_sampling_cap",),
         native="FutureWarning",
         source=f"{_ALL} {_POST_INIT}",
     ),
     Rule(
-        "BB-TRL-075", "note", "never", _uncarried, tuple(UNCARRIED),
+        "BB-TRL-075",
+        "note",
+        "never",
+        _uncarried,
+        tuple(UNCARRIED),
         native="used as given",
         source=f"{_ALL} GRPOTrainer",
     ),

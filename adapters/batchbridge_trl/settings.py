@@ -13,15 +13,16 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 
 VERSIONS = ">=1.9.1,<1.17"
-"""Versions whose rows are complete. Read wheel by wheel: 1.9.1, 1.9.2, 1.10.0 to 1.14.0, 1.14.1, 1.14.2, 1.15.0, 1.16.0."""
+"""Versions whose rows are complete. Read wheel by wheel: 1.9.1, 1.9.2, 1.10.0 to 1.14.0, 1.14.1, 1.14.2, "
+"1.15.0, 1.16.0."""
 NEWEST = "1.16.0"
 """The version that `write` writes for when nobody names one."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale` or `any`; `?`: null is legal),
-    its default, and the versions in which this row holds (empty: all of `VERSIONS`)."""
+    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale` or `any`; `?`: null is
+    legal), its default, and the versions in which this row holds (empty: all of `VERSIONS`)."""
 
     key: str
     kind: str
@@ -333,7 +334,9 @@ GRPO_SCRIPT_ARGUMENTS = Group(
 MODEL_CONFIG = Group("ModelConfig", "trl ModelConfig, 1.9.1 to 1.16.0", _MODEL_CONFIG)
 DATASET_MIXTURE = Group("DatasetMixtureConfig", "trl.scripts.utils, 1.9.1 to 1.16.0", _DATASET_MIXTURE)
 LAUNCH = Group("accelerate launch", "trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
-ENVIRONMENT = Group("env", "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Setting("env", "dict?", None),))
+ENVIRONMENT = Group(
+    "env", "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Setting("env", "dict?", None),)
+)
 
 TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
 """What a `GRPOConfig` holds."""
@@ -350,7 +353,9 @@ TRL_GROUPS = (
 
 _OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.56.2, not in 5.23.0"
 GONE = (
-    Gone("max_prompt_length", "trl 0.28 or earlier", None, "trl GRPOConfig: gone by 0.28; prompts are not cut any more"),
+    Gone(
+        "max_prompt_length", "trl 0.28 or earlier", None, "trl GRPOConfig: gone by 0.28; prompts are not cut any more"
+    ),
     Gone("torch_dtype", "trl 1.9.1 or earlier", "dtype", "trl ModelConfig 1.9.1"),
     Gone("wandb_log_unique_prompts", "trl 1.9.1 or earlier", "log_unique_prompts", "trl GRPOConfig 1.9.1"),
     Gone("vllm_device", "trl 1.9.1 or earlier", None, "trl GRPOConfig 1.9.1; vllm_mode says where generation runs"),

@@ -35,7 +35,8 @@ class Sizes:
         return self.accumulation
 
     def resolve(self) -> Rollout | None:
-        """What `GRPOConfig.__post_init__` (trl 1.16.0) fills in; None where it raises, or where a size is not positive."""
+        """What `GRPOConfig.__post_init__` (trl 1.16.0) fills in; None where it raises, or where a size is not "
+        "positive."""
         if self.generation_batch is not None and self.steps_per_generation is not None:
             return None
         if min(self.micro, self.accumulation, self.generations, self.world, self.window) < 1:
@@ -82,7 +83,8 @@ def sizes_of(native: Mapping[str, Any]) -> Sizes | None:
         if not isinstance(value, int) and (value is not None or name in required | {"iterations"}):
             return None
     steps = gradient_accumulation_kwargs(native).get("num_steps")
-    return Sizes(**values, rewritten_accumulation=steps if isinstance(steps, int) else None)  # type: ignore[arg-type]  # checked above
+    return Sizes(**values, rewritten_accumulation=steps if isinstance(steps, int) else None)  # type: ignore[arg-type]
+    # checked above
 
 
 def accelerator_config(native: Mapping[str, Any]) -> Mapping[str, Any]:

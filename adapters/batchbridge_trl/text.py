@@ -16,7 +16,12 @@ def yaml_text(values: Mapping[str, Any], version: str, world: int) -> str:
 
 def python_text(values: Mapping[str, Any], version: str, world: int) -> str:
     """A call that constructs; run it in the processes that train, since GRPOConfig reads the world size there."""
-    lines = [f"# for trl {version}, {world} process{'es' if world > 1 else ''}", "from trl import GRPOConfig", "", "args = GRPOConfig("]
+    lines = [
+        f"# for trl {version}, {world} process{'es' if world > 1 else ''}",
+        "from trl import GRPOConfig",
+        "",
+        "args = GRPOConfig(",
+    ]
     return "\n".join([*lines, *(f"    {key}={value!r}," for key, value in values.items()), ")"]) + "\n"
 
 

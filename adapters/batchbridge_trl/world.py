@@ -1,9 +1,9 @@
 """How many processes a recipe runs on. TRL's own config does not say it: accelerate does, in a file beside it.
 
 Asked in this order: the user (`--world-size`); the native object; `num_processes` in the recipe (`trl grpo` hands it to
-accelerate); the file or packaged name in its `accelerate_config`; accelerate files beside the recipe: `*accelerate*.yaml`
-in its folder, and every file of a folder `accelerate_configs` in its folder or up to three above (Open-R1's layout). Several
-files beside it count only if they agree.
+accelerate); the file or packaged name in its `accelerate_config`; accelerate files beside the recipe:
+`*accelerate*.yaml` in its folder, and every file of a folder `accelerate_configs` in its folder or up to three above
+(Open-R1's layout). Several files beside it count only if they agree.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Context, Provenance, Source
-
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 KEY = "num_processes"
@@ -42,7 +41,9 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         return _said(size, "object", "the config object's world_size")
     if native.get(KEY) is not None:
         line, file = source.lines.get(KEY), str(source.path) if source.path else None
-        return _said(native[KEY], "file" if line else "argument", "the recipe's num_processes", file if line else None, line)
+        return _said(
+            native[KEY], "file" if line else "argument", "the recipe's num_processes", file if line else None, line
+        )
     named = native.get("accelerate_config") or native.get("config_file")
     if isinstance(named, str):
         if named in PACKAGED_ACCELERATE_CONFIGS:
@@ -82,7 +83,8 @@ def _candidates(recipe: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> tuple[int, int] | None:
-    """(num_processes, line), from the line that says it: an accelerate file is flat there, and nothing else is needed."""
+    """(num_processes, line), from the line that says it: an accelerate file is flat there, and nothing else is "
+    "needed."""
     try:
         if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
             return None

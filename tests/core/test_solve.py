@@ -29,7 +29,9 @@ def test_both_sides_of_a_variable_are_offered():
 
 
 def test_two_variables_change_together_only_where_one_does_not_suffice():
-    changes = neighbours([Variable("x", 1, maximum=9), Variable("y", 1, maximum=9)], lambda v: v["x"] == 3 and v["y"] == 4)
+    changes = neighbours(
+        [Variable("x", 1, maximum=9), Variable("y", 1, maximum=9)], lambda v: v["x"] == 3 and v["y"] == 4
+    )
     assert changes == ({"x": 3, "y": 4},)
 
 

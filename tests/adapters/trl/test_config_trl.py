@@ -8,13 +8,14 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
 from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import verdict
 from batchbridge.sources import load
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import TRL_GROUPS
-from hypothesis import given
-from hypothesis import strategies as st
 
 ARTICLE = {
     "per_device_train_batch_size": 4,
@@ -132,7 +133,9 @@ def test_a_missing_world_size_leaves_the_verdict_undecided():
     assert reading.spec is None
 
 
-@pytest.mark.parametrize("place", ["accelerate.yaml", "accelerate_configs/zero2.yaml", "../accelerate_configs/ddp.yaml"])
+@pytest.mark.parametrize(
+    "place", ["accelerate.yaml", "accelerate_configs/zero2.yaml", "../accelerate_configs/ddp.yaml"]
+)
 def test_the_world_size_comes_from_the_accelerate_file_beside_the_recipe(tmp_path, place):
     folder = tmp_path / "model"
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
@@ -231,7 +234,7 @@ def configurations(draw):
     }
     values |= draw(st.fixed_dictionaries({}, optional=optional))
     values |= draw(st.sampled_from([{"max_steps": 5}, {"num_train_epochs": 2.5}, {"num_train_epochs": 1}]))
-    if values["beta"] if "beta" in values else False:
+    if values.get("beta", 0.0):
         values |= draw(st.sampled_from([{}, {"sync_ref_model": True, "ref_model_sync_steps": 64}]))
     return values, world
 
@@ -248,13 +251,17 @@ def test_what_was_read_is_read_again_from_what_was_written(configuration):
 
 keys = st.sampled_from(sorted(setting.key for group in TRL_GROUPS for setting in group.settings)) | st.text(max_size=5)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-anything = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2))
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
 
 
 @given(st.dictionaries(keys, anything, max_size=6), st.none() | st.integers(-2, 9), st.none() | st.integers(0, 50))
 def test_no_input_makes_reading_or_checking_raise(values, world, prompts):
     adapter = TrlAdapter()
-    reading = adapter.read(Source(values=values), Context(framework_version="1.12.0", world_size=world, dataset_size=prompts))
+    reading = adapter.read(
+        Source(values=values), Context(framework_version="1.12.0", world_size=world, dataset_size=prompts)
+    )
     assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
 
 
@@ -262,4 +269,6 @@ def test_no_input_makes_reading_or_checking_raise(values, world, prompts):
 def test_importing_a_plugin_module_imports_neither_yaml_nor_a_framework(module):
     forbidden = "{'yaml', 'torch', 'trl', 'transformers', 'pydantic'}"
     code = f"import sys, {module}; sys.exit(', '.join({forbidden} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from batchbridge.adapter import Context
 from batchbridge.sources import load
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.rules import RULES
-from hypothesis import given
-from hypothesis import strategies as st
 
 LEGAL = {
     "per_device_train_batch_size": 8,
@@ -122,7 +123,16 @@ def test_split_batches_is_an_error_on_several_devices_only():
 
 
 def test_every_row_of_the_table_is_exercised_here():
-    elsewhere = {"BB-TRL-018", "BB-TRL-050", "BB-TRL-053", "BB-TRL-054", "BB-TRL-060", "BB-TRL-064", "BB-TRL-070", "BB-TRL-071"}
+    elsewhere = {
+        "BB-TRL-018",
+        "BB-TRL-050",
+        "BB-TRL-053",
+        "BB-TRL-054",
+        "BB-TRL-060",
+        "BB-TRL-064",
+        "BB-TRL-070",
+        "BB-TRL-071",
+    }
     assert {rule.code for rule in RULES} == set(BROKEN) | elsewhere
 
 
@@ -154,7 +164,9 @@ small = st.integers(-1, 40)
 
 
 @given(small, small, small, small, st.none() | small, st.none() | st.integers(-1, 90), st.none() | st.integers(1, 60))
-def test_every_offered_change_of_size_makes_legal_sizes_and_none_exceeds_a_dataset_that_was_too_small(micro, accumulation, group, world, steps, batch, prompts):
+def test_every_offered_change_of_size_makes_legal_sizes_and_none_exceeds_a_dataset_that_was_too_small(
+    micro, accumulation, group, world, steps, batch, prompts
+):
     values = {
         **LEGAL,
         "per_device_train_batch_size": micro,
@@ -164,7 +176,15 @@ def test_every_offered_change_of_size_makes_legal_sizes_and_none_exceeds_a_datas
         "generation_batch_size": None if steps is not None else batch,
     }
     for finding in findings(values, world=world, prompts=prompts):
-        if finding.code in ("BB-TRL-018", "BB-TRL-019", "BB-TRL-021", "BB-TRL-022", "BB-TRL-024", "BB-TRL-030", "BB-TRL-050"):
+        if finding.code in (
+            "BB-TRL-018",
+            "BB-TRL-019",
+            "BB-TRL-021",
+            "BB-TRL-022",
+            "BB-TRL-024",
+            "BB-TRL-030",
+            "BB-TRL-050",
+        ):
             assert finding.fixes
             for fix in finding.fixes:
                 changes = dict(fix.changes)

@@ -1,7 +1,7 @@
 """The predicted steps of unwrapped runs against recorded runs of the real GRPOTrainer: membership and weights, exactly.
 
-One process on CPU, a tiny random model, scripted rollouts. What a micro-batch's loss is divided by is read off TRL's own
-loss, not assumed: with every token's loss replaced by 1, the loss is the sum of the token weights.
+One process on CPU, a tiny random model, scripted rollouts. What a micro-batch's loss is divided by is read off TRL's
+own loss, not assumed: with every token's loss replaced by 1, the loss is the sum of the token weights.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from fractions import Fraction
 import pytest
 import torch
 import trl
-from batchbridge.adapter import Context, Source
-from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.randomness import TorchGenerator
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
+
+from batchbridge.adapter import Context, Source
+from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.randomness import TorchGenerator
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"t{i}" for i in range(61))]
 LENGTHS = (1, 3, 2, 7, 5, 4, 9, 6)
@@ -61,7 +62,8 @@ def model():
 
 
 def record(folder, prompts, settings):
-    """The real run: per optimizer step, per micro-batch, the (prompt, sample) rows and the loss's sum of token weights."""
+    """The real run: per optimizer step, per micro-batch, the (prompt, sample) rows and the loss's sum of token "
+    "weights."""
 
     def rollout(texts, trainer):
         seen, ids, completions = {}, [], []

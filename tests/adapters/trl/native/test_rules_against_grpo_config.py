@@ -7,9 +7,10 @@ import warnings
 
 import pytest
 import trl
+from trl import GRPOConfig
+
 from batchbridge.adapter import Context, Source
 from batchbridge_trl.config import TrlAdapter
-from trl import GRPOConfig
 
 NATIVE_RULES = {
     "can not be both configured": "BB-TRL-017",
@@ -45,8 +46,13 @@ def native_rule(settings, classes, world_size):
 
 def draw(rng):
     """Settings that are mostly near legal ones: small divisors, now and then zero, negative, or both exclusive keys."""
-    small = lambda: rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, rng.randint(1, 64)])  # noqa: E731  # four uses
-    odd = lambda value: rng.choice([0, -1, -value]) if rng.random() < 0.03 else value  # noqa: E731  # four uses
+
+    def small():
+        return rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, rng.randint(1, 64)])
+
+    def odd(value):
+        return rng.choice([0, -1, -value]) if rng.random() < 0.03 else value
+
     settings = {"per_device_train_batch_size": odd(small()), "bf16": rng.random() < 0.1}
     world = small()
     if rng.random() < 0.9:
@@ -87,7 +93,9 @@ def disagreements():
         for _ in range(10_000):
             settings, world = draw(rng)
             native = native_rule(settings, classes, world)
-            reading = adapter.read(Source(values=settings), Context(framework_version=trl.__version__, world_size=world))
+            reading = adapter.read(
+                Source(values=settings), Context(framework_version=trl.__version__, world_size=world)
+            )
             ours = [f.code for f in adapter.check(reading) if f.severity == "error" and f.phase == "config"]
             outcomes[native] = outcomes.get(native, 0) + 1
             if reading.findings or native != (ours[0] if ours else None):
