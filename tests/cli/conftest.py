@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -32,11 +32,12 @@ def toy_module() -> ModuleType:
 
 
 @pytest.fixture
-def toy(toy_module: ModuleType) -> Iterator[ModuleType]:
-    """The toy framework's plugin, registered in the one manager and unregistered afterwards."""
-    plugins.manager().register(toy_module, "toy")
-    yield toy_module
-    plugins.manager().unregister(toy_module)
+def toy(toy_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The toy framework's plugin, alone: what else is installed, and whether it works, changes no output here."""
+    registry = plugins.load(())
+    registry.manager.register(toy_module, "toy")
+    monkeypatch.setattr(plugins, "_installed", lambda: registry)
+    return toy_module
 
 
 @pytest.fixture

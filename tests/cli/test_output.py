@@ -42,8 +42,6 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, recipe: Path) -> 
     Path("escape.yaml").write_text('toy:\n  "a\\e[31m\\nb": "\\e]0;x\\a"\n', encoding="utf-8")
     code, out, err = run(*SCENES[scene])
     shown = f"$ batchbridge {' '.join(SCENES[scene])}\n{out}{err}exit code {code}\n"
-    # The list of installed adapters belongs to the environment.
-    shown = shown.replace(", ".join(sorted(plugins.adapters())), "toy")
     path = GOLDEN / f"{scene}.txt"
     if os.environ.get("BATCHBRIDGE_UPDATE_GOLDEN"):
         path.write_text(shown, encoding="utf-8")
@@ -109,7 +107,7 @@ def test_adapters_lists_who_provides_what(run: Run) -> None:
         "installed": None,
         "provided_by": "plugin toy (registered in this process)",
     }
-    assert code == (2 if plugins.problems() else 0)
+    assert code == 0
 
 
 def test_adapters_shows_problems_of_plugins_and_exits_with_2(run: Run) -> None:

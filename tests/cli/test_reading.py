@@ -174,11 +174,11 @@ VALUES = (
 )
 
 
-def read_content(content: bytes, suffix: str, framework: str | None = None) -> Reading:
+def read_content(content: bytes, suffix: str) -> Reading:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"fuzz{suffix}"
         path.write_bytes(content)
-        return read(path, framework=framework, version="2.0" if framework == "toy" else None)
+        return read(path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -190,10 +190,16 @@ def test_no_content_of_a_file_makes_read_raise(toy: ModuleType, content: bytes, 
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(values=st.dictionaries(SETTINGS, VALUES), framework=st.sampled_from(["installed", "toy"]))
-def test_no_values_make_an_installed_adapter_fail(toy: ModuleType, values: dict[str, Any], framework: str) -> None:
-    names = ["toy"] if framework == "toy" else [name for name in plugins.adapters() if name != "toy"]
-    for name in names:
+@given(values=st.dictionaries(SETTINGS, VALUES))
+def test_no_values_make_the_toy_adapter_fail(toy: ModuleType, values: dict[str, Any]) -> None:
+    reading = read(values, framework="toy", world_size=2, dataset_size=10)
+    assert "BB023" not in codes(reading)
+    reading.to_dict()
+
+
+@given(values=st.dictionaries(SETTINGS, VALUES))
+def test_no_values_make_an_installed_adapter_fail(values: dict[str, Any]) -> None:
+    for name in plugins.adapters():
         reading = read(values, framework=name, world_size=2, dataset_size=10)
         assert "BB023" not in codes(reading)
         reading.to_dict()
