@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.microbatch import partition
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan, PlanError, StepPlan
 from batchbridge.spec import Advantage
 from batchbridge.weights import Normaliser, Row, token_weights
-
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -91,7 +91,11 @@ class Enforcer:
             why="membership and micro-batches of the plan",
         )
         patches.set(
-            trainer, "_prepare_inputs", self._prepare, what="micro-batches pass through", why="they are prepared already"
+            trainer,
+            "_prepare_inputs",
+            self._prepare,
+            what="micro-batches pass through",
+            why="they are prepared already",
         )
         patches.set(
             trainer,
@@ -110,11 +114,17 @@ class Enforcer:
         patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
         if spec.horizon.lr_tick == "rollout":
             patches.set(
-                trainer, "create_scheduler", self._scheduler, what="advances once per rollout", why="lr_tick of the spec"
+                trainer,
+                "create_scheduler",
+                self._scheduler,
+                what="advances once per rollout",
+                why="lr_tick of the spec",
             )
         callback = StepCallback(self._log, check=True, planned_steps=self._plan.total_optimizer_steps)
         trainer.add_callback(callback)
-        patches.note("callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step")
+        patches.note(
+            "callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step"
+        )
         self._callback = callback
 
     def detach(self) -> None:
@@ -136,7 +146,7 @@ class Enforcer:
         tickets = self._steps_per_epoch * trainer.args.gradient_accumulation_steps
         # A generator of its own: a loader without one draws its seed from the global random state.
         return torch.utils.data.DataLoader(
-            range(tickets),  # type: ignore[arg-type]  # a range is a map-style dataset
+            range(tickets),
             batch_size=1,
             collate_fn=list,
             generator=torch.Generator(),
@@ -209,9 +219,7 @@ class Enforcer:
                     for item in batch
                 ]
                 filler = self._rollouts[step.rollouts[0]]
-                micro = rows_module.assemble(
-                    picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of
-                )
+                micro = rows_module.assemble(picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of)
                 self._finish(micro, step, len(share), normaliser)
                 last = number == len(share) - 1
                 with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
@@ -253,9 +261,7 @@ class Enforcer:
         member, position = step.members[item], step.positions[item]
         rollout = self._rollouts[member.rollout]
         facts = rollout.facts[position]
-        return TrainedRow(
-            *member, rollout.response_tokens[position], weight, facts["generated_at_step"], facts
-        )
+        return TrainedRow(*member, rollout.response_tokens[position], weight, facts["generated_at_step"], facts)
 
     def _weight_rows(self, step: StepPlan) -> list[Row]:
         return [

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
 from batchbridge.attach import Request
 from batchbridge.patching import Patches
-
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 
@@ -148,7 +148,7 @@ class Observer:
         return loss
 
     def _weights(self, inputs: Any, tokens: list[int]) -> list[float]:
-        """What a response token of each row weighs natively. Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss."""
+        """What a response token of each row weighs natively. Source: trl 1.9.1, 1.16.0, GRPOTrainer._compute_loss."""
         trainer, ranks = self._trainer, self._trainer.accelerator.num_processes
         window = trainer.current_gradient_accumulation_steps
         # Data-parallel ranks average their gradients, hence the ranks in every denominator.

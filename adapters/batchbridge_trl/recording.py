@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
 from batchbridge import plugins
@@ -77,7 +78,7 @@ def facts_of(
 
 
 class StepLog:
-    """Collects this rank's rows of the current optimizer step; `check` holds them against the plan, `write` records them."""
+    """Collects this rank's rows of the current optimizer step, holds them against the plan, and records them."""
 
     def __init__(self, trainer: Any, request: Request, framework_version: str) -> None:
         self._trainer, self._request = trainer, request
@@ -107,6 +108,7 @@ class StepLog:
             rank=accelerator.process_index,
             started="resumed" if resumed else "fresh",
             at_step=at_step,
+            start_id=broadcast_object_list([uuid.uuid4().hex])[0],
         )
         self._writer = Writer(self._request.ledger, header)
 
@@ -156,9 +158,13 @@ class StepLog:
 
 
 def compare_with_plan(plan: Plan, step: int, rows: list[tuple[int, int, int, int, int, float]]) -> None:
-    """Raises `BatchDrift` where (rollout, pass, prompt, sample, response tokens, weight) rows depart from `plan.step`."""
+    """Raises `BatchDrift` where the rows of a step depart from the plan.
+
+    A row is (rollout, pass, prompt, sample, response tokens, weight of one of them).
+    """
     planned = plan.step(step).members
-    want, have = Counter(map(tuple, planned)), Counter(row[:4] for row in rows)
+    want: Counter[tuple[int, ...]] = Counter(member[:4] for member in planned)
+    have: Counter[tuple[int, ...]] = Counter(row[:4] for row in rows)
     if want != have:
         missing, extra = list((want - have).elements()), list((have - want).elements())
         prompts_of = [{(rollout, prompt) for rollout, _, prompt, _ in side} for side in (want, have)]
@@ -177,7 +183,7 @@ def compare_with_plan(plan: Plan, step: int, rows: list[tuple[int, int, int, int
                 step,
                 "weights",
                 f"a response token of prompt {row[2]} sample {row[3]} weighs {row[5]:.9g}, the plan says "
-                f"{float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation}, factor {row[5] / float(weight):.6g})",
+                f"{float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation})",
             )
 
 

@@ -35,8 +35,8 @@ class RolloutRows:
     """What one rank knows of one rollout.
 
     index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
-    generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose loss
-    mask is 1), prompt_tokens and completion_tokens (attended or not), and facts, plain values for the ledger.
+    generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose
+    loss mask is 1), prompt_tokens and completion_tokens (attended or not), and facts, plain values for the ledger.
     """
 
     index: int
@@ -162,7 +162,9 @@ def assemble(
         row = rollout.slots[position]
         parts.append({name: tensor[row : row + 1] for name, tensor in rollout.tensors.items()})
     prompt_width = _round_up(max(rollout.prompt_tokens[position] for rollout, position in chosen), width_multiple)
-    completion_width = _round_up(max(rollout.completion_tokens[position] for rollout, position in chosen), width_multiple)
+    completion_width = _round_up(
+        max(rollout.completion_tokens[position] for rollout, position in chosen), width_multiple
+    )
     batch = MicroBatch()
     for name in parts[0]:
         kind, padding = COLUMNS[name]

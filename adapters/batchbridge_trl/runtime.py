@@ -9,11 +9,11 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
+from packaging.specifiers import SpecifierSet
+
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.spec import Spec, walk
-from packaging.specifiers import SpecifierSet
-
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.recording import StepLog
@@ -26,8 +26,8 @@ ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
 class Refusal:
     """Something that enforcing cannot make canonical, or that nobody has proven yet.
 
-    applies: says so from the trainer and the request. allowable: whether `allow` may accept it, by `name`: then the term
-    stays native.
+    applies: says so from the trainer and the request. allowable: whether `allow` may accept it, by `name`: then the
+    term stays native.
     """
 
     name: str
@@ -85,9 +85,11 @@ REFUSALS: tuple[Refusal, ...] = (
         "normalize_then_sum",
         'multi_objective_aggregation="normalize_then_sum" is a rule of TRL alone; it is kept only where the requested '
         "advantages are the trainer's own",
-        lambda trainer, request: trainer.multi_objective_aggregation == "normalize_then_sum"
-        and request.reading.spec is not None
-        and request.spec.advantage != request.reading.spec.advantage,
+        lambda trainer, request: (
+            trainer.multi_objective_aggregation == "normalize_then_sum"
+            and request.reading.spec is not None
+            and request.spec.advantage != request.reading.spec.advantage
+        ),
     ),
     Refusal(
         "deepspeed",
@@ -159,14 +161,17 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "kl_in_reward",
         "the spec puts the KL penalty into the reward; TRL has it in the loss only",
-        lambda trainer, request: request.spec.objective.kl_placement == "reward"
-        and bool(request.spec.objective.kl_coefficient),
+        lambda trainer, request: (
+            request.spec.objective.kl_placement == "reward" and bool(request.spec.objective.kl_coefficient)
+        ),
     ),
     Refusal(
         "kl_estimator",
         "TRL has the estimators k3 and k3_times_ratio only",
-        lambda trainer, request: bool(request.spec.objective.kl_coefficient)
-        and request.spec.objective.kl_estimator not in ("k3", "k3_times_ratio"),
+        lambda trainer, request: (
+            bool(request.spec.objective.kl_coefficient)
+            and request.spec.objective.kl_estimator not in ("k3", "k3_times_ratio")
+        ),
     ),
     Refusal(
         "loss_per_term",
@@ -179,8 +184,9 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "aggregation",
         "no native loss of TRL computes this surrogate with this aggregation",
-        lambda trainer, request: (request.spec.objective.surrogate, request.spec.loss.policy.aggregation)
-        not in CARRIERS,
+        lambda trainer, request: (
+            (request.spec.objective.surrogate, request.spec.loss.policy.aggregation) not in CARRIERS
+        ),
     ),
     Refusal(
         "denominator_scope",

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
+
 from batchbridge.plan import Plan
 from batchbridge.spec import Spec
 from batchbridge.testing.oracle import ScriptedRun, relative_error
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from transformers import TrainerCallback
 
 
 def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:

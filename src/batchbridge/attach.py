@@ -44,9 +44,9 @@ class CannotAttach(RuntimeError):
 class Request:
     """What an adapter's `attach` is asked to do.
 
-    spec: what the run shall mean. plan: its plan over the trainer's prompts; None only in mode "observe", where the spec
-    leaves membership open. reading: the trainer's own configuration. mode: see `wrap`. ledger: folder for the ledger, or
-    None. allow: terms that the user accepts as they are.
+    spec: what the run shall mean. plan: its plan over the trainer's prompts; None only in mode "observe", where the
+    spec leaves membership open. reading: the trainer's own configuration. mode: see `wrap`. ledger: folder for the
+    ledger, or None. allow: terms that the user accepts as they are.
     """
 
     spec: Spec
@@ -119,7 +119,7 @@ def wrap(
     like: a `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as that
     run would, on this trainer's devices and with its micro-batches. mode: "enforce" patches the trainer to follow the
     plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
-    "observe" only writes the ledger. ledger: folder for the ledger. allow: names of refused terms to accept as they are.
+    "observe" only writes the ledger. ledger: folder for the ledger. allow: names of refused terms to accept.
 
     `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one it
     unwraps first. Raises `CannotAttach` with every reason.

@@ -72,10 +72,14 @@ def advantages(rewards: Sequence[float], group_size: int, rule: Advantage) -> li
 
 
 def token_losses(
-    objective: Objective, new: torch.Tensor, old: torch.Tensor, reference: torch.Tensor | None, mask: torch.Tensor,
+    objective: Objective,
+    new: torch.Tensor,
+    old: torch.Tensor,
+    reference: torch.Tensor | None,
+    mask: torch.Tensor,
     advantage: float,
 ) -> torch.Tensor:
-    """Loss of each token of one completion, shape (tokens,), before weighting. Raises for a surrogate it cannot spell."""
+    """Loss of each token of one completion, shape (tokens,), before weighting. Raises for an unknown surrogate."""
     log_ratio = new - old
     if objective.ratio_level == "sequence":
         log_ratio = ((log_ratio * mask).sum() / mask.sum().clamp(min=1)).expand_as(new)
@@ -93,7 +97,7 @@ def token_losses(
     if objective.kl_placement == "loss" and objective.kl_coefficient:
         if reference is None or objective.kl_estimator not in ("k3", "k3_times_ratio"):
             raise ValueError(
-                f"objective.kl_estimator = {objective.kl_estimator}: the oracle knows k3 and k3_times_ratio, with a reference"
+                f"objective.kl_estimator = {objective.kl_estimator}: needs k3 or k3_times_ratio, and a reference"
             )
         difference = reference - new
         penalty = difference.exp() - difference - 1

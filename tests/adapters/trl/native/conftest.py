@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
+
 from batchbridge_trl.testing import scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -32,7 +33,6 @@ def trainer(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture(autouse=True)
-def _quiet_and_seeded() -> Iterator[None]:
+def _seeded() -> None:
     """TRL seeds the global random state itself; start every test from the same one."""
     torch.manual_seed(0)
-    yield

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peft import LoraConfig
+
 from batchbridge import unwrap, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import Captured, gradient_errors
-from peft import LoraConfig
 
 LOSSES = {
     "dapo": "token_mean",
@@ -59,9 +60,7 @@ def test_every_step_has_the_oracles_gradient(
     trainer: Callable[..., Any], loss_type: str, split: str, beta: float
 ) -> None:
     reference = tiny_policy(seed=1) if beta else None
-    built = wrap(
-        trainer(loss_type=loss_type, beta=beta, reference=reference, num_train_epochs=2, **arguments(split))
-    )
+    built = wrap(trainer(loss_type=loss_type, beta=beta, reference=reference, num_train_epochs=2, **arguments(split)))
     assert built.batchbridge.request.spec.loss.policy.aggregation == LOSSES[loss_type]
     captured = train(built)
     plan = built.batchbridge.plan
@@ -73,7 +72,12 @@ def test_every_step_has_the_oracles_gradient(
 
 def test_old_logprobs_are_those_of_the_rollouts_start_and_clipping_is_unchanged(trainer: Callable[..., Any]) -> None:
     built = wrap(
-        trainer(loss_type="dapo", num_train_epochs=2, learning_rate=0.3, **arguments("2x2, generation above accumulation, two passes"))
+        trainer(
+            loss_type="dapo",
+            num_train_epochs=2,
+            learning_rate=0.3,
+            **arguments("2x2, generation above accumulation, two passes"),
+        )
     )
     captured = train(built)
     found = gradient_errors(captured, built.batchbridge.plan.spec, plan=built.batchbridge.plan, steps=4)
@@ -130,7 +134,12 @@ def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[...
         return get_peft_model(tiny_policy(), config())
 
     found = gradient_errors(
-        captured, built.batchbridge.plan.spec, plan=built.batchbridge.plan, policy=policy, reference=tiny_policy(), steps=4
+        captured,
+        built.batchbridge.plan.spec,
+        plan=built.batchbridge.plan,
+        policy=policy,
+        reference=tiny_policy(),
+        steps=4,
     )
     assert all(each.error <= each.bar for each in found), found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from batchbridge import CannotAttach, Spec, read, unwrap, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.spec import Advantage, Horizon

@@ -1,4 +1,4 @@
-"""Resume: a checkpoint in the middle of a rollout of the second epoch, SIGKILL some steps later, and the run goes on."""
+"""Resume: a checkpoint inside a rollout of the second epoch, SIGKILL some steps later, and the run goes on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from batchbridge import CannotAttach, wrap
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.testing.tiny import tiny_policy

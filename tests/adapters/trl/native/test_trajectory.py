@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from batchbridge import wrap
 from batchbridge_trl.testing import flat_parameters
 
@@ -47,17 +48,13 @@ def arguments(split: str, optimizer: str, loss_type: str) -> dict[str, Any]:
 @pytest.mark.parametrize("optimizer", LEARNING_RATES)
 @pytest.mark.parametrize("loss_type", LEARNING_RATES["sgd"])
 def test_all_splits_lead_to_the_same_parameters(trainer: Callable[..., Any], loss_type: str, optimizer: str) -> None:
-    ends = {
-        split: displacement(wrap(trainer(split, **arguments(split, optimizer, loss_type))))
-        for split in SPLITS
-    }
+    ends = {split: displacement(wrap(trainer(split, **arguments(split, optimizer, loss_type)))) for split in SPLITS}
     for split, moved in ends.items():
         assert (moved - ends["8x1"]).norm() / ends["8x1"].norm() <= BAR, split
 
 
 def test_negative_control_unwrapped_splits_of_bnpo_part_by_far(trainer: Callable[..., Any]) -> None:
     whole, split = (
-        displacement(trainer(name, shuffle_dataset=False, **arguments(name, "sgd", "bnpo")))
-        for name in ("8x1", "2x4")
+        displacement(trainer(name, shuffle_dataset=False, **arguments(name, "sgd", "bnpo"))) for name in ("8x1", "2x4")
     )
     assert (split - whole).norm() / whole.norm() > 10 * BAR

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from batchbridge import wrap
 from batchbridge.ledger import diff
 from batchbridge_trl.testing import flat_parameters, scripted_trainer

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from batchbridge import BatchDrift, Plan, hookimpl, plugins, wrap
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge_trl.testing import flat_parameters

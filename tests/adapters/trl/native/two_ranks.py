@@ -23,10 +23,11 @@ import torch
 torch.set_num_threads(1)
 
 import transformers
+from transformers import TrainerCallback
+
 from batchbridge import wrap
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
-from transformers import TrainerCallback
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -110,7 +111,12 @@ def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | 
         found = gradient_errors(captured, plan.spec, plan=plan, reference=reference, steps=4)
     built.accelerator.wait_for_everyone()
     return [
-        {"step": each.step, "error": each.error, "bar": each.bar, "steps": [built.state.global_step, plan.total_optimizer_steps]}
+        {
+            "step": each.step,
+            "error": each.error,
+            "bar": each.bar,
+            "steps": [built.state.global_step, plan.total_optimizer_steps],
+        }
         for each in found
     ]
 
