@@ -1,0 +1,51 @@
+"""Run by torchrun in each of two processes: records a real run and prints, per case, whether it went as predicted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+warnings.simplefilter("ignore")
+
+import test_behaviour_against_grpo_trainer as one_process  # noqa: E402  # found by the path above
+
+from batchbridge.adapter import Context, Source  # noqa: E402  # after the path above
+from batchbridge_trl.config import TrlAdapter  # noqa: E402  # after the path above
+
+ALIKE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_generations": 4, "seed": 7}
+CASES = (
+    (9, {**ALIKE, "steps_per_generation": 4, "num_train_epochs": 2, "loss_type": "dapo"}),
+    (6, {**ALIKE, "num_iterations": 2, "num_train_epochs": 1, "loss_type": "bnpo"}),
+)
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    for prompts, settings in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            config, recorded = one_process.record(folder, prompts, settings)
+        context = Context(framework_version=one_process.trl.__version__, dataset_size=prompts)
+        reading = TrlAdapter().read(Source(native=config), context)
+        tokens = {(p, s): one_process.response_length(p, s) for p in range(prompts) for s in range(4)}
+        predicted, weights = [], []
+        for step in TrlAdapter().native_steps(reading, prompts, tokens):
+            batches: dict[int, list] = {}
+            for row in (row for row in step.rows if row.rank == rank):
+                batches.setdefault(row.micro_batch, []).append(row)
+            rows = [batches[index] for index in sorted(batches)]
+            predicted.append([[(row.prompt, row.sample) for row in batch] for batch in rows])
+            # Ranks are averaged natively; weights are shares of the sum.
+            weights += [2 * float(sum(r.weight * tokens[r.prompt, r.sample] for r in batch)) for batch in rows]
+        seen = [[rows for rows, _ in step] for step in recorded]
+        losses = [loss for step in recorded for _, loss in step]
+        error = max((abs(a - b) / b for a, b in zip(weights, losses, strict=False)), default=1.0)
+        print("RESULT " + json.dumps([settings["loss_type"], rank, predicted == seen, error < 1e-5]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
