@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ class StepLog:
             start_id=broadcast_object_list([uuid.uuid4().hex])[0],
         )
         self._writer = Writer(self._request.ledger, header)
+        weakref.finalize(self, self._writer.close)  # a run that raises never comes to on_train_end
 
     def close(self) -> None:
         """Ends the ledger file."""
