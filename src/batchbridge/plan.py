@@ -139,6 +139,8 @@ class Plan:
             )
         self._short_prompts = remainder if order.last_rollout in ("short", "pad") else 0
         self._shuffled = lru_cache(maxsize=4)(self._bijection)
+        # A trainer asks for the step that it is at several times; looking it up again must cost nothing.
+        self._step = lru_cache(maxsize=4)(self._make_step)
         whole_unit = self.passes_per_rollout * self.prompts_per_rollout * self.completions_per_prompt
         units = {"none": [whole_unit // max(self.passes_per_rollout, 1)], "rollout": [whole_unit]}.get(self._span, [])
         if self._short_prompts:
@@ -233,24 +235,7 @@ class Plan:
 
         Steps after the run's end are those of a longer run.
         """
-        if index < 0:
-            raise IndexError(f"step {index} is negative")
-        if not self._has_steps:
-            raise PlanError("no rollout fills an optimizer step: the run has none")
-        unit = self._unit_of_step(index)
-        start = (index - unit.first_step) * self.completions_per_step
-        stop = min(start + self.completions_per_step, unit.completions)
-        rollouts: dict[int, RolloutPlan] = {}
-        members, positions = [], []
-        for offset in range(start, stop):
-            rollout, pass_index, position = self._locate(unit, offset)
-            if rollout not in rollouts:
-                rollouts[rollout] = self.rollout(rollout)
-            prompt_ordinal, sample = self._shuffle(rollout, pass_index, position, len(rollouts[rollout].prompts))
-            members.append(Completion(rollout, pass_index, rollouts[rollout].prompts[prompt_ordinal], sample))
-            positions.append(prompt_ordinal * self.completions_per_prompt + sample)
-        epoch = rollouts[members[0].rollout].epoch
-        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
+        return self._step(index)
 
     def steps(self, start: int = 0, stop: int | None = None) -> Iterator[StepPlan]:
         """Steps `start` to `stop` (exclusive; the run's end if None), one at a time."""
@@ -309,6 +294,30 @@ class Plan:
     def state(self, optimizer_steps: int) -> dict[str, object]:
         """What `seek` takes: plain JSON types, to be saved with a checkpoint."""
         return {"optimizer_steps": optimizer_steps, "spec": self.spec.digest(), "dataset_size": self.dataset_size}
+
+    def _make_step(self, index: int) -> StepPlan:
+        if index < 0:
+            raise IndexError(f"step {index} is negative")
+        if not self._has_steps:
+            raise PlanError("no rollout fills an optimizer step: the run has none")
+        unit = self._unit_of_step(index)
+        start = (index - unit.first_step) * self.completions_per_step
+        stop = min(start + self.completions_per_step, unit.completions)
+        members: list[Completion] = []
+        positions: list[int] = []
+        epoch = None
+        while start < stop:  # one stretch of one pass over one rollout at a time
+            rollout_index, pass_index, position = self._locate(unit, start)
+            rollout = self.rollout(rollout_index)
+            epoch = rollout.epoch if epoch is None else epoch
+            size = len(rollout.prompts) * self.completions_per_prompt
+            end = min(position + stop - start, size)
+            for ordinal, sample in self._shuffle(rollout_index, pass_index, range(position, end), len(rollout.prompts)):
+                members.append(Completion(rollout_index, pass_index, rollout.prompts[ordinal], sample))
+                positions.append(ordinal * self.completions_per_prompt + sample)
+            start += end - position
+        assert epoch is not None, "a step has at least one completion"
+        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
 
     # ---- arithmetic of the stream
 
@@ -513,15 +522,16 @@ class Plan:
     def _bijection(size: int, key: tuple[int | str, ...]) -> Bijection:
         return Bijection(size, key)
 
-    def _shuffle(self, rollout: int, pass_index: int, position: int, prompts: int) -> tuple[int, int]:
-        """(ordinal of the prompt in its rollout, sample) at `position` of a pass."""
-        kind = self.spec.optimizer_step.rollout_shuffle
+    def _shuffle(self, rollout: int, pass_index: int, positions: range, prompts: int) -> list[tuple[int, int]]:
+        """(ordinal of the prompt in its rollout, sample) at each of `positions` of a pass."""
+        kind, group = self.spec.optimizer_step.rollout_shuffle, self.completions_per_prompt
         if kind == "completions":
-            position = self._rollout_order(rollout, pass_index, prompts * self.completions_per_prompt)[position]
-        ordinal, sample = divmod(position, self.completions_per_prompt)
+            order = self._rollout_order(rollout, pass_index, prompts * group)
+            return [divmod(place, group) for place in order.take(positions.start, positions.stop)]
         if kind == "groups":
-            ordinal = self._rollout_order(rollout, pass_index, prompts)[ordinal]
-        return ordinal, sample
+            groups = self._rollout_order(rollout, pass_index, prompts)
+            return [(groups[position // group], position % group) for position in positions]
+        return [divmod(position, group) for position in positions]
 
     def _unshuffle(self, rollout: int, pass_index: int, ordinal: int, sample: int, prompts: int) -> int:
         kind = self.spec.optimizer_step.rollout_shuffle

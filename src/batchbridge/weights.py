@@ -8,7 +8,7 @@ that two frameworks can be compared without a tolerance; `step_factors` gives th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -64,21 +64,22 @@ def token_weights(term: LossTerm, rows: Sequence[Row], *, rollout_rows: Sequence
         tokens[share(row)] += row.tokens
         group_tokens[share(row), row.group] += row.tokens
         groups.setdefault(share(row), set()).add(row.group)
+    inverse: Callable[[Hashable, Row], int] = {
+        "token_mean": lambda key, row: tokens[key],
+        "sequence_mean": lambda key, row: completions[key] * row.tokens,
+        "sequence_sum": lambda key, row: completions[key],
+        "sequence_sum_over_constant": lambda key, row: completions[key] * (term.constant or 0),
+        "token_sum": lambda key, row: 1,
+        "prompt_mean": lambda key, row: len(groups[key]) * group_tokens[key, row.group],
+    }[term.aggregation]
     weights = []
     for row in rows:
         if row.padding or not row.tokens:
             weights.append(Fraction(0))
-            continue
-        key = share(row)
-        denominator = {
-            "token_mean": tokens[key],
-            "sequence_mean": completions[key] * row.tokens,
-            "sequence_sum": completions[key],
-            "sequence_sum_over_constant": completions[key] * (term.constant or 0),
-            "token_sum": 1,
-            "prompt_mean": len(groups[key]) * group_tokens[key, row.group],
-        }[term.aggregation]
-        weights.append(parts[key] / denominator if term.aggregation != "token_sum" else Fraction(1))
+        elif term.aggregation == "token_sum":
+            weights.append(Fraction(1))
+        else:
+            weights.append(parts[share(row)] / inverse(share(row), row))
     return weights
 
 

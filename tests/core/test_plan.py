@@ -185,8 +185,10 @@ def step_epoch(plan: Plan, rollout: int, ordinal: int) -> int:
 
 @given(specs(), sizes)
 def test_step_of_a_dropped_completion_is_none_or_after_the_run(spec: Spec, dataset_size: int) -> None:
+    passes = max(spec.optimizer_step.passes_per_rollout, 1)
+    spec = spec.replace(**{"horizon": Horizon(epochs=2), "optimizer_step.passes_per_rollout": passes})
     plan = Plan(spec, dataset_size)
-    assume(spec.horizon.epochs and plan.total_optimizer_steps)
+    assume(plan.total_optimizer_steps)
     trained = {(member.prompt, member.sample, member.pass_index) for step in plan.steps() for member in step.members}
     for prompt in range(dataset_size):
         for sample in range(plan.completions_per_prompt):
