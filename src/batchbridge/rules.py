@@ -104,32 +104,33 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
             )
 
 
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+_LARGEST_PARALLEL = 1024
+"""Largest parallel size that is proposed (devices): sizes come from users, and a search must end whatever they say."""
+
+
 def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     t = spec.topology
     if t.data_parallel_size.denominator == 1:
         return
-    from batchbridge.solve import Variable, neighbours
-
-    names = ("world_size", "tensor_parallel", "pipeline_parallel", "context_parallel")
-    variables = [
-        Variable(name, getattr(t, name), maximum=None if name == "world_size" else t.world_size) for name in names
-    ]
-    used = [variable for variable in variables if variable.name == "world_size" or variable.value > 1]
-    fixed: dict[str, int] = {name: getattr(t, name) for name in names}
-
-    def whole(values: Mapping[str, int]) -> bool:
-        said = {**fixed, **values}
-        shared = said["tensor_parallel"] * said["pipeline_parallel"] * said["context_parallel"]
-        return said["world_size"] % shared == 0
-
+    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    below = t.world_size - t.world_size % shared
+    fixes = [Fix(f"world size {size}") for size in (below, below + shared) if size]
+    used = [name for name in _PARALLEL if getattr(t, name) > 1]
+    for name in used:
+        value = getattr(t, name)
+        others = shared // value
+        legal = [size for size in range(1, _LARGEST_PARALLEL + 1) if t.world_size % (others * size) == 0]
+        nearest = (
+            max((n for n in legal if n < value), default=None),
+            min((n for n in legal if n > value), default=None),
+        )
+        fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in nearest if size is not None]
     yield Violation(
         f"{t.world_size} devices cannot be shared out to replicas of {t.tensor_parallel} x {t.pipeline_parallel} x "
         f"{t.context_parallel} devices (tensor x pipeline x context parallel)",
-        tuple(f"topology.{variable.name}" for variable in used),
-        tuple(
-            Fix(" and ".join(f"{name} {value}" for name, value in change.items()).replace("_", " "))
-            for change in neighbours(used, whole)
-        ),
+        tuple(f"topology.{name}" for name in ("world_size", *used)),
+        tuple(fixes),
     )
 
 

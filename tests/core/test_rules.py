@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,15 @@ def test_broken_replicas_come_with_the_nearest_legal_sizes() -> None:
         "tensor parallel 2",
         "tensor parallel 5",
     ]
+
+
+@pytest.mark.parametrize(("world", "tensor"), [(10**18 + 9, 2), (10**18, 10**17 + 1), (5, 10**18), (10**9 + 7, 2)])
+def test_no_size_makes_the_search_for_replicas_long(world: int, tensor: int) -> None:
+    started = time.process_time()
+    (finding,) = rules.check(SOUND.replace(**{"topology.world_size": world, "topology.tensor_parallel": tensor}))[:1]
+    assert finding.code == "BB102"
+    assert finding.fixes
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize("given", [{}, {"horizon.rollouts": 3}])
