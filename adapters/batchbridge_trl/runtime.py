@@ -61,11 +61,6 @@ def _batch_scale_over_rollouts(trainer: Any, request: Request) -> bool:
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
-        "iterable_dataset",
-        "an IterableDataset has no prompt indices, so no plan can be followed; load it as a map-style Dataset",
-        lambda trainer, request: not hasattr(trainer.train_dataset, "__len__"),
-    ),
-    Refusal(
         "entropy_bonus",
         "the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's tokens, which the "
         "step's factor would rescale wrongly; set entropy_coef=0",
@@ -249,6 +244,10 @@ def attach(trainer: Any, request: Request) -> Attachment:
     patches = Patches()
     log = StepLog(trainer, request, framework_version)
     left_different: dict[str, str] = {}
+    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
+    if request.allow - allowable:
+        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
+        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
     if request.mode == "enforce":
         reasons = {
             refusal.name: refusal.reason

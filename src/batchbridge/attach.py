@@ -180,12 +180,17 @@ def _request(
             other = other.spec
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
         spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
+    plan = None
     try:
-        plan = Plan(spec, own.dataset_size or 0)
+        if own.dataset_size is None:
+            reason = (
+                "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
+            )
+            raise CannotAttach({"iterable_dataset": reason})
+        plan = Plan(spec, own.dataset_size)
     except PlanError as error:
         if mode != "observe":
             raise CannotAttach({"plan": error.reason}) from None
-        plan = None
     return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow)
 
 

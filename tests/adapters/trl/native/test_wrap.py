@@ -112,7 +112,8 @@ def test_batch_scaled_rewards_inside_one_rollout_are_not(trainer: Callable[..., 
 def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
     built = trainer()
     built.train_dataset = built.train_dataset.to_iterable_dataset()
-    assert any("dataset" in f"{name} {reason}" for name, reason in refused(built).items())
+    for mode in ("enforce", "verify", "observe"):
+        assert list(refused(built, mode=mode)) == ["iterable_dataset"]
 
 
 def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]) -> None:
@@ -149,6 +150,10 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
     built.tools = [len]
     assert "tools" in refused(built)
     wrap(built, allow=["tools"])
+
+
+def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
+    assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
 
 
 def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
