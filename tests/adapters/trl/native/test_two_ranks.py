@@ -14,7 +14,7 @@ import torch
 
 from batchbridge import wrap
 from batchbridge.ledger import diff
-from batchbridge_trl.testing import flat_parameters, scripted_trainer
+from batchbridge_trl.testing import flat_parameters
 
 SCRIPT = Path(__file__).parent / "two_ranks.py"
 BAR = 1e-5
@@ -76,7 +76,7 @@ def test_one_and_two_ranks_lead_to_the_same_parameters(
     measured: dict[str, Any], folder: Path, tmp_path: Path, optimizer: str
 ) -> None:
     alone = TWO_RANKS.TRAJECTORIES[optimizer] | {"gradient_accumulation_steps": 4}
-    built = wrap(scripted_trainer(tmp_path / "out", **alone), ledger=tmp_path / "ledger")
+    built = wrap(TWO_RANKS.build(tmp_path / "out", **alone), ledger=tmp_path / "ledger")
     start = flat_parameters(built.model)
     built.train()
     moved = flat_parameters(built.model) - start
