@@ -55,6 +55,7 @@ class Provenance:
 
     key: str | None
     value: Any
+    """The native value of `key` (`dapo`, False), never what it means; without a key the canonical value."""
     origin: Literal["file", "argument", "object", "default", "derived"]
     detail: str
     """`recipe.yaml:12`, "default of trl 1.16.0", "mb x SPG x world / G": for a person."""
@@ -128,6 +129,8 @@ class Reading:
     framework_version: str | None
     spec: Spec | None
     provenance: Mapping[str, Provenance]
+    """By canonical field. Every field of `spec` whose value is not the schema's default has one; a field at the
+    schema's default may be left out, and is then shown as the schema's."""
     behaviour: Behaviour | None
     findings: tuple[Finding, ...]
     native: Mapping[str, Any] = field(default_factory=dict)
@@ -207,7 +210,12 @@ class Adapter(ABC):
 
     @abstractmethod
     def write(self, spec: Spec) -> Written:
-        """The native configuration that says `spec`; `read` of it gives `spec` back. Raises `CannotWrite`."""
+        """The native configuration that says `spec`; `read` of it gives `spec` back. Raises `CannotWrite`.
+
+        A spec that this adapter read comes back exactly. In any other, a None among `objective`, `carried` and
+        `advantage` means unknown, and the framework's default may fill it in; every other field comes back as it is,
+        None included, or is refused.
+        """
 
     @abstractmethod
     def native_steps(

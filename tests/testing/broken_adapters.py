@@ -33,6 +33,11 @@ def _without(key):
     return provenance
 
 
+def without_provenance(key):
+    """A `read` that says nothing about one field."""
+    return _edited(ToyAdapter.read, provenance=_without(key))
+
+
 def _rows(**fields):
     def native_steps(self, reading, dataset_size, response_tokens):
         for step in ToyAdapter.native_steps(self, reading, dataset_size, response_tokens):
@@ -65,6 +70,14 @@ def _careless_write(self, spec):
         return ToyAdapter.write(self, spec)
     except CannotWrite:
         return ToyAdapter.write(self, spec.replace(**{"order.last_rollout": "drop"}))
+
+
+def _seeded_write(self, spec):
+    return ToyAdapter.write(self, spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}))
+
+
+def _rounding_write(self, spec):
+    return ToyAdapter.write(self, spec.replace(**{"carried.learning_rate": 0.5}))
 
 
 def _empty_refusal(self, spec):
@@ -113,6 +126,11 @@ def _moody_steps(self, reading, dataset_size, response_tokens):
 
 def _pathless(reading):
     return {**reading.provenance, "rollout.batch_size": next(iter(reading.provenance.values()))}
+
+
+def _canonical(reading):
+    origin = dataclasses.replace(reading.provenance["loss.policy.aggregation"], value="token_mean")
+    return {**reading.provenance, "loss.policy.aggregation": origin}
 
 
 def _silent(reading):
@@ -171,9 +189,21 @@ ALL = [
     ),
     _broken(
         "Gap",
-        ["test_every_field_has_a_provenance", "valid"],
+        ["test_every_field_that_is_not_the_schemas_default_has_a_provenance", "valid"],
         "no provenance for .*order.seed",
         read=_edited(READ, provenance=_without("order.seed")),
+    ),
+    _broken(
+        "GapWithoutDefault",
+        ["test_every_field_that_is_not_the_schemas_default_has_a_provenance", "valid"],
+        "no provenance for .*loss.policy.aggregation",
+        read=_edited(READ, provenance=_without("loss.policy.aggregation")),
+    ),
+    _broken(
+        "OurValues",
+        ["test_a_provenance_has_the_native_value", "valid"],
+        "loss = 'token_mean', not 'mean'",
+        read=_edited(READ, provenance=_canonical),
     ),
     _broken(
         "Invented",
@@ -254,6 +284,18 @@ ALL = [
         ["test_a_changed_field_is_written_faithfully_or_refused", ("order.last_rollout", "pad")],
         "written as something else",
         write=_careless_write,
+    ),
+    _broken(
+        "FillsASize",
+        ["test_a_changed_field_is_written_faithfully_or_refused", ("order.seed", None)],
+        "written as something else: order.seed: wanted None, got 0",
+        write=_seeded_write,
+    ),
+    _broken(
+        "ReplacesTheKnown",
+        ["test_a_changed_field_is_written_faithfully_or_refused", ("carried.learning_rate", 3.0)],
+        "written as something else: carried.learning_rate: wanted 3.0, got 0.5",
+        write=_rounding_write,
     ),
     _broken(
         "EmptyRefusal", ["test_what_cannot_be_said_is_refused", "unwritable"], "without a problem", write=_empty_refusal

@@ -71,6 +71,21 @@ def test_every_law_has_a_broken_adapter_or_needs_none():
     assert laws - {broken.breaks[0] for broken in broken_adapters.ALL} == broken_adapters.LAWS_WITHOUT_ONE
 
 
+def test_an_unknown_value_of_a_carried_field_may_be_filled_in():
+    change = ("carried.learning_rate", None)
+    spec = TestToyAdapter.valid[0].spec.replace(**dict([change]))
+    assert ToyAdapter().write(spec).values["rate"] == DEFAULTS["rate"]
+    TestToyAdapter().test_a_changed_field_is_written_faithfully_or_refused(change)
+
+
+def test_a_field_at_the_schemas_default_needs_no_provenance():
+    case = TestToyAdapter.valid[0]
+    silent = type("Silent", (ToyAdapter,), {"read": broken_adapters.without_provenance("order.last_rollout")})
+    assert "order.last_rollout" not in silent().read(case.source, case.context).provenance
+    contract = type("Contract", (TestToyAdapter,), {"adapter_class": silent})()
+    contract.test_every_field_that_is_not_the_schemas_default_has_a_provenance(case)
+
+
 def test_an_import_of_the_framework_is_seen_even_if_this_process_has_it_already():
     contract = type("Contract", (TestToyAdapter,), {"framework_modules": ("packaging", "toy_adapter")})()
     with pytest.raises(AssertionError, match="toy_adapter"):

@@ -111,6 +111,8 @@ class ToyAdapter(Adapter):
         return [Finding("BB-TOY-010", "error", "construction", text, where, (fix,), source="toy 1.0")]
 
     def write(self, spec: Spec) -> Written:
+        if spec.carried.learning_rate is None:  # unknown: toy's default is as good as any
+            spec = spec.replace(**{"carried.learning_rate": DEFAULTS["rate"]})
         given = {path: value for path, value, _ in walk(spec)}
         names = {ours: native for native, ours in LOSSES.items()}
         values = {key: given[path] for path, key in FIELDS.items()}
