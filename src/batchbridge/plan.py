@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -200,7 +201,10 @@ class Plan:
         assert horizon.epochs is not None
         per_epoch = self.optimizer_steps_per_epoch
         if per_epoch is not None:
-            return math.ceil(horizon.epochs * per_epoch)
+            try:
+                return math.ceil(horizon.epochs * per_epoch)
+            except OverflowError:  # beyond the floats; below them the product is the frameworks' own
+                return math.ceil(Fraction(horizon.epochs) * per_epoch)
         if self._wraps:
             return self._steps_before_rollout(self._whole_rollouts(horizon.epochs))
         return self._steps_in(self._stream_end or 0)
@@ -211,7 +215,12 @@ class Plan:
         if self.spec.horizon.rollouts is not None:
             return self.spec.horizon.rollouts
         steps = self.total_optimizer_steps
-        return 1 + self.step(steps - 1).rollouts[-1] if steps else 0
+        if not steps or not self._has_steps:
+            return 0
+        # The last step's last completion, without making the step: it may have billions.
+        unit = self._unit_of_step(steps - 1)
+        end = min((steps - unit.first_step) * self.completions_per_step, unit.completions)
+        return 1 + self._locate(unit, end - 1)[0]
 
     # ---- lookups
 
