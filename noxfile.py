@@ -122,7 +122,8 @@ def trl(session: nox.Session) -> None:
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL."""
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "peft", ".[trl]")
+    # TRL 1.9.1 imports requests (generation/vllm_client.py, from GRPOTrainer on) without declaring it.
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "peft", "requests", ".[trl]")
     pytest(session, *native("adapters/trl", "adapters/open_r1"))
 
 

@@ -25,7 +25,7 @@ from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_trl.settings import Gone, Group, Setting, settings_of
 from batchbridge_trl.sizes import sizes_of
-from batchbridge_trl.values import WrongValue, convert
+from batchbridge_trl.values import WrongValue, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
@@ -39,6 +39,8 @@ class TrlReading(Reading):
 
     given: Mapping[str, Where] = field(default_factory=dict)
     from_object: bool = False
+    decided: bool = True
+    """Whether every setting that decides about batches could be read; `native` holds defaults for the others."""
 
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of `keys`, defaults included."""
@@ -61,7 +63,7 @@ class TrlAdapter(Adapter):
         """Certain for a config object; else by GRPO's own key names."""
         if source.native is not None:
             return 1.0 if _is_config(source.native) else 0.0
-        keys = {key.partition(".")[0] for key in source.values}
+        keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
         if not keys:
             return 0.0
         score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
@@ -81,6 +83,7 @@ class TrlAdapter(Adapter):
                 return self._reading(version, findings, context)
             given, places = _from_object(source.native, rows)
         else:
+            findings += [_no_text(key) for key in source.values if not isinstance(key, str)]
             given, places = _from_values(source)
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv)
@@ -94,10 +97,14 @@ class TrlAdapter(Adapter):
                 native[key] = convert(row, value, parsed=parsed or source.native is not None)
             except WrongValue as wrong:
                 bad.add(key)
-                findings.append(_wrong_value(places[key], wrong))
+                findings.append(_wrong_value(places.get(key) or Where(key, _printable(value)), value, wrong))
         world = world_size(source, context, native)
         native[WORLD] = world.size
-        if world.provenance is not None:
+        if world.size is not None and too_large(world.size):
+            bad.add(WORLD)
+            findings.append(_wrong_value(Where(WORLD), world.size, WrongValue.too_large()))
+            native[WORLD] = None
+        elif world.provenance is not None:
             origin = world.provenance
             places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
         if world.size is None and WORLD not in bad:
@@ -106,8 +113,9 @@ class TrlAdapter(Adapter):
         sizes = None if bad & _DECIDING else sizes_of(native)
         if sizes is not None and not bad:
             told = meaning(native, sizes)
+        spelled = {**native, **given}
         provenance = {
-            path: self._provenance(entry, places, given, version, source, world.provenance)
+            path: self._provenance(entry, places, spelled, version, source, world.provenance)
             for path, entry in (told or {}).items()
         }
         spec = spec_of(told) if told is not None else None
@@ -118,6 +126,7 @@ class TrlAdapter(Adapter):
             native=native,
             given=places,
             from_object=source.native is not None,
+            decided=not bad & _DECIDING,
         )
         if bad & _DECIDING:
             return reading
@@ -252,20 +261,20 @@ class TrlAdapter(Adapter):
     def _provenance(
         entry: Told,
         places: Mapping[str, Where],
-        given: Mapping[str, Any],
+        values: Mapping[str, Any],
         version: str,
         source: Source,
         world: Provenance | None,
     ) -> Provenance:
+        """`values`: native settings, as they were spelled where they were given."""
         if entry.key is None:
             return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
         if entry.key == WORLD and world is not None:
             return world
-        place = places.get(entry.key)
-        if place is None:
-            return Provenance(entry.key, entry.value, "default", f"default of trl {version}")
+        place, value = places.get(entry.key), values[entry.key]
         note = f" (derived: {entry.formula})" if entry.formula else ""
-        value = given.get(entry.key, place.value)
+        if place is None:
+            return Provenance(entry.key, value, "default", f"default of trl {version}{note}")
         if place.file is not None:
             detail = f"{place.file}:{place.line}{note}" if place.line else f"{place.file}{note}"
             return Provenance(entry.key, value, "file", detail, place.file, place.line)
@@ -342,6 +351,8 @@ def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:
     places: dict[str, Where] = {}
     file = None if source.path is None else str(source.path)
     for key, value in source.values.items():
+        if not isinstance(key, str):
+            continue
         head, _, rest = key.partition(".")
         line = source.lines.get(key)
         if rest:
@@ -349,7 +360,7 @@ def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:
         else:
             given[head] = value
         if head not in places or not rest:
-            places[head] = Where(head, value if not rest else given[head], file if line else None, line)
+            places[head] = Where(head, _printable(value if not rest else given[head]), file if line else None, line)
     return given, places
 
 
@@ -378,19 +389,44 @@ def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str,
             given["steps_per_generation"] = None
     elif isinstance(batch, int) and isinstance(steps, int):
         given["steps_per_generation"] = None
-    return given, {key: Where(key, value) for key, value in given.items() if value != rows[key].default}
+    return given, {key: Where(key, _printable(value)) for key, value in given.items() if value != rows[key].default}
 
 
 def _not_read(message: str) -> Finding:
     return Finding("BB-TRL-006", "error", "config", message)
 
 
-def _wrong_value(place: Where, wrong: WrongValue) -> Finding:
-    shown = repr(place.value)
-    if len(shown) > 60:
-        shown = shown[:57] + "..."
+def _no_text(key: object) -> Finding:
+    shown = _shown(key)
     return Finding(
-        "BB-TRL-004",
+        "BB-TRL-008",
+        "error",
+        "config",
+        f"the key {shown} is no text, and every setting's name is",
+        where=(Where(shown),),
+        fixes=(Fix(f"remove {shown}"),),
+        native="TypeError: keywords must be strings",
+    )
+
+
+def _printable(value: Any) -> Any:
+    """`value`, unless it holds integers that are too large: Python writes none of more than 4,300 digits."""
+    return _shown(value) if too_large(value) else value
+
+
+def _shown(value: object) -> str:
+    """`value` in at most 60 characters, whatever it is."""
+    try:
+        text = repr(value)
+    except Exception as error:  # an object's own __repr__, or an integer of more digits than Python writes
+        return f"<{type(value).__name__}: {error}>"[:60]
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrong_value(place: Where, value: object, wrong: WrongValue) -> Finding:
+    shown = _shown(value)
+    return Finding(
+        wrong.code,
         "error",
         "config",
         f"{place.key} = {shown}: expected {wrong.expected}",

@@ -249,7 +249,9 @@ def _carried(native: Mapping[str, Any]) -> dict[str, Told]:
         "max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
         "dropout": Told("off" if native["disable_dropout"] else "on", "disable_dropout"),
         "router_loss_coefficient": Told(native["router_aux_loss_coef"], "router_aux_loss_coef"),
-        "reference_sync_steps": Told(native["ref_model_sync_steps"] if synced else None, "sync_ref_model"),
+        "reference_sync_steps": (
+            Told(native["ref_model_sync_steps"], "ref_model_sync_steps") if synced else Told(None, "sync_ref_model")
+        ),
         "max_completion_tokens": Told(native["max_completion_length"], "max_completion_length"),
         "temperature": Told(native["temperature"], "temperature"),
         "top_p": Told(native["top_p"], "top_p"),

@@ -7,14 +7,14 @@ phase "config" is the exception that a user would see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
-from batchbridge.solve import Variable, neighbours
 from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
+from batchbridge_trl.nearest import LARGEST, divisors, multiples
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
 from batchbridge_trl.world import KEY as WORLD
@@ -95,9 +95,9 @@ def defects(facts: Facts) -> tuple[Defect, ...]:
 
 
 def facts_of(reading: Reading) -> Facts | None:
-    """The facts of a reading; None while they are unknown."""
+    """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
     sizes = sizes_of(reading.native)
-    if reading.framework_version is None or sizes is None:
+    if reading.framework_version is None or sizes is None or not getattr(reading, "decided", True):
         return None
     return Facts(
         reading.native,
@@ -136,51 +136,79 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
         cut = "generation_batch"
     else:
         cut = "accumulation" if sizes.steps_per_generation is None else "steps_per_generation"
-    names = ("world", "micro", cut, "generations")
-    minimum = {name: 2 if name == "generations" else 1 for name in names}
-    # Sizes below their minimum must change anyway; the search starts where they are mended.
+    minimum = {name: 2 if name == "generations" else 1 for name in ("world", "micro", cut, "generations")}
+    # Sizes below their minimum must change anyway; what is sought starts where they are mended.
     start = {name: max(getattr(sizes, name), low) for name, low in minimum.items()}
     forced = {name: value for name, value in start.items() if value != getattr(sizes, name)}
-    # One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always
-    # suffices.
-    per_micro_step = start["world"] * start["micro"]
-    whole = {
-        "generations": start[cut] if cut == "generation_batch" else per_micro_step * start[cut],
-        "generation_batch": math.lcm(per_micro_step, start["generations"]),
-    }
-    variables = [
-        Variable(
-            name, start[name], minimum[name], start[name] + max(start[name], 64, whole[name]) if name in whole else None
-        )
-        for name in names
-    ]
-
-    def legal(values: Mapping[str, int]) -> bool:
-        per_micro_step = values["world"] * values["micro"]
-        batch = values[cut] if cut == "generation_batch" else per_micro_step * values[cut]
-        return batch % values["generations"] == 0 and batch % per_micro_step == 0
-
-    def fits(values: Mapping[str, int]) -> bool:
-        batch = values[cut] if cut == "generation_batch" else values["world"] * values["micro"] * values[cut]
-        return not facts.prompts or batch // values["generations"] <= facts.prompts
-
-    if legal(start):
-        # Nothing but the size of the dataset is in the way, or what was below its minimum.
-        changes = ({},) if forced and fits(start) else neighbours(variables, lambda v: legal(v) and fits(v))
-    else:
-        changes = neighbours(variables, legal)
-        changes = tuple(change for change in changes if fits({**start, **change})) or changes
+    prompts = facts.prompts
+    mended = _legal(start, cut)
+    changes: list[dict[str, int]] = [{}] if mended and forced and _fits(start, cut, prompts) else []
+    if not mended or prompts is None or prompts > 0:  # no size fits a dataset without prompts
+        changes = changes or list(_neighbours(start, minimum, cut, prompts))
+    if not mended:
+        changes = changes or list(_neighbours(start, minimum, cut))
     return tuple(_fix({FIELDS[name]: value for name, value in {**forced, **change}.items()}) for change in changes)
 
 
+def _completions(sizes: Mapping[str, int], cut: str) -> int:
+    return sizes[cut] if cut == "generation_batch" else sizes["world"] * sizes["micro"] * sizes[cut]
+
+
+def _legal(sizes: Mapping[str, int], cut: str) -> bool:
+    completions = _completions(sizes, cut)
+    return completions % sizes["generations"] == 0 and completions % (sizes["world"] * sizes["micro"]) == 0
+
+
+def _fits(sizes: Mapping[str, int], cut: str, prompts: int | None) -> bool:
+    return not prompts or _completions(sizes, cut) // sizes["generations"] <= prompts
+
+
+def _neighbours(
+    start: Mapping[str, int], minimum: Mapping[str, int], cut: str, prompts: int | None = None
+) -> Iterator[dict[str, int]]:
+    """The nearest legal value below and above each size, the others unchanged; of rollouts of at most `prompts`.
+
+    One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
+    """
+    group, per_micro_step = start["generations"], start["world"] * start["micro"]
+    completions = _completions(start, cut)
+    most = prompts * group if prompts else None
+    whole = {
+        "generations": start[cut] if cut == "generation_batch" else completions,
+        "generation_batch": math.lcm(per_micro_step, group),
+    }
+    for name, value in start.items():
+        low = minimum[name]
+        high = value + max(value, 64, whole.get(name, 0))
+        found: list[int] = []
+        if name == "generations":
+            if completions % per_micro_step == 0:
+                low = max(low, -(-completions // prompts)) if prompts else low
+                factors = (completions,) if cut == "generation_batch" else (start["world"], start["micro"], start[cut])
+                found = divisors(factors, value, low, high)
+        elif cut != "generation_batch":
+            others = completions // value
+            found = multiples(
+                group // math.gcd(group, others), value, low, high if most is None else min(high, most // others)
+            )
+        elif name == cut:
+            found = multiples(whole[name], value, low, high if most is None else min(high, most))
+        elif completions % group == 0 and (most is None or completions <= most):
+            other = per_micro_step // value
+            found = divisors((completions // other,), value, low, high) if completions % other == 0 else []
+        yield from ({name: legal} for legal in found if legal <= LARGEST)
+
+
 def _evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
-    generations = _evaluation_generations(facts)
-    variables = [
-        Variable(EVAL_MICRO, facts.native[EVAL_MICRO]),
-        Variable(EVAL_GENERATIONS, generations),
-    ]
     world = max(facts.sizes.world, 1)
-    changes = neighbours(variables, lambda v: (v[EVAL_MICRO] * world) % v[EVAL_GENERATIONS] == 0)
+    micro, group = max(facts.native[EVAL_MICRO], 1), max(_evaluation_generations(facts), 1)
+    changes = [
+        *(
+            {EVAL_MICRO: value}
+            for value in multiples(group // math.gcd(group, world), micro, 1, micro + max(micro, 64))
+        ),
+        *({EVAL_GENERATIONS: value} for value in divisors((micro, world), group, 1, group + max(group, 64))),
+    ]
     return (*map(_fix, changes), Fix('eval_strategy = "no"', {"eval_strategy": "no"}))
 
 

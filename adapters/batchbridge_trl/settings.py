@@ -21,8 +21,9 @@ NEWEST = "1.16.0"
 
 @dataclass(frozen=True)
 class Setting:
-    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale` or `any`; `?`: null is
-    legal), its default, and the versions in which this row holds (empty: all of `VERSIONS`)."""
+    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
+    of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
+    `VERSIONS`)."""
 
     key: str
     kind: str
@@ -161,7 +162,7 @@ _GRPO_CONFIG = (
     Setting("logging_steps", "float", 10),
     Setting("gradient_checkpointing", "bool", True),
     Setting("bf16", "bool?", None),
-    Setting("lr_scheduler_kwargs", "dict?", None),
+    Setting("lr_scheduler_kwargs", "json?", None),
     Setting("use_liger_kernel", "bool", False),
     Setting("torch_empty_cache_steps", "int?", None),
 )

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge_trl.nearest import LARGEST
 from batchbridge_trl.settings import CHOICES, Setting
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
@@ -21,20 +22,45 @@ _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
 class WrongValue(ValueError):
-    """The value is not of its key's kind: what was expected, and what TRL itself would do."""
+    """The value is not of its key's kind, or too large: what was expected, and what TRL itself would do."""
 
-    def __init__(self, expected: str, native: str) -> None:
+    def __init__(self, expected: str, native: str, code: str = "BB-TRL-004") -> None:
         super().__init__(expected)
-        self.expected, self.native = expected, native
+        self.expected, self.native, self.code = expected, native, code
+
+    @classmethod
+    def too_large(cls) -> WrongValue:
+        """For an integer beyond `LARGEST`."""
+        return cls(
+            f"an integer of at most {LARGEST:,} in size",
+            "it is accepted, and fails in a tensor, a generator or the data loader, or is never reached",
+            "BB-TRL-007",
+        )
+
+
+def too_large(value: Any) -> bool:
+    """Whether `value` is an integer beyond `LARGEST`, or a mapping or list that holds one at any depth."""
+    waiting, seen = [value], set()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, int) and abs(value) > LARGEST:
+            return True
+        if isinstance(value, (Mapping, list, tuple)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend(value.values() if isinstance(value, Mapping) else value)
+    return False
 
 
 def convert(setting: Setting, value: Any, *, parsed: bool) -> Any:
     """`value` as TRL would hold it. `parsed`: it passes through TRL's parser (file or command line), which converts
     strings. Raises `WrongValue`."""
     kind, optional = setting.kind.rstrip("?"), setting.kind.endswith("?")
-    if value is None and (optional or kind in ("any", "list", "dict")):
+    if value is None and (optional or kind in ("any", "list", "dict", "json")):
         return None
-    return _CONVERTERS[kind](setting.key, value, parsed)
+    converted = _CONVERTERS[kind](setting.key, value, parsed)
+    if too_large(converted):
+        raise WrongValue.too_large()
+    return converted
 
 
 def _integer(key: str, value: Any, parsed: bool) -> int:
@@ -111,6 +137,16 @@ def _mapping(key: str, value: Any, parsed: bool) -> Any:
     raise WrongValue("a mapping", _passes_unchecked(value))
 
 
+def _plain_mapping(key: str, value: Any, parsed: bool) -> Any:
+    """A mapping that JSON can say: its values become part of a canonical field."""
+    mapping = _mapping(key, value, parsed)
+    try:
+        json.dumps(mapping, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        raise WrongValue("a mapping of text to plain values", _passes_unchecked(value)) from None
+    return mapping
+
+
 def _anything(key: str, value: Any, parsed: bool) -> Any:
     return value
 
@@ -127,6 +163,7 @@ _CONVERTERS = {
     "choice": _choice,
     "scale": _scale,
     "dict": _mapping,
+    "json": _plain_mapping,
     "list": _anything,
     "any": _anything,
 }

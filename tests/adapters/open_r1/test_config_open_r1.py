@@ -91,6 +91,7 @@ def test_the_world_size_comes_from_the_accelerate_configs_of_the_recipes_folder(
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "configs" / "open-r1"
 
 
+@pytest.mark.shared
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the published recipes are not part of this repository")
 def test_the_published_files_themselves_fit_as_their_batch_settings_say():
     worlds = {

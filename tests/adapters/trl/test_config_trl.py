@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import batchbridge
 from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import verdict
+from batchbridge.render.text import explain
 from batchbridge.sources import load
+from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.nearest import LARGEST
 from batchbridge_trl.settings import TRL_GROUPS
+from batchbridge_trl.sizes import FIELDS
 
 ARTICLE = {
     "per_device_train_batch_size": 4,
@@ -239,6 +246,7 @@ def configurations(draw):
     return values, world
 
 
+@settings(max_examples=1000)
 @given(configurations())
 def test_what_was_read_is_read_again_from_what_was_written(configuration):
     values, world = configuration
@@ -263,6 +271,88 @@ def test_no_input_makes_reading_or_checking_raise(values, world, prompts):
         Source(values=values), Context(framework_version="1.12.0", world_size=world, dataset_size=prompts)
     )
     assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+SIZE_KEYS = (*FIELDS.values(), "per_device_eval_batch_size", "num_generations_eval", "max_steps", "seed")
+VAST = (10**400, 10**40, -(10**40), 2**64, LARGEST + 1, LARGEST, 2**31, 2095133040, 4294967291, 999983)
+vast = st.sampled_from(VAST) | st.integers(LARGEST // 2, LARGEST) | st.integers()
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(SIZE_KEYS), vast | st.integers(1, 64), min_size=1),
+    st.none() | st.floats(),
+    vast.filter(lambda size: size > 0),
+    st.none() | vast.filter(lambda size: size > 0),
+)
+def test_no_size_however_large_takes_a_second_of_the_processor_or_makes_the_answer_unprintable(
+    values, epochs, world, prompts
+):
+    values = {**values, "eval_strategy": "steps", **({} if epochs is None else {"num_train_epochs": epochs})}
+    before = time.process_time()
+    reading = batchbridge.read(values, framework="trl", version="1.16.0", world_size=world, dataset_size=prompts)
+    json.dumps(reading.to_dict())
+    explain("settings", reading)
+    assert time.process_time() - before < 1
+
+
+@pytest.mark.parametrize("key", [*SIZE_KEYS, "max_completion_length", "logging_steps"])
+def test_an_integer_beyond_32_bits_is_a_finding_of_its_own_and_can_be_printed(key):
+    code = "BB-TRL-004" if key == "logging_steps" else "BB-TRL-007"  # a float to TRL, and infinite
+    # Python writes no integer of more than 4,300 digits.
+    reading = read({**ARTICLE, key: 10**5000}, world=None if key == "num_processes" else 3)
+    (finding,) = (f for f in reading.findings if not f.undecided)
+    assert (finding.code, finding.where[0].key, finding.severity) == (code, key, "error")
+    json.dumps(reading.to_dict())
+
+
+def test_an_unknown_key_with_an_unprintable_integer_can_be_printed():
+    assert "colour" in explain("settings", read({**ARTICLE, "colour": 10**5000}))
+
+
+def test_an_integer_beyond_32_bits_is_found_inside_a_mapping():
+    values = {**ARTICLE, "accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2**40}}}
+    assert codes(read(values)) == ["BB-TRL-007"]
+
+
+def test_the_largest_seed_that_numpy_takes_is_read():
+    assert read({**ARTICLE, "seed": 2**32 - 1}).spec.order.seed == 2**32 - 1
+
+
+@pytest.mark.parametrize("adapter", [TrlAdapter(), OpenR1Adapter()], ids=["trl", "open_r1"])
+def test_keys_that_are_no_text_are_findings_and_the_rest_is_read(adapter):
+    source = Source(values={**ARTICLE, 1: 2, None: 3, ("a",): 4})
+    assert adapter.detect(source) == adapter.detect(Source(values=ARTICLE))
+    reading = adapter.read(source, Context(framework_version="1.16.0", world_size=3))
+    assert [(finding.code, finding.where[0].key) for finding in reading.findings] == [
+        ("BB-TRL-008", "1"),
+        ("BB-TRL-008", "None"),
+        ("BB-TRL-008", "('a',)"),
+    ]
+    assert reading.spec.rollout.completions_per_prompt == 6
+
+
+def test_no_rule_is_applied_to_the_default_of_a_size_that_could_not_be_read():
+    reading = read({**ARTICLE, "num_generations": "six"})
+    assert TrlAdapter().check(reading) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "expected"),
+    [
+        ({}, "loss.policy.aggregation", ("loss_type", "dapo")),
+        ({}, "rollout.truncated_completions", ("mask_truncated_completions", False)),
+        ({}, "objective.nonfinite_step", ("fp16", False)),
+        ({"loss_type": "grpo"}, "loss.policy.aggregation", ("loss_type", "grpo")),
+        ({"loss_type": "cispo", "epsilon_high": 5.0}, "objective.clip_high", ("epsilon_high", 5.0)),
+        ({"loss_type": "cispo"}, "objective.clip_high", ("epsilon", 0.2)),
+        ({"beta": 0.1, "sync_ref_model": True}, "carried.reference_sync_steps", ("ref_model_sync_steps", 512)),
+        ({"scale_rewards": False}, "advantage.scale", ("scale_rewards", False)),
+    ],
+)
+def test_a_provenance_shows_the_native_value_not_its_meaning(values, path, expected):
+    origin = read({**ARTICLE, **values}).provenance[path]
+    assert (origin.key, origin.value) == expected
 
 
 @pytest.mark.parametrize("module", ["batchbridge_trl", "batchbridge_open_r1"])

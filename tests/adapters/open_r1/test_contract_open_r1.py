@@ -1,0 +1,87 @@
+"""Open-R1's adapter keeps the contract that every adapter keeps; see `batchbridge.testing`."""
+
+from __future__ import annotations
+
+from batchbridge.adapter import Context, Source
+from batchbridge.spec import Horizon
+from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_open_r1.config import OpenR1Adapter
+
+RECIPE = {
+    "dataset_prompt_column": "problem",
+    "system_prompt": "You think.",
+    "reward_funcs": ["accuracy", "format", "tag_count"],
+    "reward_weights": [1.0, 1.0, 1.0],
+    "bf16": True,
+    "use_vllm": True,
+    "do_eval": False,
+    "gradient_accumulation_steps": 4,
+    "learning_rate": 1e-6,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "max_completion_length": 2048,
+    "max_steps": -1,
+    "num_generations": 16,
+    "num_train_epochs": 1,
+    "per_device_train_batch_size": 16,
+    "temperature": 0.7,
+    "warmup_steps": 0.1,
+}
+"""The settings of the distilled model's GRPO recipe (huggingface/open-r1 at 8d139cb), in the words of TRL 1.16."""
+CODE = {**RECIPE, "num_generations": 14, "code_language": "python", "code_eval_test_batch_size": -1}
+
+
+def context(*, version="1.16.0", world_size=8, dataset_size=64):
+    return Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
+
+
+_SPEC = OpenR1Adapter().read(Source(values=RECIPE), context()).spec
+
+
+class TestOpenR1(AdapterContract):
+    adapter_class = OpenR1Adapter
+    framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
+    unknown_version = "0.18.0"
+    written_version = "1.16.0"
+    valid = (
+        ValidCase(name="distilled model", source=Source(values=RECIPE), context=context()),
+        ValidCase(name="code on 7 devices", source=Source(values=CODE), context=context(world_size=7)),
+        ValidCase(name="oldest TRL", source=Source(values=RECIPE), context=context(version="1.9.1")),
+        ValidCase(
+            name="two passes with KL",
+            source=Source(values={**RECIPE, "env": {"NCCL_DEBUG": "WARN"}, "beta": 0.04, "num_iterations": 2}),
+            context=context(),
+        ),
+    )
+    invalid = (
+        InvalidCase(name="code on 8 devices", source=Source(values=CODE), context=context(), codes=("BB-TRL-021",)),
+        InvalidCase(
+            name="keys that TRL has dropped",
+            source=Source(values={**RECIPE, "max_prompt_length": 512, "torch_dtype": "bfloat16"}),
+            context=context(),
+            codes=("BB-TRL-003",),
+        ),
+        InvalidCase(
+            name="dataset too small",
+            source=Source(values=RECIPE),
+            context=context(dataset_size=31),
+            codes=("BB-TRL-050",),
+        ),
+        InvalidCase(
+            name="absurd accumulation",
+            source=Source(values={**RECIPE, "gradient_accumulation_steps": 10**40}),
+            context=context(),
+            codes=("BB-TRL-007",),
+        ),
+        InvalidCase(
+            name="the pinned TRL",
+            source=Source(values=RECIPE),
+            context=context(version="0.18.0"),
+            codes=("BB-TRL-002",),
+        ),
+    )
+    foreign = (
+        Source(values={"data.train_batch_size": 256, "actor_rollout_ref.rollout.n": 8}),
+        Source(values={"per_device_train_batch_size": 4, "num_generations": 8, "steps_per_generation": 2}),
+    )
+    unwritable = (_SPEC.replace(**{"order.last_rollout": "pad"}), _SPEC.replace(horizon=Horizon(rollouts=4)))

@@ -1,0 +1,179 @@
+"""TRL's adapter keeps the contract that every adapter keeps; see `batchbridge.testing`."""
+
+from __future__ import annotations
+
+from batchbridge.adapter import Context, Source
+from batchbridge.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
+from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_trl.config import TrlAdapter
+
+VERSION = "1.16.0"
+SIZES = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_generations": 6}
+MEANING = Spec(
+    topology=Topology(world_size=3),
+    rollout=Rollout(prompts_per_rollout=4, completions_per_prompt=6),
+    optimizer_step=OptimizerStep(completions_per_step=24, rollout_shuffle="completions", step_may_span="epoch"),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=2.0),
+    micro_batch=MicroBatch(completions_per_device=4),
+    advantage=Advantage(scale="group", epsilon=1e-4, ddof=1),
+    order=Order(seed=42),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="detached",
+        kl_placement="none",
+        kl_coefficient=0.0,
+        entropy_coefficient=0.0,
+        nonfinite_step="apply",
+    ),
+    carried=Carried(
+        learning_rate=1e-6,
+        lr_schedule="linear",
+        warmup_steps=0.0,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.999,
+        optimizer_epsilon=1e-8,
+        weight_decay=0.0,
+        weight_decay_excludes="biases_and_norms",
+        max_gradient_norm=1.0,
+        dropout="on",
+        max_completion_tokens=512,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        precision="bf16",
+    ),
+)
+"""`SIZES` on 3 devices for 2 epochs, every field written out by hand."""
+
+
+def context(*, version=VERSION, world_size=3, dataset_size=64):
+    return Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
+
+
+def valid(name, values, *, spec=None, **said):
+    return ValidCase(name=name, source=Source(values={**SIZES, **values}), context=context(**said), spec=spec)
+
+
+def invalid(name, values, *codes, **said):
+    return InvalidCase(name=name, source=Source(values={**SIZES, **values}), context=context(**said), codes=codes)
+
+
+class TestTrl(AdapterContract):
+    adapter_class = TrlAdapter
+    framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
+    unknown_version = "1.17.0"
+    written_version = VERSION
+    valid = (
+        valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),
+        valid(
+            "dr_grpo with max_steps",
+            {"loss_type": "dr_grpo", "scale_rewards": "none", "max_completion_length": 1024, "max_steps": 7},
+            spec=MEANING.replace(
+                **{
+                    "loss.policy": LossTerm(aggregation="sequence_sum_over_constant", constant=1024),
+                    "advantage.scale": "none",
+                    "horizon": Horizon(optimizer_steps=7),
+                    "carried.max_completion_tokens": 1024,
+                }
+            ),
+        ),
+        valid(
+            "KL with dual clipping",
+            {"beta": 0.04, "delta": 4.0, "epsilon_high": 0.28, "loss_type": "grpo", "num_train_epochs": 2},
+            spec=MEANING.replace(
+                **{
+                    "loss.policy.aggregation": "sequence_mean",
+                    "objective.kl_placement": "loss",
+                    "objective.kl_estimator": "k3_times_ratio",
+                    "objective.kl_coefficient": 0.04,
+                    "objective.dual_clip": 4.0,
+                    "objective.clip_high": 0.28,
+                }
+            ),
+        ),
+        valid(
+            "rollouts of two optimizer steps",
+            {"loss_type": "grpo", "steps_per_generation": 4, "num_train_epochs": 2},
+            spec=MEANING.replace(
+                **{
+                    "loss.policy.aggregation": "sequence_mean",
+                    "rollout.prompts_per_rollout": 8,
+                    "objective.old_logprobs": "rollout_start",
+                }
+            ),
+        ),
+        valid(
+            "two passes",
+            {"num_iterations": 2, "num_train_epochs": 2},
+            spec=MEANING.replace(**{"optimizer_step.passes_per_rollout": 2, "objective.old_logprobs": "rollout_start"}),
+        ),
+        valid("reference synchronised", {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 64}),
+        valid("cispo over vLLM", {"loss_type": "cispo", "epsilon_high": 5.0, "use_vllm": True, "entropy_coef": 0.01}),
+        valid("the oldest version", {"router_aux_loss_coef": None, "max_completion_length": 256}, version="1.9.1"),
+        ValidCase(
+            name="the world size in the recipe",
+            source=Source(values={**SIZES, "num_processes": 3}),
+            context=context(world_size=None),
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="nested and dotted keys",
+            source=Source(
+                values={
+                    **SIZES,
+                    "accelerator_config": {"even_batches": True},
+                    "lr_scheduler_type": "cosine_with_min_lr",
+                    "lr_scheduler_kwargs.min_lr_rate": 0.1,
+                }
+            ),
+            context=context(),
+        ),
+    )
+    invalid = (
+        invalid("groups are not whole", {"num_generations": 7}, "BB-TRL-021"),
+        invalid("groups of one", {"num_generations": 1}, "BB-TRL-022"),
+        invalid("both exclusive settings", {"generation_batch_size": 24, "steps_per_generation": 2}, "BB-TRL-017"),
+        invalid("rollouts are not whole", {"generation_batch_size": 30}, "BB-TRL-019"),
+        invalid("evaluation", {"eval_strategy": "steps", "per_device_eval_batch_size": 5}, "BB-TRL-020"),
+        invalid("no device", {}, "BB-TRL-030", world_size=0),
+        invalid("no pass", {"num_iterations": 0}, "BB-TRL-051"),
+        invalid("dataset too small", {}, "BB-TRL-050", dataset_size=3),
+        invalid("absurd micro-batch", {"per_device_train_batch_size": 10**40}, "BB-TRL-007"),
+        invalid("absurd world", {}, "BB-TRL-007", world_size=10**40),
+        invalid("unknown loss", {"loss_type": "gspo"}, "BB-TRL-038"),
+        invalid("misspelt key", {"num_generation": 6}, "BB-TRL-003"),
+        invalid("removed key", {"max_prompt_length": 512}, "BB-TRL-003"),
+        invalid("wrong kind", {"num_generations": "six"}, "BB-TRL-004"),
+        invalid("unknown version", {}, "BB-TRL-002", version="0.18.0"),
+    )
+    foreign = (
+        Source(values={"data.train_batch_size": 256, "actor_rollout_ref.rollout.n": 8}),
+        Source(values={"train_batch_size": 128, "micro_train_batch_size": 4, "n_samples_per_prompt": 8}),
+        Source(values={"learning_rate": 1e-5, "per_device_train_batch_size": 4, "max_seq_length": 512}),
+    )
+    unwritable = (
+        MEANING.replace(**{"rollout.group_filter": "drop_zero_variance"}),
+        MEANING.replace(**{"optimizer_step.completions_per_step": 25}),
+        MEANING.replace(**{"objective.kl_placement": "reward", "objective.kl_coefficient": 0.1}),
+        MEANING.replace(horizon=Horizon(rollouts=10)),
+        MEANING.replace(**{"topology.tensor_parallel": 3}),
+        MEANING.replace(**{"order.seed": None}),
+    )
