@@ -30,6 +30,10 @@ class Source:
     values: native keys (nested or dotted) to values. lines: native key to line of `path`, where the input is a file.
     path: the file, for messages and for files beside it. argv: the arguments of a launch command. native: the
     framework's own config or trainer object. problems: what the loader already found (broken YAML, a duplicate key).
+    launcher: what a launcher that `argv` no longer has was told, as written: "launcher" (`torchrun`), "num_processes",
+    "nproc_per_node", "nnodes", ... (see `batchbridge.wrappers`). unknown: native key to the names that its value
+    depends on, where a script leaves it open; `values` then has the script's spelling. env: values of environment
+    variables that the user gave.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -38,6 +42,9 @@ class Source:
     argv: tuple[str, ...] = ()
     native: Any = None
     problems: tuple[Finding, ...] = ()
+    launcher: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,20 +30,25 @@ def read(
     version: str | None = None,
     world_size: int | None = None,
     dataset_size: int | None = None,
+    env: Mapping[str, str] | None = None,
+    command: int | None = None,
 ) -> Reading:
     """What `source` means: a path, a dict, a list of arguments, a `Source`, or a config or trainer object.
 
     `framework` and `version` default to the detected framework and its installed version; `world_size` (devices that
     train the policy) and `dataset_size` (prompts) to what the source says. Raises `TypeError` for arguments of a wrong
     type and `ValueError` for sizes below 1; everything else is a finding of the reading.
+
+    `env` gives environment variables that a launch script leaves open, and its arguments by number ("1"); `command`
+    (counted from 1) chooses among several training commands of a script. Nothing of the real environment is read.
     """
     _expect("framework", framework, str)
     _expect("version", version, str)
-    for name, size in (("world_size", world_size), ("dataset_size", dataset_size)):
+    for name, size in (("world_size", world_size), ("dataset_size", dataset_size), ("command", command)):
         _expect(name, size, int)
         if size is not None and size < 1:
             raise ValueError(f"{name} = {size}: must be at least 1")
-    loaded = sources.load(source)
+    loaded = sources.load(source, env=env, framework=framework, command=command)
     said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
     findings: list[Finding] = []
     if any(problem.severity == "error" for problem in loaded.problems) and not loaded.values:
@@ -64,6 +69,8 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
     reading = _guarded(adapter, "read", lambda: _typed(adapter.read(source, context), Reading), findings)
     if reading is None:
         return _unread(adapter.framework, context, findings)
+    if source.unknown:
+        reading = _unknown_values(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
     return _checked(adapter, reading, findings)
@@ -88,6 +95,18 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
         except TypeError as error:
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
+
+
+def _unknown_values(source: Source, reading: Reading) -> Reading:
+    """`reading` with what a launch script leaves open: an error about such a value is no error yet."""
+    from batchbridge.scripts import unknown_values
+
+    about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
+    matter = {origin.key for origin in reading.provenance.values() if origin.key}
+    matter |= {key for keys in about for key in keys}
+    open_keys = {spelling for key in source.unknown for spelling in (key, key.lstrip("+~"))}
+    kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
+    return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
 
 
 def _trainer(

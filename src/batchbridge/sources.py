@@ -8,8 +8,9 @@ itself raises.
 from __future__ import annotations
 
 import os
+import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,20 +21,32 @@ from batchbridge.documents import Refused, parse_json, parse_yaml, problem, refu
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
 
-NOT_READ = {".sh": "a shell script", ".bash": "a shell script", ".slurm": "a batch script", ".py": "Python code"}
-"""Suffixes that this version refuses by name instead of calling them broken YAML."""
+SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+"""Suffixes of launch scripts; see `batchbridge.scripts`. So is a file whose first line names a shell."""
+
+NOT_READ = {".py": "Python code"}
+"""Suffixes that are refused by name instead of calling them broken YAML."""
 
 
-def load(source: object, *, overrides: Mapping[str, Any] | None = None) -> Source:
+def load(
+    source: object,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    framework: str | None = None,
+    command: int | None = None,
+) -> Source:
     """The `Source` of a path (str or PathLike), a mapping, a list of arguments, a `Source`, or a native object.
 
     `overrides` (native key to value, as from `--set`) replace what `source` says; a key that stands in `Source.lines`
-    comes from the file, every other one is an argument. Raises `TypeError` for None, bytes, numbers and the like.
+    comes from the file, every other one is an argument. `env`: values of environment variables. `framework` and
+    `command` (counted from 1) choose among the training commands of a launch script. Raises `TypeError` for None,
+    bytes, numbers and the like.
     """
     if isinstance(source, Source):
-        loaded = source
+        loaded = replace(source, env=dict(env)) if env else source
     elif isinstance(source, (str, os.PathLike)):
-        loaded = _load_file(Path(source))
+        loaded = _load_file(Path(source), env, framework, command)
     elif isinstance(source, Mapping):
         loaded = _load_mapping(source)
     elif isinstance(source, (list, tuple)):
@@ -65,16 +78,9 @@ def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
     better find the words in `Source.argv`.
     """
     values: dict[str, Any] = {}
-    words = list(argv)
-    while words:
-        word = words.pop(0)
-        key, equals, text = word.lstrip("-").partition("=")
-        if word.startswith("--") and not equals:
-            if not words or words[0].startswith("--"):
-                values[key] = True
-                continue
-            text = words.pop(0)
-        elif not equals or not key or key.startswith(("/", ".")):
+    for key, text, _ in argument_keys(argv):
+        if text is None:
+            values[key] = True
             continue
         try:
             values[key] = parse_scalar(text)
@@ -83,13 +89,35 @@ def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def _load_file(path: Path) -> Source:
+def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
+    """(key, text of the value or None for a flag, index of the word with the value) of every setting in `argv`."""
+    place = 0
+    while place < len(argv):
+        word = argv[place]
+        key, equals, text = word.lstrip("-").partition("=")
+        if word.startswith("--") and not equals:
+            if place + 1 < len(argv) and not argv[place + 1].startswith("--"):
+                place += 1
+                yield key, argv[place], place
+            else:
+                yield key, None, place
+        elif equals and key and not key.startswith(("/", ".")):
+            yield key, text, place
+        place += 1
+
+
+def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
     file = str(path)
     try:
         text = _read_text(path, file)
-        if path.suffix.lower() in NOT_READ or text.startswith("#!"):
-            kind = NOT_READ.get(path.suffix.lower(), "a script")
-            refuse("BB004", f"this is {kind}; this version reads YAML and JSON files (or --set KEY=VALUE)", file, 1)
+        suffix, first = path.suffix.lower(), text.partition("\n")[0]
+        if suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first):
+            from batchbridge.scripts import load_script
+
+            return load_script(text, path, env=env, framework=framework, chosen=command)
+        if suffix in NOT_READ or first.startswith("#!"):
+            kind = NOT_READ.get(suffix, f"a script ({first[:60]})")
+            refuse("BB004", f"this is {kind}; YAML, JSON and shell scripts are read (or --set KEY=VALUE)", file, 1)
         document = (parse_json if path.suffix.lower() == ".json" else parse_yaml)(text, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
@@ -100,7 +128,9 @@ def _load_file(path: Path) -> Source:
     except Refused as refused:
         return Source(path=path, problems=(refused.finding,))
     values = document.value if isinstance(document.value, dict) else {}
-    return Source(values=values, lines=document.lines, path=path, problems=tuple(document.problems))
+    return Source(
+        values=values, lines=document.lines, path=path, problems=tuple(document.problems), env=dict(env or {})
+    )
 
 
 def _read_text(path: Path, file: str) -> str:
@@ -145,7 +175,8 @@ def _override(source: Source, overrides: Mapping[str, Any]) -> Source:
         for known in [known for known in lines if known == key or known.startswith((f"{key}.", f"{key}["))]:
             del lines[known]
         values = _set(values, key, value)
-    return replace(source, values=values, lines=lines)
+    unknown = {key: names for key, names in source.unknown.items() if key not in overrides}
+    return replace(source, values=values, lines=lines, unknown=unknown)
 
 
 def _set(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

@@ -33,6 +33,14 @@ _OPTIONS = (
     click.option("--nodes", type=_SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
     click.option("--gpus", type=_SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
     click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
+    click.option(
+        "--env",
+        "env",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="An environment variable of a launch script, or its argument by number (1=VALUE); repeat.",
+    ),
+    click.option("--command", "command_number", type=_SIZE, metavar="NUMBER", help="Which command of a launch script."),
     click.option("--json", "as_json", is_flag=True, help="For programs."),
 )
 
@@ -54,12 +62,15 @@ def reading_from(
     nodes: int | None,
     gpus: int | None,
     dataset_size: int | None,
+    env: tuple[str, ...] = (),
+    command_number: int | None = None,
 ) -> tuple[str, Reading]:
     """(what was read, for a person; the reading). Raises `click.UsageError`."""
     from batchbridge import plugins, reading, sources
     from batchbridge.adapter import Source
 
     overrides = dict(_setting(text) for text in settings)
+    variables = dict(_variable(text) for text in env)
     if file is None and not framework:
         raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
     if framework is not None and framework not in plugins.adapters():
@@ -74,7 +85,9 @@ def reading_from(
         world_size = (nodes or 1) * gpus
     # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
     source: object = (
-        Source(values=overrides, argv=settings) if file is None else sources.load(file, overrides=overrides)
+        Source(values=overrides, argv=settings, env=variables)
+        if file is None
+        else sources.load(file, overrides=overrides, env=variables, framework=framework, command=command_number)
     )
     read = reading.read(
         source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
@@ -92,3 +105,10 @@ def _setting(text: str) -> tuple[str, Any]:
         return key.strip(), sources.parse_scalar(value)
     except ValueError as error:
         raise click.UsageError(f"--set {text}: {error}") from None
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or "\0" in value:
+        raise click.UsageError(f"--env {text}: expected NAME=VALUE")
+    return name, value

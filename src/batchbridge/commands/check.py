@@ -14,7 +14,8 @@ from batchbridge.commands._input import EXIT_CODES, input_options, reading_from
 def command(as_json: bool, **source: Any) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
-    FILE is a YAML or JSON file in the framework's own form; --set adds to it, or replaces what it says.
+    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
+    replaces what it says.
     """
     name, reading = reading_from(**source)
     if as_json:

@@ -15,7 +15,8 @@ from batchbridge.commands._tables import table_for_stdout
 def command(as_json: bool, **source: Any) -> int:
     """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
 
-    FILE is a YAML or JSON file in the framework's own form; --set adds to it, or replaces what it says.
+    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
+    replaces what it says.
     """
     name, reading = reading_from(**source)
     if as_json:

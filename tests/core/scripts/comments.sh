@@ -1,0 +1,3 @@
+show a # not this
+# show b
+show c#d "#e"

@@ -1,0 +1,2 @@
+exec show last
+show never

@@ -1,0 +1,1 @@
+A=1; unset A; show "x${A:-gone}" "$A"

@@ -1,0 +1,3 @@
+A=1
+B="$A and more"
+show $A "$B" $B "${A}b" ${B} --x=$A --y="$B"

@@ -1,0 +1,191 @@
+"""From a launch script to the training command in it, its launchers, and what is said about the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from batchbridge import sources
+from batchbridge.adapter import Source
+from batchbridge.shell import Argument, read_script
+from batchbridge.wrappers import programs, world_size
+
+TRL = "grpo.py --num_generations 8 --steps_per_generation 2 --max_completion_length 64"
+
+
+def load(folder: Path, text: str, name: str = "run.sh", **options: object) -> Source:
+    path = folder / name
+    path.write_text(text)
+    return sources.load(path, **options)  # type: ignore[arg-type]  # the tests' own options
+
+
+def codes(source: Source) -> list[str]:
+    return [problem.code for problem in source.problems]
+
+
+# ---- wrappers
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "launcher"),
+    [
+        ("python t.py a=1", "python t.py a=1", {}),
+        ("nohup python t.py a=1", "python t.py a=1", {}),
+        ("env A=1 B=2 python t.py", "python t.py", {}),
+        ("A=1 sudo -u me nice -n 5 python t.py", "python t.py", {}),
+        ("timeout -k 5 60 python t.py", "python t.py", {}),
+        ("uv run --active t.py --a 1", "python t.py --a 1", {}),
+        ("uv run --with x python -m m --a 1", "python -m m --a 1", {}),
+        ("ray job submit --address=http://h:1 --no-wait -- python3 -m m --a 1", "python3 -m m --a 1", {}),
+        ("ray job submit --working-dir . -- env X=1 python3 -m m", "python3 -m m", {}),
+        (
+            "accelerate launch --num_processes 4 --multi_gpu t.py --a 1",
+            "python t.py --a 1",
+            {"launcher": "accelerate launch", "num_processes": "4"},
+        ),
+        (
+            "accelerate launch --config_file=z.yaml -m m --a 1",
+            "python -m m --a 1",
+            {"launcher": "accelerate launch", "config_file": "z.yaml"},
+        ),
+        (
+            "torchrun --standalone --nproc-per-node 8 --nnodes=2 t.py --a 1",
+            "python t.py --a 1",
+            {"launcher": "torchrun", "nproc_per_node": "8", "nnodes": "2"},
+        ),
+        (
+            "python -m torch.distributed.run --nproc_per_node=2 -m m",
+            "python -m m",
+            {"launcher": "python -m torch.distributed.run", "nproc_per_node": "2"},
+        ),
+        ("deepspeed --num_gpus 4 t.py", "python t.py", {"launcher": "deepspeed", "num_gpus": "4"}),
+    ],
+)
+def test_wrappers_are_taken_off(command: str, argv: str, launcher: dict[str, str]) -> None:
+    (program,) = programs(read_script(command).commands[0].words)
+    assert (" ".join(program.argv), program.launcher) == (argv, launcher)
+
+
+def test_a_job_given_as_words_is_several_programs() -> None:
+    text = r"python mason.py --gpus 8 -- source setup.sh \&\& python open_instruct/grpo_fast.py --beta 0"
+    (command,) = read_script(text).commands
+    assert [program.argv[0] for program in programs(command.words)] == ["source", "python"]
+
+
+def test_a_wrapper_without_a_program_is_nothing() -> None:
+    assert programs([Argument("torchrun", 1)]) == programs([Argument("nohup", 1), Argument("env", 1)]) == []
+
+
+@pytest.mark.parametrize(
+    ("launcher", "size"),
+    [
+        ({"num_processes": "4"}, 4),
+        ({"nproc_per_node": "8"}, 8),
+        ({"nproc_per_node": "8", "nnodes": "2"}, 16),
+        ({"nproc_per_node": "8", "nnodes": "1:4"}, None),
+        ({"nproc_per_node": "gpu"}, None),
+        ({"num_gpus": "2", "num_nodes": "2"}, 4),
+        ({}, None),
+    ],
+)
+def test_launchers_say_the_world_size(launcher: dict[str, str], size: int | None) -> None:
+    assert world_size(launcher) == size
+
+
+# ---- the training command
+
+
+def test_the_training_command_is_found_between_others(tmp_path: Path) -> None:
+    text = f"pip install trl\nN=8\naccelerate launch --num_processes 2 \\\n  {TRL} \\\n  --beta $B\n"
+    source = load(tmp_path, text, env={"B": "0.1"})
+    assert source.argv == ("python", *TRL.split(), "--beta", "0.1")
+    assert source.values["num_generations"] == 8
+    assert source.lines == {"num_generations": 4, "steps_per_generation": 4, "max_completion_length": 4, "beta": 5}
+    assert source.launcher["num_processes"] == "2"
+    assert source.env == {"B": "0.1"}
+
+
+@pytest.mark.parametrize("name", ["run.sh", "run.bash", "run.slurm", "run.sbatch"])
+def test_launch_scripts_are_read_by_their_suffix(tmp_path: Path, name: str) -> None:
+    assert load(tmp_path, f"python {TRL}", name).values["num_generations"] == 8
+
+
+def test_a_shell_in_the_first_line_makes_a_launch_script(tmp_path: Path) -> None:
+    assert load(tmp_path, f"#!/usr/bin/env bash\npython {TRL}\n", "run").values["num_generations"] == 8
+
+
+def test_another_program_in_the_first_line_is_refused_by_name(tmp_path: Path) -> None:
+    source = load(tmp_path, "#!/usr/bin/env python3\nx = 1\n", "run")
+    assert codes(source) == ["BB004"]
+
+
+def test_a_script_without_training_is_undecided_and_shows_what_it_runs(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, "python prepare_data.py --out x").problems
+    assert (problem.code, problem.undecided) == ("BB010", True)
+    assert "prepare_data.py" in problem.message
+
+
+def test_several_commands_are_named_and_one_can_be_chosen(tmp_path: Path) -> None:
+    text = f"python {TRL} --seed 1\npython {TRL} --seed 2\n"
+    first = load(tmp_path, text)
+    assert (codes(first), first.values["seed"]) == (["BB012"], 1)
+    assert (first.problems[0].severity, [where.line for where in first.problems[0].where]) == ("warning", [1, 2])
+    second = load(tmp_path, text, command=2)
+    assert (codes(second), second.values["seed"]) == ([], 2)
+    assert codes(load(tmp_path, text, command=3)) == ["BB012"]
+
+
+def test_commands_of_which_one_runs_are_undecided_until_the_variable_is_given(tmp_path: Path) -> None:
+    text = f'if [ "$D" = npu ]; then python {TRL} --seed 1; else python {TRL} --seed 2; fi'
+    assert load(tmp_path, text).problems[0].undecided
+    decided = load(tmp_path, text, env={"D": "gpu"})
+    assert (codes(decided), decided.values["seed"]) == ([], 2)
+
+
+def test_a_command_that_may_not_run_is_undecided(tmp_path: Path) -> None:
+    text = f'if [ "$D" = npu ]; then python {TRL}; fi'
+    (problem,) = load(tmp_path, text).problems
+    assert (problem.code, problem.undecided, problem.fixes[0].text) == ("BB013", True, "give it: --env D=VALUE")
+    assert codes(load(tmp_path, text, command=1)) == []
+
+
+def test_words_that_may_hold_settings_are_undecided(tmp_path: Path) -> None:
+    (problem,) = load(tmp_path, f"python {TRL} --seed 1 x $EXTRA").problems
+    assert (problem.code, problem.undecided) == ("BB011", True)
+    assert codes(load(tmp_path, f"python {TRL} --seed 1 x $EXTRA", env={"EXTRA": ""})) == []
+
+
+def read(folder: Path, text: str, **options: object) -> batchbridge.Reading:
+    path = folder / "run.sh"
+    path.write_text(text)
+    return batchbridge.read(path, framework="trl", version="1.16.0", world_size=2, **options)
+
+
+def test_an_unknown_value_that_matters_is_undecided_and_no_error(tmp_path: Path) -> None:
+    text = f"python {TRL} --per_device_train_batch_size $BS"
+    reading = read(tmp_path, text)
+    (finding,) = [finding for finding in reading.findings if finding.undecided]
+    assert (finding.code, reading.verdict, finding.where[0].line) == ("BB011", "undecided", 1)
+    assert read(tmp_path, text, env={"BS": "8"}).verdict == "valid"
+
+
+def test_an_unknown_value_that_does_not_matter_is_a_note(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"python {TRL} --per_device_train_batch_size 8 --output_dir $HOME/out")
+    assert reading.verdict == "valid"
+    assert [finding.severity for finding in reading.findings if finding.code == "BB017"] == ["note"]
+
+
+def test_an_override_decides_what_the_script_leaves_open(tmp_path: Path) -> None:
+    source = load(tmp_path, f"python {TRL} --beta $B", overrides={"beta": 0.1})
+    assert (source.values["beta"], source.unknown) == (0.1, {})
+
+
+def test_provenance_has_the_line_of_the_argument(tmp_path: Path) -> None:
+    reading = read(
+        tmp_path,
+        f"A=(\n --num_generations 8\n)\npython grpo.py --steps_per_generation 2 \\\n {'${A[@]}'} \\\n"
+        " --per_device_train_batch_size 8 --max_completion_length 9\n",
+    )
+    assert reading.provenance["rollout.completions_per_prompt"].line == 2

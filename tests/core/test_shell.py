@@ -1,0 +1,261 @@
+"""The bash reader: what bash itself executes, what stays unknown, and what no text can do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batchbridge.shell import MAX_BYTES, Script, read_script
+from batchbridge.shell_arithmetic import NotArithmetic, evaluate
+
+CASES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "scripts").glob("*.sh"))}
+"""Constructs that launch scripts use, each in a small harmless script; `show` prints its arguments."""
+SHARED = Path(__file__).parents[3] / "shared" / "corpus" / "launch_argv.jsonl"
+
+
+def argvs(text: str, env: dict[str, str] | None = None) -> list[list[str]]:
+    return [list(command.argv) for command in read_script(text, env).commands]
+
+
+def kinds(script: Script) -> list[str]:
+    return [remark.kind for remark in script.remarks]
+
+
+# ---- what bash executes
+
+
+def bash_itself(script: str, folder: Path) -> list[list[str]]:
+    """The arguments of every `show` that bash runs. The scripts are this repository's own and do nothing else."""
+    shown = folder / "shown"
+    shown.touch()
+    program = folder / "show"
+    program.write_text('#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\1"; } >> "$SHOWN"\n')
+    program.chmod(0o755)
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SHOWN": str(shown)}
+    subprocess.run(["bash", "-c", script], env=environment, cwd=folder, capture_output=True, check=False, timeout=30)
+    return [record.split("\0")[:-1] for record in shown.read_text().split("\1")[:-1]]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_commands_are_those_that_bash_executes(name: str, tmp_path: Path) -> None:
+    expected = bash_itself(CASES[name], tmp_path)
+    assert expected, "bash ran nothing"
+    assert [argv[1:] for argv in argvs(CASES[name]) if argv[0] == "show"] == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_constructs_that_are_read_leave_no_remark(name: str) -> None:
+    assert set(kinds(read_script(CASES[name]))) <= {"ends"}
+
+
+def test_every_word_knows_its_line() -> None:
+    (command,) = read_script('A=(\n  x=1\n  y=2\n)\n\npython \\\n  "${A[@]}" \\\n  z=3\n').commands
+    assert [(word.text, word.line) for word in command.words] == [("python", 6), ("x=1", 2), ("y=2", 3), ("z=3", 8)]
+
+
+@given(
+    st.recursive(
+        st.integers(0, 999).map(str),
+        lambda inner: st.tuples(inner, st.sampled_from("+-*"), inner).map(
+            lambda parts: f"({parts[0]} {parts[1]} {parts[2]})"
+        ),
+        max_leaves=8,
+    )
+)
+def test_arithmetic_is_exact_while_it_fits_64_bits(expression: str) -> None:
+    value = eval(expression, {"__builtins__": {}})  # digits, brackets and + - * only
+    if abs(value) < 1 << 62:
+        assert evaluate(expression, lambda name: 0, lambda *_: None) == value
+
+
+@pytest.mark.parametrize("expression", ["1/0", "1 +", "(1", "2**-1", "08", "1?2", "a b", "1.5", "3#9"])
+def test_what_bash_calls_no_arithmetic_is_refused(expression: str) -> None:
+    with pytest.raises(NotArithmetic):
+        evaluate(expression, lambda name: 0, lambda *_: None)
+
+
+# ---- what stays unknown
+
+
+def unknown(text: str, env: dict[str, str] | None = None) -> list[tuple[str, tuple[str, ...]]]:
+    (command,) = read_script(text, env).commands
+    return [(word.text, word.unknown[0].given) for word in command.words if word.unknown]
+
+
+@pytest.mark.parametrize(
+    ("script", "word", "names"),
+    [
+        ("python x=$N", "x=$N", ("N",)),
+        ('python "$A/b"', "$A/b", ("A",)),
+        ("python $((N * 8))", "$((N * 8))", ("N",)),
+        ("python ${N#a}", "${N#a}", ("N",)),
+        ("M=$N\npython x=${M}", "x=$N", ("N",)),
+        ("python $1", "$1", ("1",)),
+        ("python t=$(date +%s)", "t=$(date +%s)", ()),
+        ("python r=$RANDOM", "r=$RANDOM", ()),
+        ("python ~/data", "$HOME/data", ("HOME",)),
+    ],
+)
+def test_what_is_not_decided_is_named(script: str, word: str, names: tuple[str, ...]) -> None:
+    assert unknown(script) == [(word, names)]
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "word"),
+    [
+        ("python x=$N", {"N": "4"}, "x=4"),
+        ("python x=${N:-8}", {"N": "4"}, "x=4"),
+        ("python $((N * 8))", {"N": "4"}, "32"),
+        ("python x=$1", {"1": "a"}, "x=a"),
+        ("N=2\npython x=$N", {"N": "4"}, "x=2"),
+    ],
+)
+def test_what_is_given_is_used(script: str, env: dict[str, str], word: str) -> None:
+    assert argvs(script, env) == [["python", word]]
+
+
+def test_a_script_without_arguments_passes_none_on() -> None:
+    assert argvs('python a "$@" b $@') == [["python", "a", "b"]]
+
+
+def test_the_real_environment_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHBRIDGE_TEST_N", "4")
+    assert unknown("python x=$BATCHBRIDGE_TEST_N") == [("x=$BATCHBRIDGE_TEST_N", ("BATCHBRIDGE_TEST_N",))]
+
+
+def test_an_undecided_branch_leaves_its_variables_open() -> None:
+    script = 'N=1\nif [ "$GPU" = h100 ]; then N=2; fi\npython x=$N'
+    assert unknown(script) == [("x=$N", ("GPU",))]
+    assert argvs(script, {"GPU": "h100"}) == [["python", "x=2"]]
+
+
+def test_commands_of_undecided_branches_say_what_decides() -> None:
+    first, second, third = read_script('if [ -f x ]; then a 1; else b 2; fi\nif [ "$Q" = 1 ]; then c 3; fi').commands
+    assert [c.only_if[0].shown for c in (first, second, third)] == ["[ -f x ]", "[ -f x ]", "$Q"]
+
+
+def test_a_branch_that_exits_is_no_way_on() -> None:
+    assert argvs("N=8\nif ! command -v uv; then N=1; exit 1; fi\npython x=$N")[-1] == ["python", "x=8"]
+
+
+def test_an_unset_variable_is_empty_where_the_script_asks() -> None:
+    assert argvs('if [ -z "$N" ]; then N=8; fi\npython x=$N') == [["python", "x=8"]]
+
+
+def test_a_loop_over_the_unknown_runs_once_and_undecided() -> None:
+    (command,) = read_script("for f in $FILES; do python x=$f; done").commands
+    assert (command.argv, command.only_if[0].given) == (("python", "x=$f"), ("FILES",))
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("source ./env.sh", "source"),
+        ("bash ./other.sh", "source"),
+        ("eval $X", "not_read"),
+        ("python a \\\n  # a comment\n  --b 2", "stray"),
+        ("if [ 1", "not_read"),
+        ("x ${a[b}", "not_read"),
+        ("exit 1\nx", "ends"),
+        ("while true; do x; done", "not_read"),
+    ],
+)
+def test_what_is_not_seen_is_said(script: str, kind: str) -> None:
+    assert kind in kinds(read_script(script))
+
+
+# ---- nothing runs, nothing raises, nothing grows without bound
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    read_script(f"touch {mark}; X=$(touch {mark}); eval 'touch {mark}'; echo `touch {mark}` > {mark}")
+    assert not mark.exists()
+
+
+HOSTILE = {
+    "brackets": "(" * 100_000,
+    "substitutions": "$(" * 50_000,
+    "braces": "x {" + "{" * 60_000,
+    "brace products": "x " + "{a,b}" * 40,
+    "ranges": "x {1..999999999}",
+    "doubling": "X=aaaaaaaaaa\n" + "X=$X$X\n" * 60,
+    "endless loop": "while true; do :; done",
+    "nested loops": "for i in {1..1000}; do for j in {1..1000}; do x $i $j; done; done",
+    "recursion": "f() { f | f; f; }\nf",
+    "calls that double": "".join(f"g{i}() {{ g{i + 1}; g{i + 1}; }}\n" for i in range(35)) + "g35() { x; }\ng0",
+    "growing array": "A=(" + "a " * 50_000 + ")\n" + 'A+=("${A[@]}")\n' * 40,
+    "many branches": "".join(f"V{i}=1\n" for i in range(3000)) + "if [ -f x ]; then A=1; fi\n" * 3000,
+    "powers": "x $((9**9**9**9)) $((1<<100000000))",
+    "patterns": "X=" + "a" * 4000 + "\nx ${X%%*a*a*a*a*a*a*b}",
+    "evals": 'X="eval \\"\\$X\\""; eval "$X"',
+    "size": "x\n" * MAX_BYTES,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_scripts_cost_seconds_at_most(name: str) -> None:
+    start = time.process_time()
+    read_script(HOSTILE[name])
+    assert time.process_time() - start < 10, "bounded work took too long"  # about 1 s on a slow core
+
+
+PIECES = st.sampled_from(
+    [
+        *("$", "${", "}", "$(", "$((", "))", ")", "(", "`", '"', "'", "\\", "\n", " ", ";", "&&", "||", "|", "&", "#"),
+        *("if ", "then ", "else ", "fi", "for i in ", "do ", "done", "case ", " in ", "esac", "[ ", " ]", "[[ ", " ]]"),
+        *("<<EOF\n", "EOF\n", "<<<", ">", "2>&1", "A=(", "A[1]=", "${A[@]}", "${#A}", "${A:-", "${A//", "${!A}", "A+="),
+        *("f() {", "f", "python ", "--x=1", "a.b=c", "echo ", "eval ", "local ", "shift", "{1..3}", "{a,b}", "1", "*"),
+        *("-eq", "=", "!", "x", "~", "$@", "$1", "set -- ", "bash -c ", "exit", "return", "break", "\0", "é", "\ud800"),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=40).map("".join), st.dictionaries(st.sampled_from(["A", "1", "0", "9999"]), st.text()))
+@example("A[", {})
+@example("x ${A[", {})
+@example("for ((", {})
+def test_arbitrary_text_never_raises(text: str, env: dict[str, str]) -> None:
+    script = read_script(text, env)
+    assert all("\0" not in word.text for command in script.commands for word in command.words)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(list(CASES.values())), st.integers(0, 400), st.text(max_size=5))
+def test_broken_scripts_never_raise(script: str, place: int, inserted: str) -> None:
+    read_script(script[:place] + inserted + script[place + 1 :])
+
+
+# ---- published scripts
+
+
+@pytest.mark.shared
+def test_published_scripts_give_the_recorded_commands() -> None:
+    root = os.environ.get("BATCHBRIDGE_UPSTREAM")
+    if not root or not SHARED.exists():
+        pytest.skip("BATCHBRIDGE_UPSTREAM names no folder of checkouts, or ../shared is absent")
+    compared = 0
+    for line in SHARED.read_text().splitlines():
+        row = json.loads(line)
+        path = Path(root) / row["repository"].partition("/")[2] / row["path"]
+        if not path.is_file():
+            continue
+        commands = read_script(path.read_text()).commands
+        for recorded in row["commands"]:
+            compared += 1
+            assert any(_same(command.words, recorded) for command in commands), f"{path}: {' '.join(recorded)[:80]}"
+    assert compared, f"{root} has none of the scripts"
+
+
+def _same(words: tuple, recorded: list[str]) -> bool:  # type: ignore[type-arg]  # a tuple of Argument
+    """Word for word; words that depend on the environment, or on where the checkout lies, may be anything."""
+    pairs = list(zip(words, recorded, strict=False))
+    return len(words) == len(recorded) and all(w.unknown or w.text == r or "ABS" in r for w, r in pairs)
