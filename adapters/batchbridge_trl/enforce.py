@@ -30,17 +30,17 @@ from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 
+SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
+"""Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
 CARRIERS = {
-    # (surrogate, aggregation) -> the loss_type whose native code computes that surrogate and that local aggregation.
-    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss: grpo, bnpo, dr_grpo, dapo and luspo share one surrogate.
-    ("ppo", "token_mean"): "dapo",
-    ("ppo", "token_sum"): "dapo",
+    # (surrogate, aggregation) -> the loss_type whose native code computes that surrogate and, up to one factor, that
+    # aggregation. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate, and dapo's, cispo's and vespo's local loss is
+    # a plain sum over tokens; luspo's own is not before 1.10, where it runs over padding.
+    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss.
+    **{("ppo", aggregation): "dapo" for aggregation in SUMMED},
+    **{("cispo", aggregation): "cispo" for aggregation in SUMMED},
+    **{("vespo", aggregation): "vespo" for aggregation in SUMMED},
     ("ppo", "sequence_mean"): "grpo",
-    ("ppo", "sequence_sum"): "luspo",
-    ("ppo", "sequence_sum_over_constant"): "dr_grpo",
-    ("cispo", "token_mean"): "cispo",
-    ("cispo", "token_sum"): "cispo",
-    ("vespo", "token_mean"): "vespo",
     ("sapo", "sequence_mean"): "sapo",
 }
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
@@ -237,9 +237,9 @@ class Enforcer:
         micro["num_items_in_batch"] = torch.tensor(
             float(ranks * trainer.args.steps_per_generation), device=self._accelerator.device
         )
-        local = {"grpo": size, "sapo": size, "luspo": size, "dr_grpo": size * trainer.max_completion_length}
+        local = size if self._carrier in ("grpo", "sapo") else 1  # those take a mean over the micro-batch's rows
         # Data-parallel ranks average their gradients; canonical weights add up.
-        micro.factor = local.get(self._carrier, 1) * micro_batches * normaliser.step_factor() * ranks
+        micro.factor = local * micro_batches * normaliser.step_factor() * ranks
         if self._request.spec.objective.old_logprobs == "detached":
             micro.pop("old_per_token_logps", None)
 

@@ -6,11 +6,14 @@ unwrapped run. In mode "verify" each optimizer step is held against the plan bef
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
+from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
+from packaging.version import Version
 
 from batchbridge.attach import Request
 from batchbridge.patching import Patches
@@ -48,6 +51,7 @@ class Observer:
 
     def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog) -> None:
         self._trainer, self._log = trainer, log
+        self._widened = Version(installed_version("trl")) < Version("1.10")
         self._batches: _RecordedBatches | None = None
         self._epochs_seen = 0
         self._prompts: list[int] = []
@@ -156,6 +160,8 @@ class Observer:
             return [1.0 / (len(tokens) * max(count, 1) * window * ranks) for count in tokens]
         if trainer.loss_type == "luspo":
             each = 1.0 / (len(tokens) * window * ranks)
+            if self._widened and trainer.importance_sampling_level == "token":
+                each = math.nan  # its mean runs over padding, too: no token has a weight of its own
         elif trainer.loss_type == "dr_grpo":
             each = 1.0 / (len(tokens) * trainer.max_completion_length * window * ranks)
         elif trainer.loss_type == "bnpo":
