@@ -34,8 +34,8 @@ SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant
 """Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
 CARRIERS = {
     # (surrogate, aggregation) -> the loss_type whose native code computes that surrogate and, up to one factor, that
-    # aggregation. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate, and dapo's, cispo's and vespo's local loss is
-    # a plain sum over tokens; luspo's own is not before 1.10, where it runs over padding.
+    # aggregation. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate; the local loss of dapo, cispo and vespo is a
+    # plain sum over tokens, while luspo's own runs over padding before 1.10.
     # Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss.
     **{("ppo", aggregation): "dapo" for aggregation in SUMMED},
     **{("cispo", aggregation): "cispo" for aggregation in SUMMED},

@@ -55,6 +55,14 @@ LIKE = {
     "biased deviation": {"advantage": Advantage(epsilon=1e-8, ddof=0)},
     "leave one out": {"advantage": Advantage(baseline="leave_one_out", scale="none", epsilon=None, ddof=None)},
     "clipped advantages over the batch": {"advantage": Advantage(scale="batch", epsilon=1e-6, ddof=1, clip=0.5)},
+    "another surrogate, summed by completion": {
+        "objective.surrogate": "cispo",
+        "objective.clip_low": None,
+        "objective.clip_high": 0.05,
+        "objective.old_logprobs": "rollout_start",
+        "loss.policy.aggregation": "sequence_sum",
+        "optimizer_step.passes_per_rollout": 2,
+    },
     "a lower bound of the ratio and a dual clip": {
         "optimizer_step.passes_per_rollout": 3,
         "objective.clip_low": 0.05,
