@@ -1,0 +1,18 @@
+"""OpenRLHF's PPO for BatchBridge. Importing this module imports neither OpenRLHF nor anything else that takes time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchbridge.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter
+
+
+@hookimpl
+def batchbridge_adapters() -> list[type[Adapter]]:
+    """The adapter of framework `openrlhf`."""
+    from batchbridge_openrlhf.config import OpenRlhfAdapter
+
+    return [OpenRlhfAdapter]

@@ -1,0 +1,183 @@
+"""What OpenRLHF itself really does: in words, and, where its configuration decides it, optimizer step by step.
+
+The prompts' order comes from random numbers that nobody seeds, and results are taken as the engines finish, so that a
+run is decided only where one optimizer step holds a whole episode on one replica in one micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.spec import DenominatorScope
+from batchbridge_openrlhf.meaning import inexpressible, sequence_mean, shuffles
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.rules import Facts, defects, facts_of
+from batchbridge_openrlhf.sizes import DROPPED_TAIL
+
+
+@dataclass(frozen=True)
+class Denominator:
+    """What the policy loss divides by: `scope`, the `formula` of one token's weight in an optimizer step, by versions,
+    kind of batch and average.
+
+    Symbols: W replicas, k micro-batches of the step and replica, T tokens and B completions that have a token of the
+    step, T_m and b_m tokens and completions of a replica's micro-batch, T_w and B_w of a micro-batch over all replicas,
+    b completions of a replica's step, L the completion's tokens.
+    """
+
+    versions: str
+    dynamic: bool
+    by_sequence: bool
+    scope: DenominatorScope
+    formula: str
+    source: str
+
+
+_OLD = "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward (masked_mean)"
+_OLD_DYNAMIC = "openrlhf 0.8.6 to 0.10.2 ActorPPOTrainer.training_step (dynamic_loss_scale)"
+_MIDDLE = "openrlhf 0.10.3 get_loss_batch_info, aggregate_loss"
+_NEW = "openrlhf 0.10.4 to 0.11.2 iter_grad_accum_global_norm, aggregate_loss"
+_NEW_DYNAMIC = "openrlhf 0.10.3 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch, aggregate_loss"
+DENOMINATORS = (
+    Denominator("<0.10.3", False, False, "micro_batch", "1 / (W k T_m)", _OLD),
+    Denominator("<0.10.3", False, True, "optimizer_step", "1 / (W k b_m L)", _OLD),
+    Denominator("<0.10.3", True, False, "micro_batch", "b_m / (W b T_m)", _OLD_DYNAMIC),
+    Denominator("<0.10.3", True, True, "optimizer_step", "1 / (W b L)", _OLD_DYNAMIC),
+    Denominator(">=0.10.3,<0.10.4", False, False, "micro_batch", "1 / (k T_w)", _MIDDLE),
+    Denominator(">=0.10.3,<0.10.4", False, True, "micro_batch", "1 / (k B_w L)", _MIDDLE),
+    Denominator(">=0.10.4", False, False, "optimizer_step", "1 / T", _NEW),
+    Denominator(">=0.10.4", False, True, "optimizer_step", "1 / (B L)", _NEW),
+    Denominator(">=0.10.3", True, False, "optimizer_step", "1 / T", _NEW_DYNAMIC),
+    Denominator(">=0.10.3", True, True, "optimizer_step", "1 / (B L)", _NEW_DYNAMIC),
+)
+
+
+def behaviour(reading: Reading) -> Behaviour | None:
+    """What OpenRLHF does with these options; None while the sizes are unknown."""
+    facts = facts_of(reading)
+    if facts is None or not facts.sizes.positive:
+        return None
+    s = facts.sizes
+    row = _denominator(facts)
+    unseeded = holds(">=0.8.1", s.version)
+    last = "dropped" if holds(DROPPED_TAIL, s.version) else "a short rollout"
+    mixed = "permuted in every pass, all replicas by the same positions, then " if _shuffled(facts) else ""
+    cut = (
+        "cut into length-balanced micro-batches under the token budget; completions beyond the last full step are "
+        "dropped"
+        if s.dynamic
+        else f"cut into micro-batches of {s.micro} and steps of {s.accumulation} of them per replica; micro-batches "
+        "that fill no step go into the next pass's or rollout's first one"
+    )
+    return Behaviour(
+        order=(
+            "a permutation per episode "
+            + ("from an unseeded random state" if unseeded else f"keyed by {facts.name('train.seed')} and the episode")
+            + f"; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is {last}"
+        ),
+        membership=(
+            f"each of {s.replicas} replicas takes a contiguous block of the rollout's completions, {mixed}{cut}; "
+            f"passes over it: {s.passes}"
+        ),
+        denominator_scope=row.scope,
+        denominator_formula=row.formula,
+        lr_tick="after every optimizer step; the schedule's length is "
+        f"prompts x {s.group} // {s.train} x {s.episodes} x {s.passes} optimizer steps",
+        resume="checkpoints are taken between rollouts, with the prompt loader's state; not tested",
+        defects=defects(facts),
+        undecided=tuple(_open(facts)),
+        source=row.source,
+    )
+
+
+def native_steps(
+    reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+) -> Iterator[NativeStep]:
+    """The optimizer steps of the unwrapped run, where the options decide them; weights as exact fractions.
+
+    Raises `ValueError` naming all that is left open.
+    """
+    facts = facts_of(reading)
+    if facts is None or not facts.sizes.positive or inexpressible(facts.settings):
+        raise ValueError("the options give no run: see the findings")
+    s = facts.sizes
+    prompts = max(min(dataset_size, facts["data.max_samples"]), 0)
+    if prompts == 0 or (prompts < s.prompts_per_rollout and holds(DROPPED_TAIL, s.version)):
+        return iter(())
+    undecided = list(_open(facts, prompts))
+    if undecided:
+        raise ValueError("; ".join(undecided))
+    return _steps(facts, prompts, response_tokens)
+
+
+def _steps(facts: Facts, prompts: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+    """One step per pass: everything at once, on replica 0."""
+    s = facts.sizes
+    members = [(prompt, sample) for prompt in range(prompts) for sample in range(s.group)]
+    total = sum(tokens[member] for member in members)
+    counted = sum(tokens[member] > 0 for member in members)
+    by_sequence = sequence_mean(facts.settings, s.version)
+    for index in range(s.episodes * s.passes):
+        rows = []
+        for prompt, sample in members:
+            length = tokens[prompt, sample]
+            weight: Fraction | None = Fraction(0)
+            if length:
+                weight = Fraction(1, counted * length) if by_sequence else Fraction(1, total)
+            if by_sequence and counted < len(members) and holds("<0.10.3", s.version):
+                weight = None  # masked_mean divides 0 by 0 there, and the step is not a number
+            rows.append(
+                NativeRow(
+                    rollout=index // s.passes,
+                    pass_index=index % s.passes,
+                    prompt=prompt,
+                    sample=sample,
+                    rank=0,
+                    micro_batch=0,
+                    weight=weight,
+                )
+            )
+        yield NativeStep(index=index, rows=tuple(rows))
+
+
+def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
+    """What the options do not decide. `prompts` of an episode, where they are known."""
+    s = facts.sizes
+    whole = prompts is not None and prompts <= s.prompts_per_rollout
+    one_step = whole and prompts is not None and prompts * s.group == s.train
+    one_micro_batch = s.world == 1 and not s.dynamic and s.micro == s.train
+    if not (one_step and one_micro_batch):
+        if holds(">=0.8.1", s.version):
+            seed = facts.name("train.seed")
+            yield f"the order of the prompts: it comes from an unseeded random state, not from {seed}"
+        else:
+            yield "the order of the prompts: torch's permutation by the seed is not reproduced here"
+        yield "the order of a rollout's groups: results are taken as the engines finish"
+        if _shuffled(facts):
+            yield "the replay buffer's shuffle: it comes from the global random state of the workers"
+        if s.dynamic:
+            yield "micro-batches: completion lengths decide them"
+    if s.filtered:
+        yield f"which groups are trained: {facts.name('algo.dynamic_filtering_enable')} looks at their scores"
+    if facts["train.async_enable"]:
+        yield "which weights generated a completion: generation runs ahead"
+    if facts["train.agent_func_path"]:
+        yield f"what a completion is: {facts.name('train.agent_func_path')} decides"
+    if facts["data.prompt_probs"]:
+        yield f"which prompts an episode has: {facts.name('data.prompt_probs')} mixes datasets"
+
+
+def _shuffled(facts: Facts) -> bool:
+    return shuffles(facts.settings, facts.version)
+
+
+def _denominator(facts: Facts) -> Denominator:
+    by_sequence = sequence_mean(facts.settings, facts.version)
+    return next(
+        row
+        for row in DENOMINATORS
+        if holds(row.versions, facts.version) and row.dynamic == facts.sizes.dynamic and row.by_sequence == by_sequence
+    )

@@ -1,0 +1,395 @@
+"""Reading and writing OpenRLHF's PPO options: launch commands and mappings, without importing OpenRLHF."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.metadata
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from batchbridge.adapter import (
+    Adapter,
+    CannotWrite,
+    Context,
+    NativeStep,
+    Provenance,
+    Reading,
+    Source,
+    Written,
+)
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.spec import Spec, walk
+from batchbridge_openrlhf import options as tables
+from batchbridge_openrlhf.given import Given, given_of, names_in, program_of
+from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
+from batchbridge_openrlhf.options import Option
+from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
+from batchbridge_openrlhf.values import WrongValue, convert, shown
+from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
+
+_UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Where a canonical None means unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRlhfReading(Reading):
+    """A reading that keeps the options by identity, the places where they were given, and the world that was asked
+    for. `decided`: every given value could be read."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Where] = field(default_factory=dict)
+    asked_world: int | None = None
+    decided: bool = True
+
+
+class OpenRlhfAdapter(Adapter):
+    """Framework `openrlhf`: `openrlhf.cli.train_ppo_ray`."""
+
+    framework: ClassVar[str] = "openrlhf"
+    distribution: ClassVar[str | None] = "openrlhf"
+    versions: ClassVar[str] = tables.VERSIONS
+    restates: ClassVar[Mapping[str, str]] = {
+        "BB-ORL-011": "BB127",
+        "BB-ORL-012": "BB127",
+        "BB-ORL-033": "BB102",
+        "BB-ORL-046": "BB124",
+    }
+
+    def detect(self, source: Source) -> float:
+        """Certain for a command that starts the trainer; else by option names that are OpenRLHF's own."""
+        if source.native is not None:
+            return 0.0
+        if source.argv and program_of(source.argv) is not None:
+            return 1.0
+        names = set(names_in(source))
+        known = names & tables.spellings().keys()
+        if not known:
+            return 0.0
+        own = {name for name in known if "." in name or name in _TELLING}
+        return min(0.95, (0.4 * len(own) + 0.05 * len(known)) * (0.5 + 0.5 * len(known) / len(names)))
+
+    def read(self, source: Source, context: Context) -> OpenRlhfReading:
+        """See `Adapter.read`. Text converts as argparse converts it; see `values`."""
+        findings = list(source.problems)
+        version = context.framework_version or _installed()
+        if version is None or not tables.is_known(version):
+            findings.append(_version_finding(version, source))
+            return self._reading(version, findings, context)
+        if source.native is not None:
+            message = f"a {type(source.native).__name__} is no launch command and no mapping of options"
+            findings.append(Finding("BB-ORL-006", "error", "config", message))
+            return self._reading(version, findings, context)
+        options = tables.options_of(version)
+        given = given_of(source, options)
+        if given.other or given.no_command:
+            findings.append(_no_command(given, source))
+            return self._reading(version, findings, context)
+        findings += _strays(given)
+        settings = tables.defaults_of(version)
+        places: dict[str, Where] = {}
+        decided = not given.broken
+        for name, value in given.values.items():
+            option = options.get(name)
+            if option is None:
+                findings.append(_unknown(name, given.places[name], options, version))
+                continue
+            places[option.identity] = given.places[name]
+            try:
+                settings[option.identity] = convert(option, value)
+            except WrongValue as wrong:
+                decided = False
+                findings.append(_wrong_value(given.places[name], wrong))
+        sizes = sizes_of(settings, version, context.world_size) if decided else None
+        findings += _world_notes(sizes, places, tables.names_of(version))
+        told = None
+        if sizes is not None:
+            findings += _inexpressible(settings, places, tables.names_of(version))
+            told = meaning(settings, sizes)
+        spec = None if told is None else spec_of(told)
+        reading = dataclasses.replace(
+            self._reading(version, findings, context),
+            spec=spec,
+            provenance={} if spec is None else _provenances(spec, told or {}, settings, places, version, sizes, source),
+            native={name: settings[option.identity] for name, option in options.items()},
+            settings=settings,
+            given=places,
+            asked_world=context.world_size,
+            decided=decided,
+        )
+        if not decided:
+            return reading
+        from batchbridge_openrlhf.behaviour import behaviour
+
+        return dataclasses.replace(reading, behaviour=behaviour(reading))
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """OpenRLHF's own rules and known defects; see `rules`."""
+        from batchbridge_openrlhf.rules import check
+
+        return check(reading)
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """The command, as `argv` (one word per line, quoted) and for a shell; for OpenRLHF `framework_version` (None:
+        the newest known). Models, data, rewards and generation engines are the user's to add. Raises `CannotWrite`.
+        """
+        version = framework_version or tables.NEWEST
+        problems = Problems()
+        if not problems.need(tables.is_known(version), f"openrlhf {version} is not known; known are {self.versions}"):
+            raise CannotWrite(self.framework, problems)
+        settings = settings_for(spec, version, problems)
+        values = native(settings, version, problems)
+        if not problems:
+            problems.extend(_differences(spec, values, version))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        return Written(
+            values=values,
+            text={"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"},
+        )
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run, where the options decide it; see `behaviour.native_steps`."""
+        from batchbridge_openrlhf.behaviour import native_steps
+
+        return native_steps(reading, dataset_size, response_tokens)
+
+    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
+        """A reading that could say nothing but its findings."""
+        return OpenRlhfReading(
+            framework=self.framework,
+            framework_version=version,
+            spec=None,
+            provenance={},
+            behaviour=None,
+            findings=tuple(findings),
+            dataset_size=context.dataset_size,
+        )
+
+
+_TELLING = frozenset(
+    {
+        *("rollout_batch_size", "micro_rollout_batch_size", "micro_train_batch_size", "n_samples_per_prompt"),
+        *("num_episodes", "init_kl_coef", "actor_num_gpus_per_node", "advantage_estimator", "zero_stage"),
+        *("vllm_num_engines", "colocate_all_models", "generate_max_len", "use_dynamic_batch", "remote_rm_url"),
+    }
+)
+"""Flat names that say OpenRLHF by themselves; dotted ones do so anyway."""
+
+
+def _installed() -> str | None:
+    try:
+        return importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _version_finding(version: str | None, source: Source) -> Finding:
+    if version is not None:
+        return Finding(
+            "BB-ORL-002",
+            "error",
+            "config",
+            f"openrlhf {shown(version)} is not known here; known are {tables.VERSIONS}",
+            where=(Where("framework version", shown(version)),),
+            fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
+        )
+    fitting = _fitting(source)
+    hint = f"; the options given exist in {fitting[0]} to {fitting[-1]}" if fitting else ""
+    return Finding(
+        "BB-ORL-001",
+        "warning",
+        "config",
+        "the version of openrlhf is not known, and the same options mean other things in other versions; known are "
+        f"{tables.VERSIONS}{hint}",
+        fixes=(Fix(f"name the version: {fitting[-1] if fitting else tables.NEWEST}, say"),),
+        undecided=True,
+    )
+
+
+def _fitting(source: Source) -> list[str]:
+    """The releases that know every option of `source`; empty where none does, or nothing is said."""
+    names = set(names_in(source))
+    return [version for version in tables.RELEASES if names and names <= tables.options_of(version).keys()]
+
+
+def _no_command(given: Given, source: Source) -> Finding:
+    if given.other:
+        message = f"{given.other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
+    else:
+        message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(source.argv)[:120]!r}"
+    return Finding(
+        "BB-ORL-005",
+        "error",
+        "config",
+        message,
+        where=(Where("command", shown(given.other or " ".join(source.argv[:3]))),),
+        fixes=(Fix("give the command that starts openrlhf.cli.train_ppo_ray"),),
+    )
+
+
+def _strays(given: Given) -> Iterator[Finding]:
+    if given.strays:
+        words = " ".join(given.strays)[:120]
+        yield Finding(
+            "BB-ORL-003",
+            "error",
+            "config",
+            f"no option takes {words!r}",
+            where=(Where(given.strays[0][:60] or "''"),),
+            fixes=(Fix(f"remove {words!r}"),),
+            native="argparse: error: unrecognized arguments",
+            source=tables.SOURCE,
+        )
+    for name, message in given.broken:
+        yield Finding(
+            "BB-ORL-004",
+            "error",
+            "config",
+            message,
+            where=(Where(name),),
+            native=f"argparse: error: argument --{name}",
+            source=tables.SOURCE,
+        )
+    for short, name in given.abbreviated.items():
+        yield Finding(
+            "BB-ORL-008",
+            "note",
+            "config",
+            f"--{short} is short for --{name}; a further option of that beginning would make it ambiguous",
+            where=(Where(name),),
+            fixes=(Fix(f"write --{name}"),),
+        )
+
+
+def _unknown(name: str, place: Where, options: Mapping[str, Option], version: str) -> Finding:
+    here = {option.identity: known for known, option in options.items()}
+    spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
+    elsewhere = [release for release in tables.RELEASES if name in tables.options_of(release)]
+    message = f"{name} is no option of openrlhf {version}"
+    if spelled:
+        message += f"; it is spelled {spelled[0]} there"
+    elif elsewhere:
+        message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
+    near = spelled or difflib.get_close_matches(name[:100], options, n=2, cutoff=0.8)
+    return Finding(
+        "BB-ORL-003",
+        "error",
+        "config",
+        message,
+        where=(place,),
+        fixes=(
+            *(Fix(f"write {known}", {name: None, known: place.value}) for known in near),
+            Fix(f"remove {name}", {name: None}),
+        ),
+        native="argparse: error: unrecognized arguments",
+        source=tables.SOURCE,
+    )
+
+
+def _wrong_value(place: Where, wrong: WrongValue) -> Finding:
+    return Finding(
+        "BB-ORL-004",
+        "error",
+        "config",
+        f"{place.key} = {place.value!r}: {wrong.expected} was expected",
+        where=(place,),
+        native=wrong.native,
+        source=tables.SOURCE,
+    )
+
+
+def _world_notes(sizes: Sizes | None, places: Mapping[str, Where], names: Mapping[str, str]) -> Iterator[Finding]:
+    if sizes is None or not sizes.asked:
+        return
+    said = [places[FIELDS[part]] for part in ("nodes", "devices_per_node") if FIELDS[part] in places]
+    configured = sizes.nodes * sizes.devices_per_node
+    if said and configured != sizes.world:
+        yield Finding(
+            "BB-ORL-007",
+            "note",
+            "config",
+            f"read for {sizes.world} devices, as asked; the options say {names[FIELDS['nodes']]} {sizes.nodes} x "
+            f"{names[FIELDS['devices_per_node']]} {sizes.devices_per_node} = {configured}",
+            where=tuple(said),
+        )
+
+
+def _inexpressible(
+    settings: Mapping[str, Any], places: Mapping[str, Where], names: Mapping[str, str]
+) -> Iterator[Finding]:
+    for identity, why in inexpressible(settings).items():
+        place = places.get(identity) or Where(names[identity], shown(settings[identity]))
+        message = f"{why}: the schema has no word for it, and says nothing rather than something else"
+        yield Finding("BB-ORL-009", "warning", "config", message, where=(place,), undecided=True)
+
+
+def _provenances(
+    spec: Spec,
+    told: Mapping[str, Told],
+    settings: Mapping[str, Any],
+    places: Mapping[str, Where],
+    version: str,
+    sizes: Sizes | None,
+    source: Source,
+) -> dict[str, Provenance]:
+    names = tables.names_of(version)
+    found = {}
+    for path, value, _ in walk(spec):
+        entry = told.get(path)
+        if entry is None:
+            found[path] = Provenance(None, value, "derived", "openrlhf has no option for it")
+        elif path == "topology.world_size" and sizes is not None and sizes.asked:
+            found[path] = Provenance(None, value, "argument", "the world size that was asked for")
+        else:
+            found[path] = _provenance(entry, settings, places, version, names, source)
+    return found
+
+
+def _provenance(
+    entry: Told,
+    settings: Mapping[str, Any],
+    places: Mapping[str, Where],
+    version: str,
+    names: Mapping[str, str],
+    source: Source,
+) -> Provenance:
+    if entry.key is None:
+        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+    value = settings[entry.key]
+    if entry.key not in names:
+        absent = tables.ABSENT.get(entry.key)
+        return Provenance(
+            None, entry.value, "default", absent[1] if absent else f"no such option in openrlhf {version}"
+        )
+    name = names[entry.key]
+    note = f" (derived: {entry.formula})" if entry.formula else ""
+    place = places.get(entry.key)
+    if place is None:
+        return Provenance(name, value, "default", f"default of openrlhf {version}{note}")
+    if place.file is not None:
+        at = f"{place.file}:{place.line}" if place.line else place.file
+        return Provenance(name, value, "file", f"{at}{note}", place.file, place.line)
+    return Provenance(name, value, "argument", f"{'--' if source.argv else ''}{name} {shown(value)}{note}")
+
+
+def _differences(spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
+    """Reads `values` back: whatever would not come out as `spec` says it, and whatever OpenRLHF itself would refuse."""
+    adapter = OpenRlhfAdapter()
+    back = adapter.read(Source(values=values), Context(framework_version=version))
+    refused = [*back.findings, *(finding for finding in adapter.check(back) if finding.severity == "error")]
+    yield from (finding.message for finding in refused)
+    if back.spec is None:
+        if not refused:
+            yield "the options leave the run open"
+        return
+    read = {path: value for path, value, _ in walk(back.spec)}
+    wanted = {path: value for path, value, _ in walk(spec)}
+    for path in {**wanted, **read}:
+        unknown = wanted.get(path) is None and path.startswith(_UNKNOWN)
+        if not unknown and read.get(path) != wanted.get(path):
+            yield f"{path} = {wanted.get(path)}: openrlhf would do {read.get(path)}"

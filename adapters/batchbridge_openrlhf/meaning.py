@@ -1,0 +1,407 @@
+"""What OpenRLHF's options mean: settings by identity to a canonical spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Staleness,
+    Topology,
+)
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.sizes import DROPPED_TAIL, FIELDS, Sizes
+
+KL_CLAMP = 10.0
+"""Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
+WORLD = "actor.num_nodes x actor.num_gpus_per_node"
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One `algo.advantage.estimator`: what it subtracts and divides by, in the versions where that holds."""
+
+    name: str
+    baseline: str
+    scale: str
+    source: str
+    versions: str = ""
+
+
+_BEFORE = "openrlhf 0.8.0 to 0.8.4 ExperienceMaker.compute_advantages_and_returns"
+_SINCE = "openrlhf 0.8.5 to 0.11.2 ExperienceMaker.compute_advantages_and_returns"
+ESTIMATORS = (
+    Estimator("group_norm", "group_mean", "group", f"{_BEFORE}; {_SINCE}"),
+    Estimator("dr_grpo", "group_mean", "none", f"{_BEFORE}; {_SINCE}"),
+    Estimator("rloo", "leave_one_out", "none", _SINCE, ">=0.8.5"),
+    Estimator("rloo", "leave_one_out", "batch", _BEFORE, "<0.8.5"),
+    Estimator("reinforce_baseline", "group_mean", "batch", f"{_BEFORE}; {_SINCE}"),
+    Estimator("reinforce", "none", "batch", f"{_BEFORE}; {_SINCE}"),
+    Estimator("gae", "value", "batch", f"{_BEFORE}; {_SINCE}"),
+)
+"""Of two that mean the same, `write` takes the first."""
+GROUP_EPSILON, GROUP_DDOF = 1e-9, 1
+"""Of group_norm: added to torch's unbiased deviation. Source: as `ESTIMATORS`."""
+BATCH_EPSILON, BATCH_DDOF = 0.0, 0
+"""Of the whitening over a rollout's tokens, whose variance is held above 1e-8 instead. Source: as `ESTIMATORS`."""
+
+CORRECTION_WORDS = {
+    ("token", "clip", "ratio"): "token_truncate",
+    ("token", "mask", "ratio"): "token_mask",
+    ("seq", "mask", "ratio"): "sequence_geometric_mask",
+    ("token", "mask", "binary_kl"): "token_binary_kl_mask",
+    ("seq", "mask", "binary_kl"): "sequence_binary_kl_mask",
+    ("token", "mask", "tv"): "token_tv_mask",
+    ("seq", "mask", "tv"): "sequence_tv_mask",
+}
+"""Level, mode and gating to the correction's name; masked units lose their weight, the others keep the token's ratio.
+Source: openrlhf 0.11.2 PolicyLoss.forward."""
+TYPES = {
+    "tis": ("token", "clip", "ratio"),
+    "icepop": ("token", "mask", "ratio"),
+    "mis": ("seq", "mask", "ratio"),
+    "seq-mask-tis": ("seq", "mask", "ratio"),
+}
+"""The older names. Source: openrlhf 0.9.3 to 0.11.1 PolicyLoss.forward."""
+
+MIN_LR_SCHEDULES = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
+"""Schedules that take the floor. Source: openrlhf 0.11.2 DeepspeedStrategy.prepare."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One canonical value: the identity of the option that said it, and the formula where there is one."""
+
+    value: Any
+    key: str | None = None
+    formula: str | None = None
+
+
+def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Identity of an option whose value the canonical schema has no word for -> why."""
+    found = {}
+    if settings["algo.advantage.estimator"] == "flash_reinforce":
+        found["algo.advantage.estimator"] = "flash_reinforce subtracts the mean reward of the whole rollout"
+    low, high = settings["reward.clip_range"]
+    if low != -high or high < 0:
+        found["reward.clip_range"] = f"rewards are clipped to [{low:g}, {high:g}], which is not symmetric"
+    return found
+
+
+def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
+    """Canonical field (dotted) -> what the options say; None where they leave the sizes or the objective open."""
+    if not sizes.positive or inexpressible(settings):
+        return None
+    told = {
+        **_topology(settings, sizes),
+        **_rollout(settings, sizes),
+        **_steps(settings, sizes),
+        **_micro_batch(settings, sizes),
+        **_loss(settings, sizes),
+        **_advantage(settings, sizes),
+        **_order(settings, sizes),
+        **_staleness(settings, sizes),
+    }
+    told |= {f"objective.{name}": entry for name, entry in _objective(settings, sizes).items()}
+    return told | {f"carried.{name}": entry for name, entry in _carried(settings, sizes).items()}
+
+
+def spec_of(told: Mapping[str, Told]) -> Spec:
+    """The spec that `meaning` tells."""
+    groups: dict[str, dict[str, Any]] = {}
+    terms: dict[str, dict[str, Any]] = {}
+    for path, entry in told.items():
+        group, _, name = path.partition(".")
+        if group == "loss":
+            term, _, name = name.partition(".")
+            terms.setdefault(term, {})[name] = entry.value
+        else:
+            groups.setdefault(group, {})[name] = entry.value
+    return Spec(
+        topology=Topology(**groups["topology"]),
+        rollout=Rollout(**groups["rollout"]),
+        optimizer_step=OptimizerStep(**groups["optimizer_step"]),
+        loss=Loss(**{name: LossTerm(**fields) for name, fields in terms.items()}),
+        horizon=Horizon(**groups["horizon"]),
+        micro_batch=MicroBatch(**groups["micro_batch"]),
+        advantage=Advantage(**groups["advantage"]),
+        order=Order(**groups["order"]),
+        staleness=Staleness(**groups["staleness"]),
+        objective=Objective(**groups["objective"]),
+        carried=Carried(**groups["carried"]),
+    )
+
+
+def shuffles(settings: Mapping[str, Any], version: str) -> bool:
+    """Whether each pass permutes its rollout's completions.
+
+    Source: openrlhf 0.8.0 to 0.11.2 ActorPPOTrainer.ppo_train: not with ring attention, tensor parallelism (since
+    0.8.1) or dynamic batches.
+    """
+    tensor = settings["ds.tensor_parallel_size"] > 1 and holds(">=0.8.1", version)
+    return not (settings["ds.ring_attn_size"] > 1 or tensor or settings["train.dynamic_batch_enable"])
+
+
+def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
+    """Whether the policy loss is a mean over sequences: by option since 0.11.2, with gspo since 0.8.9."""
+    gspo = settings["actor.policy_loss_type"] == "gspo" and holds(">=0.8.9", version)
+    return gspo or settings["actor.loss_agg_mode"] == "seq-mean-token-mean"
+
+
+def _topology(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    if sizes.asked:
+        world = Told(sizes.world, FIELDS["devices_per_node"], "the world size that was asked for")
+    else:
+        nodes = f"{FIELDS['nodes']} {sizes.nodes} x {FIELDS['devices_per_node']} {sizes.devices_per_node}"
+        world = Told(sizes.world, FIELDS["devices_per_node"], nodes)
+    return {
+        "topology.world_size": world,
+        "topology.tensor_parallel": Told(sizes.tensor, FIELDS["tensor"]),
+        "topology.context_parallel": Told(sizes.ring, FIELDS["ring"]),
+    }
+
+
+def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    if sizes.prompts_per_rollout == sizes.rollout_prompts:
+        prompts = Told(sizes.rollout_prompts, FIELDS["rollout_prompts"])
+    else:
+        prompts = Told(sizes.prompts_per_rollout, "rollout.vllm_generate_batch_size", "generated at once")
+    told = {
+        "rollout.prompts_per_rollout": prompts,
+        "rollout.completions_per_prompt": Told(sizes.group, FIELDS["group"]),
+        "rollout.group_filter": Told("custom" if sizes.filtered else "none", "algo.dynamic_filtering_enable"),
+        "rollout.sample_unit": Told(
+            "trajectory" if settings["train.agent_func_path"] else "completion", "train.agent_func_path"
+        ),
+    }
+    if sizes.filtered and sizes.generation not in (None, sizes.prompts_per_rollout):
+        key = "rollout.vllm_generate_batch_size"
+        told["rollout.prompts_per_generation_batch"] = Told(sizes.generation, key)
+    return told
+
+
+def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    shuffled = shuffles(settings, sizes.version)
+    span = Told("run", None, "DeepSpeed counts micro-batches over the whole run")
+    if sizes.dynamic:
+        span = Told("none", None, "dynamic batches cut each rollout on its own")
+    return {
+        "optimizer_step.completions_per_step": Told(sizes.train, FIELDS["train"]),
+        "optimizer_step.passes_per_rollout": Told(sizes.passes, FIELDS["passes"]),
+        "optimizer_step.rollout_shuffle": Told(
+            "completions" if shuffled else "none",
+            None,
+            "openrlhf's replay buffer is shuffled in every pass, unless ring attention, tensor parallelism or dynamic "
+            "batches are on",
+        ),
+        "optimizer_step.step_may_span": span,
+        "horizon.epochs": Told(float(sizes.episodes), FIELDS["episodes"]),
+        "horizon.lr_tick": Told("optimizer_step", None, "DeepSpeed advances the schedule with each optimizer step"),
+    }
+
+
+def _micro_batch(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    if not sizes.dynamic:
+        told = {"micro_batch.completions_per_device": Told(sizes.micro, FIELDS["micro"])}
+        if sizes.forward_micro != sizes.micro:
+            forward = Told(sizes.forward_micro, FIELDS["forward_micro"])
+            told["micro_batch.forward_completions_per_device"] = forward
+        return told
+    tokens, forward_tokens = settings["train.max_tokens_per_gpu"], settings["rollout.max_tokens_per_gpu"]
+    told = {
+        "micro_batch.tokens_per_device": Told(tokens, "train.max_tokens_per_gpu"),
+        "micro_batch.cap": Told("soft", None, "a completion above the budget is a micro-batch of its own"),
+    }
+    if forward_tokens not in (None, tokens):
+        told["micro_batch.forward_tokens_per_device"] = Told(forward_tokens, "rollout.max_tokens_per_gpu")
+    return told
+
+
+def _loss(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    by_sequence = sequence_mean(settings, sizes.version)
+    key = "actor.policy_loss_type" if settings["actor.policy_loss_type"] == "gspo" else "actor.loss_agg_mode"
+    told = {"loss.policy.aggregation": Told("sequence_mean" if by_sequence else "token_mean", key)}
+    if not by_sequence:
+        return told
+    if holds(">=0.10.3", sizes.version):
+        told["loss.policy.count_empty"] = Told(False, None, "openrlhf counts completions that have a token")
+    always = "openrlhf averages this term over tokens, whatever the policy term does"
+    if settings["algo.kl.init_coef"] and settings["algo.kl.use_loss"]:
+        told["loss.kl.aggregation"] = Told("token_mean", None, always)
+    if settings["actor.entropy_coef"]:
+        told["loss.entropy.aggregation"] = Told("token_mean", None, always)
+    return told
+
+
+def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    key = "algo.advantage.estimator"
+    row = next(row for row in ESTIMATORS if row.name == settings[key] and holds(row.versions, sizes.version))
+    scale, scale_key = row.scale, key
+    if scale == "batch" and settings["algo.advantage.no_std_norm"]:
+        scale, scale_key = "none", "algo.advantage.no_std_norm"
+    told = {"advantage.baseline": Told(row.baseline, key), "advantage.scale": Told(scale, scale_key)}
+    if scale == "group":
+        told["advantage.epsilon"] = Told(GROUP_EPSILON, None, "fixed in openrlhf's compute_advantages_and_returns")
+        told["advantage.ddof"] = Told(GROUP_DDOF, None, "torch's std")
+    elif scale == "batch":
+        told["advantage.epsilon"] = Told(BATCH_EPSILON, None, "openrlhf holds the variance above 1e-8 instead")
+        told["advantage.ddof"] = Told(BATCH_DDOF, None, "fixed in openrlhf's compute_advantages_and_returns")
+    return told
+
+
+def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    dropped = holds(DROPPED_TAIL, sizes.version)
+    last = "drops" if dropped else "trains on"
+    return {
+        "order.seed": Told(settings["train.seed"], "train.seed"),
+        "order.prompt_shuffle": Told("epoch_permutation", None, "openrlhf always shuffles prompts"),
+        "order.last_rollout": Told(
+            "drop" if dropped else "short", None, f"openrlhf {sizes.version} {last} an epoch's incomplete rollout"
+        ),
+        "order.last_optimizer_step": Told("drop", None, "micro-batches that fill no optimizer step are never applied"),
+    }
+
+
+def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    if not settings["train.async_enable"]:
+        return {"staleness.mode": Told("sync", "train.async_enable")}
+    key = "train.async_queue_size"
+    ahead = settings[key]
+    formula = None
+    if holds(">=0.10.0", sizes.version) and sizes.generation is not None:
+        # Rollouts that one generation fills beyond the first wait in the generator's own buffer.
+        ahead += max(-(-sizes.generation // sizes.rollout_prompts) - 1, 0)
+        formula = f"{key} and rollouts of one vllm_generate_batch_size {sizes.generation}"
+    return {
+        "staleness.mode": Told("bounded", "train.async_enable"),
+        "staleness.maximum": Told(ahead, key, formula),
+        "staleness.unit": Told("rollouts", None, "the queue counts rollouts"),
+    }
+
+
+def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    version, gspo = sizes.version, settings["actor.policy_loss_type"] == "gspo"
+    pair = settings["actor.eps_clip_low_high"]
+    key = "actor.eps_clip" if pair is None else "actor.eps_clip_low_high"
+    low, high = (settings["actor.eps_clip"],) * 2 if pair is None else pair
+    coefficient, in_loss = settings["algo.kl.init_coef"], settings["algo.kl.use_loss"]
+    correction = sampler_correction(settings, version)
+    replaced = gspo and correction is not None and holds(">=0.9.3", version)
+    told = {
+        "surrogate": Told("gspo" if gspo else "ppo", "actor.policy_loss_type"),
+        "ratio_level": Told("sequence" if gspo else "token", "actor.policy_loss_type"),
+        "clip_low": Told(low, key),
+        "clip_high": Told(high, key),
+        "dual_clip": Told(settings["actor.dual_clip"], "actor.dual_clip"),
+        "old_logprobs": Told(
+            "sampler" if replaced else "rollout_start",
+            None,
+            "openrlhf scores a rollout before it trains on it; gspo with a correction takes the sampler's",
+        ),
+        "sampler_correction": Told(None if replaced else correction, _correction_key(version)),
+        "kl_placement": Told(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
+        "kl_coefficient": Told(coefficient, "algo.kl.init_coef"),
+        "reward_clip": Told(settings["reward.clip_range"][1], "reward.clip_range"),
+        "entropy_coefficient": Told(settings["actor.entropy_coef"] or 0.0, "actor.entropy_coef"),
+    }
+    if coefficient:
+        unbiased = in_loss and settings["algo.kl.unbiased_gradient"]
+        name = settings["algo.kl.estimator"]
+        told["kl_estimator"] = Told(f"{name}_unbiased_gradient" if unbiased else name, "algo.kl.estimator")
+        if holds(">=0.8.6", version):
+            told["kl_clamp"] = Told(KL_CLAMP, None, "fixed in openrlhf's compute_approx_kl")
+    return told
+
+
+def sampler_correction(settings: Mapping[str, Any], version: str) -> str | None:
+    """`token_truncate [0.5, 5.0]`; - where a bound does nothing; None: off. See `CORRECTION_WORDS`."""
+    threshold = settings["algo.advantage.is_correction_threshold"]
+    if holds(">=0.11.2", version):
+        level = settings["algo.advantage.is_correction_level"]
+        if level == "off":
+            return None
+        mode, gating = settings["algo.advantage.is_correction_mode"], settings["algo.advantage.is_correction_gating"]
+        word = CORRECTION_WORDS.get((level, mode, gating), f"{level}_{gating}_{mode}")
+    elif not settings["algo.advantage.is_correction_enable"]:
+        return None
+    else:
+        kind = "icepop" if settings["use_icepop"] else settings["algo.advantage.is_correction_type"]
+        word = CORRECTION_WORDS[TYPES[kind]]
+    bounds = threshold if isinstance(threshold, tuple) else (threshold,)
+    low, high = bounds if len(bounds) == 2 else (0.0, bounds[-1])
+    return f"{word} [{'-' if low <= 0 else repr(low)}, {high!r}]"
+
+
+def _correction_key(version: str) -> str:
+    new = holds(">=0.11.2", version)
+    return "algo.advantage.is_correction_level" if new else "algo.advantage.is_correction_enable"
+
+
+def precision(settings: Mapping[str, Any], version: str) -> str | None:
+    """bf16 or fp16; None where the checkpoint decides (before 0.9.2, without bf16)."""
+    if holds(">=0.9.2", version):
+        return str(settings["ds.param_dtype"])
+    return "bf16" if settings["bf16"] else None
+
+
+def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+    version, muon = sizes.version, settings["actor.optim"] == "muon"
+    rate = "actor.muon.lr" if muon else "actor.adam.lr"
+    beta1, beta2 = settings["actor.adam.betas"]
+    prompt, completion = _lengths(settings, version)
+    return {
+        "learning_rate": Told(settings[rate], rate),
+        "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
+        "warmup_ratio": Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio"),
+        "optimizer": Told("muon" if muon else "adamw", "actor.optim"),
+        "beta1": Told(beta1, "actor.adam.betas"),
+        "beta2": Told(beta2, "actor.adam.betas"),
+        "optimizer_epsilon": Told(settings["actor.adam.eps"], "actor.adam.eps"),
+        "weight_decay": Told(settings["actor.adam.weight_decay"], "actor.adam.weight_decay"),
+        "weight_decay_excludes": Told(
+            "nothing" if muon else "biases_and_norms", None, "openrlhf get_optimizer_grouped_parameters, Adam only"
+        ),
+        "max_gradient_norm": Told(settings["actor.max_norm"], "actor.max_norm"),
+        "dropout": Told("on", None, "openrlhf trains with the model in training mode"),
+        "router_loss_coefficient": Told(settings["actor.aux_loss_coef"], "actor.aux_loss_coef"),
+        "max_prompt_tokens": prompt,
+        "max_completion_tokens": completion,
+        "temperature": Told(settings["rollout.temperature"], "rollout.temperature"),
+        "top_p": Told(settings["rollout.top_p"], "rollout.top_p"),
+        "top_k": Told(-1, None, "fixed in openrlhf's sampling parameters"),
+        "precision": Told(precision(settings, version), "ds.param_dtype" if holds(">=0.9.2", version) else "bf16"),
+    }
+
+
+def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
+    """Longest prompt and completion (tokens). From 0.9.8 on only their sum is bounded: the prompt's part is what leaves
+    room for the longest completion."""
+    if holds("<0.9.8", version):
+        return Told(settings["prompt_max_len"], "prompt_max_len"), Told(
+            settings["generate_max_len"], "generate_max_len"
+        )
+    total, completion = settings["data.max_len"], settings["rollout.max_new_tokens"]
+    room = None if completion is None or completion >= total else total - completion
+    formula = f"data.max_len {total} - rollout.max_new_tokens {completion}"
+    return Told(room, "data.max_len", None if room is None else formula), Told(completion, "rollout.max_new_tokens")
+
+
+def _schedule(settings: Mapping[str, Any]) -> str:
+    """The schedule's name, with its arguments as JSON where there are any."""
+    name = str(settings["actor.lr_scheduler"])
+    if name not in MIN_LR_SCHEDULES:
+        return name
+    return f"{name} {json.dumps({'min_lr_rate': settings['actor.min_lr_ratio']})}"

@@ -1,0 +1,129 @@
+"""OpenRLHF's batch arithmetic: the integers that decide it, and what really happens with them, by version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge_openrlhf.options import holds
+
+FIELDS = {
+    "rollout_prompts": "rollout.batch_size",
+    "group": "rollout.n_samples_per_prompt",
+    "train": "train.batch_size",
+    "micro": "train.micro_batch_size",
+    "forward_micro": "rollout.micro_batch_size",
+    "passes": "train.max_epochs",
+    "episodes": "train.num_episodes",
+    "nodes": "actor.num_nodes",
+    "devices_per_node": "actor.num_gpus_per_node",
+    "ring": "ds.ring_attn_size",
+    "tensor": "ds.tensor_parallel_size",
+}
+"""Field of `Sizes` -> identity of its option."""
+DROPPED_TAIL = "<0.9.9"
+"""Versions that drop an epoch's incomplete rollout. Source: openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True),
+0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when exhausted); 0.9.9 trains on what was collected."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The integers as given. Units: `rollout_prompts` and `generation` prompts; `group` completions per prompt;
+    `train` completions per optimizer step, over all replicas; `micro` and `forward_micro` completions per replica;
+    `world` devices, `asked` when the user named it beside the options; `passes` over a rollout, `episodes` over the
+    prompts."""
+
+    rollout_prompts: int
+    group: int
+    train: int
+    micro: int
+    forward_micro: int
+    passes: int
+    episodes: int
+    nodes: int
+    devices_per_node: int
+    ring: int
+    tensor: int
+    world: int
+    asked: bool
+    generation: int | None
+    filtered: bool
+    dynamic: bool
+    version: str
+
+    @property
+    def positive(self) -> bool:
+        """Whether every size that something is divided by, or that counts devices or completions, is at least 1."""
+        return not self.below_one
+
+    @property
+    def below_one(self) -> dict[str, int]:
+        """Sizes below 1, by option identity; the world under its devices per node."""
+        names = ("rollout_prompts", "group", "train", "micro", "forward_micro", "ring", "tensor")
+        found = {FIELDS[name]: getattr(self, name) for name in names if getattr(self, name) < 1}
+        if self.asked:
+            return found | ({FIELDS["devices_per_node"]: self.world} if self.world < 1 else {})
+        return found | {FIELDS[n]: getattr(self, n) for n in ("nodes", "devices_per_node") if getattr(self, n) < 1}
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel replicas, rounded down as OpenRLHF does."""
+        return self.world // self.ring // self.tensor
+
+    @property
+    def prompts_per_rollout(self) -> int:
+        """Prompts that one rollout really trains on, where vllm_generate_batch_size says otherwise than
+        rollout.batch_size.
+
+        Source: openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit (a rollout is one batch of the prompt loader, unless filtered),
+        0.9.1 to 0.9.10 SamplesGenerator (the option is not read), 0.10.0 to 0.11.2 SamplesGenerator.generate_samples
+        (generates once, then takes at most rollout.batch_size prompts).
+        """
+        if self.generation is None or self.generation < 1 or holds(">=0.9.1,<0.10.0", self.version):
+            return self.rollout_prompts
+        if holds("<0.9.1", self.version):
+            return self.rollout_prompts if self.filtered else self.generation
+        return min(self.rollout_prompts, self.generation)
+
+    @property
+    def completions_per_rollout(self) -> int:
+        """Completions that one full rollout trains on in one pass."""
+        return self.prompts_per_rollout * self.group
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per optimizer step and replica, rounded down as OpenRLHF does.
+
+        Source: openrlhf 0.11.2 DeepspeedStrategy.setup_distributed.
+        """
+        return self.train * self.ring * self.tensor // self.micro // self.world
+
+    @property
+    def whole_replicas(self) -> bool:
+        """Whether the devices are shared out to replicas without a remainder."""
+        return self.world % (self.ring * self.tensor) == 0
+
+    @property
+    def whole_accumulation(self) -> bool:
+        """DeepSpeed's own rule on train batch, micro-batch and replicas."""
+        return self.replicas > 0 and self.train % (self.micro * self.replicas) == 0
+
+
+def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Sizes | None:
+    """The sizes in `settings` (by identity); None while one of them is missing or no integer."""
+    values = {name: settings.get(identity) for name, identity in FIELDS.items()}
+    if any(not isinstance(value, int) or isinstance(value, bool) for value in values.values()):
+        return None
+    generation = settings.get("rollout.vllm_generate_batch_size")
+    if generation is not None and not isinstance(generation, int):
+        return None
+    return Sizes(
+        **values,  # type: ignore[arg-type]  # checked above
+        world=values["nodes"] * values["devices_per_node"] if world is None else world,  # type: ignore[operator]
+        asked=world is not None,
+        generation=generation or None,  # 0 counts as unset there
+        filtered=bool(settings.get("algo.dynamic_filtering_enable")),
+        dynamic=bool(settings.get("train.dynamic_batch_enable")),
+        version=version,
+    )

@@ -1,0 +1,365 @@
+"""A canonical spec as OpenRLHF options: settings by identity, and the command that says them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge.spec import LossTerm, Spec
+from batchbridge_openrlhf.meaning import (
+    CORRECTION_WORDS,
+    ESTIMATORS,
+    KL_CLAMP,
+    MIN_LR_SCHEDULES,
+    TYPES,
+)
+from batchbridge_openrlhf.options import ABSENT, holds, names_of, options_of
+from batchbridge_openrlhf.sizes import FIELDS
+
+_CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
+_DEVICES_PER_NODE = 8
+"""Devices of a node, as OpenRLHF's own default has it; a world that is no multiple of it becomes one node."""
+
+
+class Problems(list[str]):
+    """What OpenRLHF cannot say, in canonical names."""
+
+    def need(self, condition: bool, message: str) -> bool:
+        """Adds `message` unless `condition` holds."""
+        if not condition:
+            self.append(message)
+        return condition
+
+
+def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]:
+    """The options (by identity) that say `spec`; what they cannot say goes to `problems`.
+
+    None among objective, carried and advantage settings means unknown: OpenRLHF's default stays.
+    """
+    values: dict[str, Any] = {}
+    _sizes(spec, values, problems)
+    _micro_batch(spec, values, problems)
+    _loss(spec, values, problems)
+    _advantage(spec, version, values, problems)
+    _objective(spec, version, values, problems)
+    _carried(spec, version, values, problems)
+    for path, wanted in _FIXED.items():
+        value: Any = spec
+        for name in path.split("."):
+            value = getattr(value, name)
+        problems.need(value in wanted, f"{path} = {value}: openrlhf has only {' or '.join(map(str, wanted))}")
+    return values
+
+
+def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[str, Any]:
+    """`values` in the spelling of `version`, without what is a default there and need not be said."""
+    names, options, said = names_of(version), options_of(version), {}
+    for identity, value in values.items():
+        if identity not in names:
+            problems.need(
+                identity in ABSENT and ABSENT[identity][0] == value,
+                f"openrlhf {version} has no option {identity}, which {value} needs",
+            )
+            continue
+        if value is None or (options[names[identity]].kind == "flag" and not value):
+            continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
+        said[names[identity]] = value
+    return said
+
+
+def argv(values: Mapping[str, Any]) -> list[str]:
+    """The command as words."""
+    words = ["python3", "-m", "openrlhf.cli.train_ppo_ray"]
+    for name, value in values.items():
+        words += [f"--{name}", *_words(value)]
+    return words
+
+
+def shell(values: Mapping[str, Any], version: str) -> str:
+    """The command for a shell, one option per line."""
+    lines = ["python3 -m openrlhf.cli.train_ppo_ray"]
+    lines += [shlex.join([f"--{name}", *_words(value)]) for name, value in values.items()]
+    return f"# for openrlhf {version}; add models, data, reward and generation engines\n" + " \\\n  ".join(lines) + "\n"
+
+
+def _words(value: Any) -> list[str]:
+    if value is True:
+        return []
+    return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
+
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "topology.pipeline_parallel": (1,),
+    "rollout.prompts_per_generation_batch": (None,),
+    "rollout.sample_unit": ("completion",),
+    "rollout.group_filter": ("none",),
+    "rollout.truncated_completions": ("keep",),
+    "optimizer_step.tokens_per_step": (None,),
+    "optimizer_step.parts_per_rollout": (None,),
+    "optimizer_step.micro_batches_per_step": (None,),
+    "advantage.clip": (None,),
+    "order.prompt_shuffle": ("epoch_permutation",),
+    "order.last_optimizer_step": ("drop",),
+    "horizon.rollouts": (None,),
+    "horizon.optimizer_steps": (None,),
+    "horizon.lr_tick": ("optimizer_step",),
+    "carried.reference_sync_steps": (None,),
+    "carried.top_k": (-1, None),
+    "carried.dropout": ("on", None),
+}
+"""Canonical fields that OpenRLHF fixes, with the values that it has. A filter or an agent needs code or bounds that the
+spec does not hold."""
+
+
+def _sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    rollout, step, topology = spec.rollout, spec.optimizer_step, spec.topology
+    for path, value in (
+        ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
+        ("optimizer_step.completions_per_step", step.completions_per_step),
+        ("horizon.epochs", spec.horizon.epochs),
+        ("order.seed", spec.order.seed),
+    ):
+        problems.need(value is not None, f"{path} is open: openrlhf needs a number")
+    epochs = spec.horizon.epochs
+    whole = epochs is None or epochs == int(epochs)
+    problems.need(whole, f"horizon.epochs = {epochs}: openrlhf counts whole episodes")
+    nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
+    several = nodes > 1 and not rest
+    values |= {
+        FIELDS["nodes"]: nodes if several else 1,
+        FIELDS["devices_per_node"]: _DEVICES_PER_NODE if several else topology.world_size,
+        FIELDS["ring"]: topology.context_parallel,
+        FIELDS["tensor"]: topology.tensor_parallel,
+        FIELDS["rollout_prompts"]: rollout.prompts_per_rollout,
+        FIELDS["group"]: rollout.completions_per_prompt,
+        FIELDS["train"]: step.completions_per_step,
+        FIELDS["passes"]: step.passes_per_rollout,
+        FIELDS["episodes"]: int(epochs) if epochs is not None and whole else None,
+        "train.seed": spec.order.seed,
+    }
+    staleness = spec.staleness
+    values["train.async_enable"] = staleness.mode == "bounded"
+    problems.need(staleness.mode in ("sync", "bounded"), f"staleness.mode = {staleness.mode}: openrlhf has a queue")
+    if staleness.mode == "bounded":
+        maximum = staleness.maximum
+        problems.need(
+            staleness.unit == "rollouts" and maximum is not None and maximum > 0,
+            f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more",
+        )
+        values["train.async_queue_size"] = maximum
+
+
+def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    micro = spec.micro_batch
+    fixed, tokens = micro.completions_per_device, micro.tokens_per_device
+    if not problems.need(
+        (fixed is None) != (tokens is None),
+        "micro_batch: openrlhf needs either completions_per_device or tokens_per_device",
+    ):
+        return
+    if fixed is not None:
+        values[FIELDS["micro"]] = fixed
+        forward = micro.forward_completions_per_device
+        values[FIELDS["forward_micro"]] = fixed if forward is None else forward
+    else:
+        values["train.dynamic_batch_enable"] = True
+        values["train.max_tokens_per_gpu"] = tokens
+        if micro.forward_tokens_per_device is not None:
+            values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
+        # Below ZeRO-3 only the last micro-batch of a dynamic step is applied: BB-ORL-042.
+        values["ds.zero_stage"] = 3
+    if tokens is not None or spec.topology.context_parallel > 1:
+        # Both turn on packing, which needs a generation engine; how many is no matter of the spec.
+        values["vllm.num_engines"] = 1
+
+
+def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    policy = spec.loss.policy
+    modes = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
+    gspo = spec.objective.surrogate == "gspo"
+    if not problems.need(
+        policy.aggregation in modes,
+        f"loss.policy.aggregation = {policy.aggregation}: openrlhf has token_mean and sequence_mean",
+    ):
+        return
+    if not gspo:
+        values["actor.loss_agg_mode"] = modes[policy.aggregation]
+    for name in ("kl", "entropy"):
+        term = getattr(spec.loss, name)
+        problems.need(
+            term in (None, LossTerm(aggregation="token_mean")),
+            f"loss.{name}: openrlhf averages this term over tokens of the optimizer step",
+        )
+
+
+def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
+    advantage = spec.advantage
+    rows = [row for row in ESTIMATORS if holds(row.versions, version) and row.baseline == advantage.baseline]
+    same = [row for row in rows if row.scale == advantage.scale]
+    plain = [row for row in rows if row.scale == "batch" and advantage.scale == "none"]
+    if problems.need(
+        bool(same or plain),
+        f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: openrlhf has "
+        + ", ".join(f"{row.baseline} with {row.scale}" for row in ESTIMATORS if holds(row.versions, version)),
+    ):
+        values["algo.advantage.estimator"] = (same or plain)[0].name
+        values["algo.advantage.no_std_norm"] = not same
+
+
+def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
+    objective = spec.objective
+    if objective.surrogate is not None and problems.need(
+        objective.surrogate in ("ppo", "gspo"),
+        f"objective.surrogate = {objective.surrogate}: openrlhf has ppo and gspo",
+    ):
+        values["actor.policy_loss_type"] = objective.surrogate
+    low, high = objective.clip_low, objective.clip_high
+    if problems.need((low is None) == (high is None), "objective.clip_low and clip_high: openrlhf needs both or none"):
+        if low is not None and low == high:
+            values["actor.eps_clip"] = low
+        elif low is not None:
+            values["actor.eps_clip_low_high"] = (low, high)
+    if objective.dual_clip is not None:
+        values["actor.dual_clip"] = objective.dual_clip
+    _kl(spec, values, problems)
+    if objective.reward_clip is not None:
+        values["reward.clip_range"] = (-objective.reward_clip, objective.reward_clip)
+    if objective.entropy_coefficient:
+        values["actor.entropy_coef"] = objective.entropy_coefficient
+    if objective.sampler_correction is not None:
+        _correction(objective.sampler_correction, version, values, problems)
+
+
+def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    objective = spec.objective
+    placement, coefficient = objective.kl_placement, objective.kl_coefficient
+    if placement == "none":
+        coefficient = coefficient or 0.0
+    if coefficient is not None:
+        values["algo.kl.init_coef"] = coefficient
+    if placement is not None:
+        values["algo.kl.use_loss"] = placement == "loss"
+    if objective.kl_estimator is not None:
+        name, _, unbiased = objective.kl_estimator.partition("_")
+        if problems.need(
+            name in ("k1", "k2", "k3") and unbiased in ("", "unbiased_gradient"),
+            f"objective.kl_estimator = {objective.kl_estimator}: openrlhf has k1, k2 and k3",
+        ):
+            values["algo.kl.estimator"] = name
+            values["algo.kl.unbiased_gradient"] = bool(unbiased)
+    problems.need(
+        objective.kl_clamp in (None, KL_CLAMP),
+        f"objective.kl_clamp = {objective.kl_clamp}: openrlhf holds the estimate within {KL_CLAMP:g}",
+    )
+
+
+def _correction(text: str, version: str, values: dict[str, Any], problems: Problems) -> None:
+    match = _CORRECTION.fullmatch(text)
+    parts = {word: parts for parts, word in CORRECTION_WORDS.items()}.get(match[1]) if match else None
+    try:
+        bounds = tuple(0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]) if match else ()
+    except ValueError:
+        parts = None
+    if not problems.need(
+        parts is not None,
+        f"objective.sampler_correction = {text}: openrlhf's are {', '.join(CORRECTION_WORDS.values())} with bounds, as "
+        "in `token_truncate [0.5, 5.0]`",
+    ):
+        return
+    assert parts is not None
+    values["algo.advantage.is_correction_threshold"] = bounds
+    if holds(">=0.11.2", version):
+        names = ("level", "mode", "gating")
+        values |= {f"algo.advantage.is_correction_{n}": part for n, part in zip(names, parts, strict=True)}
+        return
+    kinds = [kind for kind, old in TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))]
+    if holds("<0.9.1", version):
+        values["algo.advantage.is_correction_threshold"] = bounds[-1]
+    if problems.need(bool(kinds), f"objective.sampler_correction = {text}: not in openrlhf {version}"):
+        values["algo.advantage.is_correction_enable"] = True
+        values["algo.advantage.is_correction_type"] = kinds[0]
+
+
+_CARRIED = {
+    "optimizer_epsilon": "actor.adam.eps",
+    "weight_decay": "actor.adam.weight_decay",
+    "max_gradient_norm": "actor.max_norm",
+    "router_loss_coefficient": "actor.aux_loss_coef",
+    "temperature": "rollout.temperature",
+    "top_p": "rollout.top_p",
+}
+"""Canonical name in `carried` -> identity of the option with the same value."""
+
+
+def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
+    carried = spec.carried
+    for name, identity in _CARRIED.items():
+        if getattr(carried, name) is not None:
+            values[identity] = getattr(carried, name)
+    if carried.optimizer is not None and problems.need(
+        carried.optimizer in ("adamw", "muon"), f"carried.optimizer = {carried.optimizer}: openrlhf has adamw and muon"
+    ):
+        values["actor.optim"] = "adam" if carried.optimizer == "adamw" else "muon"
+    if carried.learning_rate is not None:
+        values["actor.muon.lr" if carried.optimizer == "muon" else "actor.adam.lr"] = carried.learning_rate
+    if carried.beta1 is not None or carried.beta2 is not None:
+        values["actor.adam.betas"] = (
+            0.9 if carried.beta1 is None else carried.beta1,
+            0.95 if carried.beta2 is None else carried.beta2,
+        )
+    _schedule(spec, values, problems)
+    _precision(spec, version, values, problems)
+    prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens
+    if holds("<0.9.8", version):
+        limits = {"prompt_max_len": prompt, "generate_max_len": completion}
+        values |= {key: value for key, value in limits.items() if value is not None}
+    elif completion is not None:
+        values["rollout.max_new_tokens"] = completion
+        if prompt is not None:
+            values["data.max_len"] = prompt + completion
+
+
+def _schedule(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    carried = spec.carried
+    problems.need(
+        not carried.warmup_steps,
+        f"carried.warmup_steps = {carried.warmup_steps}: openrlhf takes a share of the run (warmup_ratio)",
+    )
+    if carried.warmup_ratio is not None:
+        values["actor.lr_warmup_ratio"] = carried.warmup_ratio
+    elif carried.warmup_steps is not None:
+        values["actor.lr_warmup_ratio"] = 0.0
+    if carried.lr_schedule is None:
+        return
+    name, _, text = carried.lr_schedule.partition(" ")
+    values["actor.lr_scheduler"] = name
+    try:
+        arguments = json.loads(text) if text else {}
+    except ValueError:
+        arguments = None
+    wanted = {"min_lr_rate"} if name in MIN_LR_SCHEDULES else set()
+    if (
+        problems.need(
+            isinstance(arguments, dict) and set(arguments) == wanted,
+            f"carried.lr_schedule = {carried.lr_schedule}: openrlhf takes min_lr_rate with "
+            f"{' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise",
+        )
+        and arguments
+    ):
+        values["actor.min_lr_ratio"] = arguments["min_lr_rate"]
+
+
+def _precision(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
+    wanted = spec.carried.precision
+    if holds("<0.9.2", version):
+        if wanted is not None and problems.need(
+            wanted == "bf16", f"carried.precision = {wanted}: openrlhf {version} has bf16 or the checkpoint's own"
+        ):
+            values["bf16"] = True
+    elif wanted is not None and problems.need(
+        wanted in ("bf16", "fp16"), f"carried.precision = {wanted}: openrlhf has bf16 and fp16"
+    ):
+        values["ds.param_dtype"] = wanted

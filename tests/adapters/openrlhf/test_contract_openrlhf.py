@@ -1,0 +1,126 @@
+"""OpenRLHF's adapter keeps the contract of every adapter."""
+
+from __future__ import annotations
+
+from batchbridge.adapter import Context, Source
+from batchbridge.spec import Advantage, Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
+from batchbridge_openrlhf.config import OpenRlhfAdapter
+
+WHOLE_EPISODE = {
+    "actor.num_gpus_per_node": 1,
+    "rollout.batch_size": 8,
+    "rollout.n_samples_per_prompt": 4,
+    "rollout.micro_batch_size": 4,
+    "train.batch_size": 32,
+    "train.micro_batch_size": 32,
+    "train.max_epochs": 2,
+    "algo.advantage.estimator": "group_norm",
+}
+"""One optimizer step holds an episode of 8 prompts: the only kind of run that OpenRLHF decides."""
+
+DYNAMIC = {
+    "actor.num_nodes": 2,
+    "actor.num_gpus_per_node": 8,
+    "ds.zero_stage": 3,
+    "ds.ring_attn_size": 2,
+    "train.dynamic_batch_enable": True,
+    "train.max_tokens_per_gpu": 8192,
+    "rollout.max_tokens_per_gpu": 16384,
+    "rollout.batch_size": 128,
+    "rollout.n_samples_per_prompt": 8,
+    "train.batch_size": 256,
+    "vllm.num_engines": 1,
+    "data.max_len": 4096,
+    "rollout.max_new_tokens": 3072,
+    "algo.advantage.estimator": "reinforce_baseline",
+    "algo.kl.use_loss": True,
+    "algo.kl.estimator": "k2",
+    "actor.loss_agg_mode": "seq-mean-token-mean",
+    "algo.advantage.is_correction_level": "token",
+}
+
+FLAT = {
+    "actor_num_gpus_per_node": 8,
+    "rollout_batch_size": 128,
+    "n_samples_per_prompt": 8,
+    "micro_rollout_batch_size": 8,
+    "train_batch_size": 128,
+    "micro_train_batch_size": 4,
+    "advantage_estimator": "rloo",
+    "init_kl_coef": 1e-3,
+}
+
+COMMAND = (
+    *("ray", "job", "submit", "--address=http://127.0.0.1:8265", "--", "python3", "-m", "openrlhf.cli.train_ppo_ray"),
+    *("--actor.num_gpus_per_node", "4", "--rollout.batch_size=64", "--rollout.n_samples_per_prompt", "2"),
+    *("--train.batch_size", "32", "--algo.advantage.estimator", "rloo", "--reward.clip_range", "-5", "5"),
+)
+
+NEW = Context(framework_version="0.11.2")
+
+
+def case(name, source, context=NEW):
+    return ValidCase(name=name, source=source, context=context, source_has_world_size=True)
+
+
+class TestOpenRlhfAdapter(AdapterContract):
+    adapter_class = OpenRlhfAdapter
+    framework_modules = ("openrlhf", "torch", "transformers", "deepspeed", "ray", "vllm")
+    unknown_version = "0.7.5"
+    written_version = "0.11.2"
+    dataset_size = 8
+    valid = (
+        case("a whole episode", Source(values=WHOLE_EPISODE)),
+        case("dynamic batches", Source(values=DYNAMIC)),
+        case("flat names", Source(values=FLAT), Context(framework_version="0.10.1.post2")),
+        case("a command", Source(argv=COMMAND)),
+        case("a tail", Source(values=WHOLE_EPISODE), Context(framework_version="0.11.2", dataset_size=20)),
+    )
+    invalid = (
+        InvalidCase(
+            name="micro-batch that does not divide",
+            source=Source(values={**WHOLE_EPISODE, "train.micro_batch_size": 3}),
+            context=NEW,
+            codes=("BB-ORL-034",),
+        ),
+        InvalidCase(
+            name="zero devices",
+            source=Source(values={**WHOLE_EPISODE, "actor.num_gpus_per_node": 0}),
+            context=NEW,
+            codes=("BB-ORL-010",),
+        ),
+        InvalidCase(
+            name="flat names after the break",
+            source=Source(values=FLAT),
+            context=NEW,
+            codes=("BB-ORL-003",),
+        ),
+        InvalidCase(
+            name="no value, a stray word, another program's option",
+            source=Source(argv=(*COMMAND, "stray", "--zero_stage", "3", "--train.seed")),
+            context=NEW,
+            codes=("BB-ORL-003", "BB-ORL-004"),
+        ),
+        InvalidCase(
+            name="dynamic batches under ZeRO-2",
+            source=Source(values={**DYNAMIC, "ds.zero_stage": 2}),
+            context=NEW,
+            codes=("BB-ORL-042",),
+        ),
+    )
+    foreign = (
+        Source(values={"num_generations": 8, "per_device_train_batch_size": 4, "learning_rate": 1e-6}),
+        Source(values={"data": {"rollout_batch_size": 8}, "worker": {"actor": {"global_batch_size": 8}}}),
+        Source(argv=("python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=1024")),
+    )
+    unwritable = (
+        Spec(
+            topology=Topology(world_size=8, pipeline_parallel=2),
+            rollout=Rollout(prompts_per_rollout=None, completions_per_prompt=8, group_filter="drop_zero_variance"),
+            optimizer_step=OptimizerStep(tokens_per_step=4096),
+            loss=Loss(policy=LossTerm(aggregation="sequence_sum")),
+            advantage=Advantage(scale="batch", baseline="leave_one_out"),
+            horizon=Horizon(rollouts=3),
+        ),
+    )
