@@ -16,6 +16,8 @@ _HOMES = {
     "PlanError": "batchbridge.plan",
     "Reading": "batchbridge.adapter",
     "Spec": "batchbridge.spec",
+    "convert": "batchbridge.between.convert",
+    "diff": "batchbridge.between.diff",
     "hookimpl": "batchbridge.hookspecs",
     "read": "batchbridge.reading",
     "unwrap": "batchbridge.attach",

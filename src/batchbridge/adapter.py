@@ -176,6 +176,8 @@ class Written:
 
     values: Mapping[str, Any]
     text: Mapping[str, str]
+    framework_version: str | None = None
+    """The version that it is written for; None: not said, and whoever reads it back must name one."""
 
 
 class CannotWrite(ValueError):
@@ -223,6 +225,13 @@ class Adapter(ABC):
         `advantage` means unknown, and the framework's default may fill it in; every other field comes back as it is,
         None included, or is refused.
         """
+
+    def enforces(self, path: str, value: object) -> bool:
+        """Whether `attach` brings about `value` of the canonical field `path` where the configuration cannot say it.
+
+        Conversions report such a field as patched instead of lost. Default: nothing is promised.
+        """
+        return False
 
     @abstractmethod
     def native_steps(

@@ -416,6 +416,19 @@ def _spell(options: tuple[Any, ...]) -> str:
     return " or ".join(words)
 
 
+def field_type(path: str) -> Any:
+    """The type of a leaf field (`rollout.prompts_per_rollout`), without its unit. Raises `KeyError` for no leaf."""
+    hint: Any = Spec
+    for name in path.split("."):
+        options = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+        if not options:
+            raise KeyError(path)
+        hint = _hints(options[0])[name]  # type: ignore[arg-type]  # a dataclass by the line above
+    if get_origin(hint) is not Annotated:
+        raise KeyError(path)
+    return get_args(hint)[0]
+
+
 def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order."""
     yield from _walk(spec, "")

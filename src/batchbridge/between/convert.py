@@ -1,0 +1,508 @@
+"""From one framework's reading to another framework's configuration, with an account of every canonical field.
+
+What the target cannot say is first looked for elsewhere: the fields that its refusal names are set to the nearest value
+that it takes. The account is then made by reading the written configuration back, never from what was intended, so
+nothing differs that it does not name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
+from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
+from batchbridge.between.effects import EFFECTS, Effect, leaves
+from batchbridge.reading import read_source
+from batchbridge.spec import MicroBatch, Spec, field_type
+
+Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
+"""exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
+configuration cannot say it, `wrap` (or `run`) brings it about. filled: the source leaves it open, and the target's
+default fills it in. approximate: another number, with its factor. inexpressible: another meaning."""
+LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
+
+MAX_WRITES = 500
+"""Attempts to find an expressible neighbour; none is needed where the target can say everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldReport:
+    """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source."""
+
+    field: str
+    aspect: str
+    unit: str
+    status: Status
+    source: Any
+    target: Any
+    reason: str = ""
+    factor: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A conversion and its account.
+
+    written: the target's configuration; None where none could be written. back: what it means, read again. refused:
+    what the target said that it cannot express, in its adapter's words. left_behind: native keys of the source that no
+    canonical field came from; None where it is not known which keys were given. natively: what the target's own run
+    would do otherwise than its specification (scopes, known defects).
+    """
+
+    source: Reading
+    framework: str
+    framework_version: str | None
+    written: Written | None
+    back: Reading | None
+    fields: tuple[FieldReport, ...] = ()
+    refused: tuple[str, ...] = ()
+    left_behind: Mapping[str, Any] | None = None
+    natively: tuple[str, ...] = ()
+
+    @property
+    def lossy(self) -> bool:
+        """Whether any field means something else in the target, or nothing could be written."""
+        return self.written is None or any(field.status in LOSSY for field in self.fields)
+
+    @property
+    def verdict(self) -> Literal["complete", "lossy", "invalid", "undecided"]:
+        """ "invalid" and "undecided" where the source or the result is; else whether anything is lost."""
+        readings = [self.source, *([] if self.back is None else [self.back])]
+        for verdict in ("invalid", "undecided"):
+            if any(reading.verdict == verdict for reading in readings):
+                return "invalid" if verdict == "invalid" else "undecided"
+        return "lossy" if self.lossy else "complete"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "verdict": self.verdict,
+            "from": {"framework": self.source.framework, "framework_version": self.source.framework_version},
+            "to": {"framework": self.framework, "framework_version": self.framework_version},
+            "values": None if self.written is None else dict(self.written.values),
+            "text": None if self.written is None else dict(self.written.text),
+            "fields": [field.to_dict() for field in self.fields],
+            "refused": list(self.refused),
+            "left_behind": None if self.left_behind is None else dict(self.left_behind),
+            "natively": list(self.natively),
+            "findings": [finding.to_dict() for finding in (self.back or self.source).findings],
+        }
+
+
+def convert(
+    reading: Reading, to: str, *, version: str | None = None, given: Mapping[str, Any] | None = None
+) -> Conversion:
+    """`reading` in the configuration of framework `to` (its `version`; default: the one that its adapter writes).
+
+    given: the native keys that the user gave, to say which are left behind. Raises `ValueError` for an unknown
+    framework, and for a version that its adapter does not write.
+    """
+    from batchbridge import plugins
+
+    installed = plugins.adapters()
+    if to not in installed:
+        raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
+    return convert_to(installed[to], reading, version=version, given=given)
+
+
+def convert_to(
+    adapter: Adapter, reading: Reading, *, version: str | None = None, given: Mapping[str, Any] | None = None
+) -> Conversion:
+    """As `convert`, with the target's adapter."""
+    left = None if given is None else left_behind(reading, given)
+    start = Conversion(
+        source=reading,
+        framework=adapter.framework,
+        framework_version=version,
+        written=None,
+        back=None,
+        left_behind=left,
+    )
+    if reading.spec is None:
+        return start
+    search = _Search(adapter, version, reading.dataset_size)
+    written = search.nearest(reading.spec)
+    start = dataclasses.replace(start, refused=search.refused)
+    if written is None:
+        return start
+    context = Context(
+        framework_version=version or written.framework_version,
+        world_size=reading.spec.topology.world_size,
+        dataset_size=reading.dataset_size,
+    )
+    back = read_source(Source(values=written.values), adapter, context)
+    start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
+    if back.spec is None:
+        return start
+    return dataclasses.replace(start, fields=tuple(_account(adapter, reading, back)), natively=tuple(_natively(back)))
+
+
+def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given native keys (flat, dotted) that no canonical field came from, by provenance."""
+    used: set[str] = set()
+    for origin in reading.provenance.values():
+        used |= {origin.key} if origin.key is not None else set()
+        used |= set(_WORD.findall(origin.detail))  # a derived field names its keys in its formula
+    return {key: value for key, value in _flat(given) if key not in used and key.lstrip("+~-") not in used}
+
+
+_WORD = re.compile(r"[A-Za-z_][\w.\-]*\w")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+# ---- the account
+
+
+def _account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[FieldReport]:
+    """One report for each leaf of the schema, from what the written configuration means when it is read back."""
+    assert reading.spec is not None
+    assert back.spec is not None
+    source, target = leaves(reading.spec), leaves(back.spec)
+    # The canonical meaning is what is converted: what either framework does on its own is said apart.
+    found = diff(_without_behaviour(reading), _without_behaviour(back))
+    for effect in EFFECTS:
+        one, other = source[effect.field], target[effect.field]
+        group, _, name = effect.field.partition(".")
+        term = name.partition(".")[0]
+        if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
+            one = other = None  # as the policy term on both sides, which has reports of its own
+        status, reason, factor = _status(adapter, effect, one, other, reading, back, found)
+        yield FieldReport(
+            field=effect.field,
+            aspect=effect.aspect,
+            unit=UNIT_OF[effect.field],
+            status=status,
+            source=one,
+            target=other,
+            reason=reason,
+            factor=factor,
+        )
+
+
+def _status(
+    adapter: Adapter, effect: Effect, one: Any, other: Any, reading: Reading, back: Reading, found: Comparison
+) -> tuple[Status, str, float | None]:
+    if one == other:
+        return "exact", "", None
+    assert reading.spec is not None
+    assert back.spec is not None
+    if not effect.counts(reading.spec, back.spec):
+        return "equivalent", "it has no effect with these settings", None
+    length = effect.field.startswith("horizon.") and effect.field != "horizon.lr_tick"
+    for same in found.no_difference:
+        if same.field == effect.field or (length and same.field == "horizon"):
+            return "equivalent", same.reason, None
+    if adapter.enforces(effect.field, one):
+        return "patched", f"the configuration cannot say it; wrap brings it about: {effect.reason}", None
+    if one is None and effect.missing == "unknown":
+        return "filled", f"the source leaves it open; {adapter.framework} has {other}", None
+    if length:
+        totals = total_steps(reading), total_steps(back)
+        if totals[0] and totals[1]:
+            return "approximate", f"{totals[0]:,} optimizer steps become {totals[1]:,}", totals[1] / totals[0]
+        return "inexpressible", "the length is given in another unit, and the number of prompts is open", None
+    if _number(one) and _number(other) and one and effect.field != "order.seed":
+        return "approximate", effect.reason, other / one
+    return "inexpressible", effect.reason, None
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _without_behaviour(reading: Reading) -> Reading:
+    return dataclasses.replace(reading, behaviour=None)
+
+
+def _natively(back: Reading) -> Iterator[str]:
+    if back.behaviour is None:
+        return
+    if back.behaviour.denominator_scope != "optimizer_step":
+        yield (
+            f"denominators are counted per {back.behaviour.denominator_scope.replace('_', '-')} "
+            f"({back.behaviour.denominator_formula}), not per optimizer step"
+        )
+    for defect in back.behaviour.defects:
+        yield f"{defect.code}: {defect.summary}"
+
+
+# ---- the nearest expressible specification
+
+
+class _Search:
+    """Looks for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
+
+    def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
+        self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
+        self.refused: tuple[str, ...] = ()
+        self._left = MAX_WRITES
+        named = "framework_version" in inspect.signature(adapter.write).parameters
+        self._write: Callable[[Spec], Written] = adapter.write
+        if named and version is not None:
+            self._write = lambda spec: adapter.write(spec, framework_version=version)  # type: ignore[call-arg]  # asked above
+
+    def nearest(self, spec: Spec) -> Written | None:
+        """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
+        result = self._try(spec)
+        if isinstance(result, Written):
+            return result
+        self.refused = result
+        defaults = self._defaults(spec)
+        current, reset = spec, 0
+        while not isinstance(result, Written) and self._left > 0:
+            step = self._improve(current, spec, result, defaults)
+            if step is None and defaults is not None and reset < _RESETS:
+                # No single change helps: everything that is named goes to the target's defaults at once.
+                reset += 1
+                changed = _replace(current, {path: _get(defaults, path) for path in _named(result)})
+                step = None if changed is None or changed == current else (changed, self._try(changed))
+            if step is None:
+                break
+            current, result = step
+        if isinstance(result, Written):
+            return result
+        return None if defaults is None else self._from_defaults(spec, defaults)
+
+    def _try(self, spec: Spec) -> Written | tuple[str, ...]:
+        self._left -= 1
+        try:
+            return self._write(spec)
+        except CannotWrite as refused:
+            return refused.problems
+
+    def _defaults(self, spec: Spec) -> Spec | None:
+        """What the framework does where it is told nothing but the world size."""
+        world = spec.topology.world_size
+        context = Context(framework_version=self.version, world_size=world, dataset_size=self.dataset_size)
+        for version in dict.fromkeys((self.version, *_versions_in(self.adapter.versions))):
+            try:
+                found = self.adapter.read(Source(), dataclasses.replace(context, framework_version=version)).spec
+            except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def _improve(
+        self, current: Spec, wanted: Spec, problems: tuple[str, ...], defaults: Spec | None
+    ) -> tuple[Spec, Written | tuple[str, ...]] | None:
+        """The first change of what the problems name after which there are fewer of them."""
+        for changes in _moves(current, wanted, _named(problems), defaults):
+            if self._left <= 0:
+                return None
+            changed = _replace(current, changes)
+            if changed is None or changed == current:
+                continue
+            result = self._try(changed)
+            if isinstance(result, Written) or len(result) < len(problems):
+                return changed, result
+        return None
+
+    def _from_defaults(self, spec: Spec, defaults: Spec) -> Written | None:
+        """The framework's defaults, with as much of `spec` as goes in: sizes together, then field by field."""
+        current = defaults.replace(**{"topology.world_size": spec.topology.world_size})
+        best = self._try(current)
+        groups = [{path: _get(spec, path) for path in _SIZES}]
+        groups += [{path: _get(spec, path)} for path in RANKED if path not in _SIZES]
+        for changes in groups:
+            changed = _replace(current, changes)
+            if changed is None or changed == current or self._left <= -len(groups):
+                continue
+            result = self._try(changed)
+            if isinstance(result, Written):
+                current, best = changed, result
+        return best if isinstance(best, Written) else None
+
+
+_RESETS = 3
+_SIZES = (
+    "rollout.prompts_per_rollout",
+    "rollout.completions_per_prompt",
+    "optimizer_step.completions_per_step",
+    "micro_batch.completions_per_device",
+    "micro_batch.tokens_per_device",
+)
+RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
+_PATH = re.compile(r"\b(?:" + "|".join(sorted({path.split(".")[0] for path in UNIT_OF})) + r")\.[a-z0-9_.]*[a-z0-9_]")
+_NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
+    ("objective.kl_placement", "reward"): ("loss",),
+    ("objective.kl_placement", "loss"): ("reward",),
+    ("order.last_rollout", "wrap"): ("short", "drop"),
+    ("order.last_rollout", "pad"): ("short", "drop"),
+    ("order.last_rollout", "short"): ("pad", "drop"),
+    ("order.last_optimizer_step", "pad"): ("short",),
+    ("order.last_optimizer_step", "short"): ("pad",),
+    ("objective.old_logprobs", "sampler"): ("rollout_start",),
+    ("objective.old_logprobs", "detached"): ("rollout_start",),
+    ("rollout.group_filter", "mask_zero_variance"): ("none",),
+}
+"""What is tried first where a framework lacks a value: what changes the gradient least."""
+_WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
+"""Words to try in fields of free text."""
+
+
+def _named(problems: Sequence[str]) -> list[str]:
+    """The canonical fields that problems name, split fields first, then in the problems' order."""
+    found: dict[str, None] = {}
+    for problem in problems:
+        for text in _PATH.findall(problem):
+            if text in UNIT_OF or text in ("loss.kl", "loss.entropy"):
+                found[text] = None
+    return sorted(found, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
+
+
+def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """Changes to try for the fields `named`, those that keep the meaning first."""
+    sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
+    if sizes:
+        yield from _splits(current, defaults)
+        yield from _steps(current)
+        if any(path.startswith("topology.") for path in named):
+            alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
+            yield alone
+            for split in _splits(_replace(current, alone) or current, defaults):
+                yield {**alone, **split}
+    if any(path.startswith("horizon.") for path in named):
+        yield from _lengths(current)
+    for path in named:
+        if path.startswith(("topology.", "micro_batch.")):
+            continue
+        for term in ("loss.kl", "loss.entropy"):
+            if path.startswith(term) and getattr(current.loss, term[5:]) is not None:
+                yield {term: None}
+                yield {term: current.loss.policy}
+        if path in UNIT_OF:
+            for value in _candidates(path, _get(current, path), current, defaults):
+                yield {path: value}
+
+
+def _splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """Micro-batches of a fixed size that divide the device's share, the nearest to the present one first."""
+    step, rollout, replicas = (
+        spec.optimizer_step.completions_per_step,
+        spec.completions_per_rollout,
+        spec.topology.data_parallel_size,
+    )
+    if defaults is not None:
+        yield {"micro_batch.": defaults.micro_batch}
+    if step is None or replicas.denominator != 1:
+        return
+    present = spec.micro_batch.completions_per_device
+    near = present or (defaults.micro_batch.completions_per_device if defaults is not None else None) or 1
+    seen: set[int] = set()
+    # First what divides the rollout too: many frameworks generate in the same portions.
+    for completions in (math.gcd(step, rollout or step), step):
+        share = completions // int(replicas) if completions % int(replicas) == 0 else 0
+        divisors = [size for size in range(1, min(share, _LARGEST_MICRO_BATCH) + 1) if share % size == 0]
+        # Not above the present size where that can be helped: it is what fits into memory.
+        divisors.sort(key=lambda size: (size > near, abs(size - near)))
+        for size in divisors[:_SPLITS_TRIED]:
+            if size not in seen:
+                seen.add(size)
+                yield {"micro_batch.": MicroBatch(completions_per_device=size)}
+
+
+def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
+    path = "optimizer_step.completions_per_step"
+    step = spec.optimizer_step.completions_per_step
+    for near in [] if step is None else _near_sizes(path, step, spec):
+        resized = spec.replace(**{path: near})
+        for split in _splits(resized, None):
+            yield {path: near, **split}
+            break
+
+
+_LARGEST_MICRO_BATCH = 4096
+_SPLITS_TRIED = 6
+
+
+def _lengths(spec: Spec) -> Iterator[dict[str, Any]]:
+    """The same length of the run in another unit."""
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    if not step or not rollout:
+        return
+    completions = rollout * spec.optimizer_step.passes_per_rollout
+    none = {"horizon.epochs": None, "horizon.rollouts": None, "horizon.optimizer_steps": None}
+    if spec.horizon.rollouts and spec.horizon.rollouts * completions % step == 0:
+        yield {**none, "horizon.optimizer_steps": spec.horizon.rollouts * completions // step}
+    if spec.horizon.optimizer_steps and completions:
+        rollouts = max(round(spec.horizon.optimizer_steps * step / completions), 1)
+        yield {**none, "horizon.rollouts": rollouts}
+
+
+def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Iterator[Any]:
+    """Values to try instead of `value`, each once, the nearest first."""
+    found: list[Any] = list(_NEARER.get((path, value), ()))
+    found += _WORDS.get(path, ())
+    if path in ("optimizer_step.completions_per_step", "rollout.prompts_per_rollout") and isinstance(value, int):
+        found += _near_sizes(path, value, spec)
+    if defaults is not None:
+        found.append(_get(defaults, path))
+    for option in _options(path):
+        if get_origin(option) is Literal:
+            found += get_args(option)
+        elif option is type(None):
+            found.append(None)
+        elif option is bool:
+            found += [True, False]
+    for candidate in dict.fromkeys(found):
+        if candidate != value:
+            yield candidate
+
+
+def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
+    """The nearest sizes that share out evenly: over devices and groups, or in whole optimizer steps."""
+    group, replicas = spec.rollout.completions_per_prompt, math.ceil(spec.topology.data_parallel_size)
+    step = spec.optimizer_step.completions_per_step
+    if path == "rollout.prompts_per_rollout":
+        units = [step // math.gcd(step, group)] if step else []
+    else:
+        micro = spec.micro_batch.completions_per_device or 1
+        units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
+    found = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
+    # Half as far, where that keeps a rollout's number of optimizer steps whole.
+    rollout = spec.completions_per_rollout if path != "rollout.prompts_per_rollout" else None
+    return sorted(found - {0}, key=lambda near: abs(near - value) * (1 if rollout and rollout % near else 0.5))
+
+
+def _options(path: str) -> tuple[Any, ...]:
+    hint = field_type(path)
+    return (hint,) if get_origin(hint) is Literal or not get_args(hint) else get_args(hint)
+
+
+def _versions_in(specifier: str) -> list[str]:
+    """Versions that a specifier names itself, the largest first: where an adapter's defaults can be asked for."""
+    return sorted(re.findall(r"(?:[><=~]=)\s*([\d.]+\d)", specifier), reverse=True)
+
+
+def _get(spec: Spec, path: str) -> Any:
+    value: Any = spec
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name, None)
+    return value
+
+
+def _replace(spec: Spec, changes: Mapping[str, Any]) -> Spec | None:
+    """`spec` with `changes`; None where a term of the loss is to be changed that is not there."""
+    try:
+        return spec.replace(**changes)
+    except (TypeError, AttributeError):
+        return None

@@ -1,0 +1,78 @@
+"""Random specifications: legal values of every field, mixed as nobody would mix them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+from hypothesis import strategies as st
+from toys import plain_spec
+
+from batchbridge.between.diff import UNIT_OF
+from batchbridge.spec import LossTerm, Spec, field_type
+
+_NUMBERS = {
+    "topology.world_size": (1, 2, 4, 6),
+    "topology.tensor_parallel": (1, 2),
+    "rollout.prompts_per_rollout": (4, 16, 24, None),
+    "rollout.completions_per_prompt": (1, 2, 8, 7),
+    "optimizer_step.completions_per_step": (16, 32, 64, 96, 128, 56),
+    "optimizer_step.passes_per_rollout": (1, 2),
+    "micro_batch.completions_per_device": (1, 2, 4, 8, None),
+    "micro_batch.tokens_per_device": (4096, None),
+}
+_SINGLE = (
+    "optimizer_step.tokens_per_step",
+    "optimizer_step.parts_per_rollout",
+    "optimizer_step.micro_batches_per_step",
+)
+
+
+def _values(path: str) -> st.SearchStrategy[Any]:
+    if path in _NUMBERS:
+        return st.sampled_from(_NUMBERS[path])
+    hint = field_type(path)
+    options = (hint,) if get_origin(hint) is Literal or not get_args(hint) else get_args(hint)
+    found: list[Any] = []
+    for option in options:
+        if get_origin(option) is Literal:
+            found += get_args(option)
+        elif option is type(None):
+            found.append(None)
+        elif option is bool:
+            found += [True, False]
+        elif option is int:
+            found += [1, 100]
+        elif option is float:
+            found += [0.0, 0.5, 1.0]
+        else:
+            found += ["k3", "adamw", "linear", "bf16", "ppo", "off"]
+    return st.sampled_from(found)
+
+
+_FREE = [path for path in UNIT_OF if not path.startswith(("loss.", "horizon.")) and path not in _SINGLE]
+_LENGTHS = st.sampled_from(
+    [
+        {"horizon.epochs": 1.0},
+        {"horizon.epochs": None, "horizon.rollouts": 10},
+        {"horizon.epochs": None, "horizon.optimizer_steps": 20},
+    ]
+)
+_TERMS = st.builds(
+    LossTerm,
+    aggregation=st.sampled_from(["token_mean", "sequence_mean", "sequence_sum", "token_sum", "prompt_mean"]),
+    count_empty=st.booleans(),
+)
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> Spec:
+    """A specification with up to 12 fields changed, a length of any kind and any loss terms."""
+    paths = draw(st.lists(st.sampled_from(_FREE), max_size=12, unique=True))
+    changes = {path: draw(_values(path)) for path in paths}
+    changes |= draw(_LENGTHS) | {"horizon.lr_tick": draw(_values("horizon.lr_tick"))}
+    changes |= {
+        "loss.policy": draw(_TERMS),
+        "loss.kl": draw(st.none() | _TERMS),
+        "loss.entropy": draw(st.none() | _TERMS),
+    }
+    return plain_spec(**changes)

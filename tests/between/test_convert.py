@@ -1,0 +1,145 @@
+"""Conversions: nothing differs that the account does not name, and nothing is lost silently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from specs import specs
+from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
+
+from batchbridge.adapter import Adapter
+from batchbridge.between.convert import Conversion, convert_to, left_behind
+from batchbridge.between.effects import EFFECTS, leaves
+from batchbridge.spec import Spec
+from batchbridge_trl.config import TrlAdapter
+
+
+def statuses(found: Conversion) -> dict[str, str]:
+    return {field.field: field.status for field in found.fields}
+
+
+def changed(found: Conversion) -> dict[str, tuple[str, object]]:
+    return {f.field: (f.status, f.target) for f in found.fields if f.status not in ("exact", "filled")}
+
+
+@pytest.mark.parametrize("adapter", [NarrowAdapter(), TrlAdapter()], ids=lambda adapter: adapter.framework)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(spec=specs())
+def test_nothing_differs_that_the_account_does_not_name(adapter: Adapter, spec: Spec) -> None:
+    version = "1.16.0" if adapter.framework == "trl" else None
+    found = convert_to(adapter, reading_of(spec), version=version)
+    if found.back is None or found.back.spec is None:
+        assert found.lossy
+        return
+    source, target = leaves(spec), leaves(found.back.spec)
+    named = {path for path, status in statuses(found).items() if status != "exact"}
+    back = found.back.spec
+    inherited = [
+        f"loss.{term}." for term in ("kl", "entropy") if not getattr(spec.loss, term) and not getattr(back.loss, term)
+    ]
+    expected = {path for path in source if source[path] != target[path] and not path.startswith(tuple(inherited))}
+    assert named == expected
+
+
+@settings(max_examples=100, deadline=None)
+@given(spec=specs())
+def test_a_framework_that_says_everything_loses_nothing(spec: Spec) -> None:
+    found = convert_to(AnyAdapter(), reading_of(spec))
+    assert set(statuses(found).values()) == {"exact"}
+
+
+def test_the_account_has_one_report_for_each_leaf_of_the_schema() -> None:
+    found = convert_to(AnyAdapter(), reading_of(plain_spec()))
+    assert [field.field for field in found.fields] == [effect.field for effect in EFFECTS]
+
+
+def test_another_split_is_equivalent() -> None:
+    spec = plain_spec(**{"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 16384})
+    found = convert_to(NarrowAdapter(), reading_of(spec))
+    assert changed(found) == {
+        "micro_batch.completions_per_device": ("equivalent", 4),
+        "micro_batch.tokens_per_device": ("equivalent", None),
+    }
+    assert found.verdict == "complete"
+
+
+def test_what_wrap_brings_about_is_patched_and_not_lost() -> None:
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec(**{"order.last_rollout": "pad"})))
+    assert changed(found) == {"order.last_rollout": ("patched", "short")}
+    assert not found.lossy
+
+
+def test_what_wrap_does_not_bring_about_is_lost() -> None:
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec(**{"order.last_rollout": "wrap"})))
+    assert changed(found) == {"order.last_rollout": ("inexpressible", "short")}
+    assert found.verdict == "lossy"
+
+
+def test_a_number_that_must_give_way_is_approximate_with_its_factor() -> None:
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec(world_size=3)))
+    (step,) = (field for field in found.fields if field.field == "optimizer_step.completions_per_step")
+    assert (step.status, step.target) == ("approximate", 63)
+    assert step.factor == pytest.approx(63 / 64)
+
+
+def test_a_length_in_another_unit_is_equivalent_where_steps_divide() -> None:
+    spec = plain_spec(**{"horizon.epochs": None, "horizon.rollouts": 10})
+    found = convert_to(NarrowAdapter(), reading_of(spec))
+    assert statuses(found)["horizon.rollouts"] == "equivalent"
+    assert found.back is not None
+    assert found.back.spec is not None
+    assert found.back.spec.horizon.optimizer_steps == 20
+
+
+def test_kl_in_the_reward_becomes_kl_in_the_loss_and_is_named_as_lost() -> None:
+    kl = {"objective.kl_placement": "reward", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k1"}
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec(**kl)))
+    assert statuses(found)["objective.kl_placement"] == "inexpressible"
+    assert statuses(found)["objective.kl_coefficient"] == "exact"
+    assert changed(found)["objective.kl_placement"] == ("inexpressible", "loss")
+
+
+def test_what_the_source_leaves_open_is_filled_by_the_target_and_named() -> None:
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec()))
+    assert statuses(found)["advantage.epsilon"] == "filled"
+    assert found.verdict == "complete"
+
+
+def test_only_named_fields_change() -> None:
+    spec = plain_spec(**{"order.last_rollout": "wrap", "loss.policy.aggregation": "sequence_sum"})
+    found = convert_to(NarrowAdapter(), reading_of(spec))
+    assert set(changed(found)) == {"order.last_rollout", "loss.policy.aggregation"}
+
+
+def test_what_the_target_does_on_its_own_is_said() -> None:
+    found = convert_to(NarrowAdapter(), reading_of(plain_spec()))
+    assert found.natively == (
+        "denominators are counted per micro-batch (1 / T_m), not per optimizer step",
+        "BB-NARROW-900: forgets the seed on resume",
+    )
+
+
+def test_an_adapter_that_cannot_say_its_own_defaults_is_no_crash() -> None:
+    class Mute(NarrowAdapter):
+        only: ClassVar[Mapping[str, tuple[Any, ...]]] = {"rollout.sample_unit": ()}
+
+        def read(self, source, context):  # type: ignore[no-untyped-def]  # as in the base
+            raise RuntimeError("nothing to read")
+
+    found = convert_to(Mute(), reading_of(plain_spec()))
+    assert found.written is None
+    assert found.refused == ("rollout.sample_unit = completion: narrow has ",)
+    assert found.verdict == "lossy"
+
+
+def test_keys_that_no_field_came_from_are_left_behind(frameworks: None) -> None:
+    import batchbridge
+
+    given = {"num_generations": 8, "generation_batch_size": 64, "reward_funcs": ["accuracy"], "logging": {"steps": 5}}
+    reading = batchbridge.read(
+        {"num_generations": 8, "generation_batch_size": 64}, framework="trl", version="1.16.0", world_size=8
+    )
+    assert left_behind(reading, given) == {"reward_funcs": ["accuracy"], "logging.steps": 5}
