@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FIRST_PARTY = {"trl": "batchbridge_trl", "open_r1": "batchbridge_open_r1"}
+FIRST_PARTY = {"trl": "batchbridge_trl", "open_r1": "batchbridge_open_r1", "openrlhf": "batchbridge_openrlhf"}
 
 
 @pytest.fixture(scope="module")
