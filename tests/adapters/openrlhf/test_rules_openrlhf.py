@@ -1,0 +1,265 @@
+"""OpenRLHF's rules and known defects: each row fires where it should, only there, and says the way out."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchbridge.adapter import Context
+from batchbridge.sources import load
+from batchbridge_openrlhf.config import OpenRlhfAdapter
+from batchbridge_openrlhf.options import RELEASES, options_of
+from batchbridge_openrlhf.rules import RULES
+
+LEGAL = {
+    "actor.num_gpus_per_node": 8,
+    "rollout.batch_size": 128,
+    "rollout.n_samples_per_prompt": 8,
+    "train.batch_size": 128,
+    "train.micro_batch_size": 4,
+    "algo.advantage.estimator": "group_norm",
+    "actor.lr_warmup_ratio": 0.0,
+}
+OLD = {
+    "actor_num_gpus_per_node": 8,
+    "rollout_batch_size": 128,
+    "n_samples_per_prompt": 8,
+    "train_batch_size": 128,
+    "micro_train_batch_size": 4,
+    "advantage_estimator": "group_norm",
+    "lr_warmup_ratio": 0.0,
+}
+ALWAYS = {"BB-ORL-043", "BB-ORL-060"}
+"""The order that no seed controls, and the note on what the schema has no field for: every run has them."""
+
+
+def findings(values, *, version="0.11.2", prompts=None, world=None):
+    adapter = OpenRlhfAdapter()
+    reading = adapter.read(load(values), Context(framework_version=version, world_size=world, dataset_size=prompts))
+    assert [finding.code for finding in reading.findings if finding.severity == "error"] == []
+    return list(adapter.check(reading))
+
+
+def codes(values, **context):
+    return {finding.code for finding in findings(values, **context)} - ALWAYS
+
+
+def fixes(values, code, **context):
+    (finding,) = [finding for finding in findings(values, **context) if finding.code == code]
+    return [dict(fix.changes) for fix in finding.fixes]
+
+
+def test_codes_are_unique_and_every_row_cites_a_source():
+    assert len({rule.code for rule in RULES}) == len(RULES)
+    assert all(rule.source and rule.native for rule in RULES)
+
+
+def test_a_legal_run_has_no_finding_but_those_of_every_run():
+    assert codes(LEGAL, prompts=1280) == set()
+
+
+BROKEN = {
+    "BB-ORL-010": {"actor.num_gpus_per_node": 0},
+    "BB-ORL-012": {"rollout.n_samples_per_prompt": 1, "rollout.batch_size": 1024},
+    "BB-ORL-013": {"rollout.vllm_generate_batch_size": 256},
+    "BB-ORL-014": {
+        "algo.dynamic_filtering_enable": True,
+        "algo.dynamic_filtering_range": (1, 0),
+        "reward.remote_url": "math.py",
+    },
+    "BB-ORL-015": {"algo.dynamic_filtering_enable": True},
+    "BB-ORL-016": {
+        "algo.dynamic_filtering_enable": True,
+        "reward.remote_url": "math.py",
+        "rollout.n_samples_per_prompt": 1,
+        "algo.advantage.estimator": "reinforce",
+    },
+    "BB-ORL-017": {"rollout.micro_batch_size": 256},
+    "BB-ORL-018": {"train.partial_rollout_enable": True},
+    "BB-ORL-019": {"ds.packing_samples": True},
+    "BB-ORL-020": {"train.async_enable": True, "vllm.enable_sleep": True, "train.colocate_all": True},
+    "BB-ORL-021": {"eval.dataset": "aime"},
+    "BB-ORL-022": {"data.max_images_per_prompt": 1, "ds.packing_samples": True, "vllm.num_engines": 1},
+    "BB-ORL-023": {"algo.advantage.is_correction_threshold": (0.1, 2.0, 3.0)},
+    "BB-ORL-030": {"train.colocate_all": True, "vllm.num_engines": 2, "vllm.tensor_parallel_size": 2},
+    "BB-ORL-031": {"train.colocate_actor_ref": True, "ref.num_gpus_per_node": 4},
+    "BB-ORL-032": {
+        "train.colocate_critic_reward": True,
+        "reward.num_gpus_per_node": 4,
+        "algo.advantage.estimator": "gae",
+    },
+    "BB-ORL-033": {"ds.tensor_parallel_size": 3},
+    "BB-ORL-034": {"train.micro_batch_size": 3},
+    "BB-ORL-035": {"ds.tensor_parallel_size": 2, "ds.param_dtype": "fp16"},
+    "BB-ORL-036": {"actor.lr_scheduler": "cosinus"},
+    "BB-ORL-038": {"actor.dual_clip": 1.0},
+    "BB-ORL-039": {"algo.advantage.is_correction_mode": "clip", "algo.advantage.is_correction_level": "seq"},
+    "BB-ORL-040": {"train.async_enable": True, "train.async_queue_size": 0},
+    "BB-ORL-041": {"rollout.micro_batch_size": 3},
+    "BB-ORL-042": {"train.dynamic_batch_enable": True, "vllm.num_engines": 1},
+    "BB-ORL-044": {"rollout.batch_size": 120},
+    "BB-ORL-048": {"rollout.vllm_generate_batch_size": 64},
+    "BB-ORL-050": {
+        "train.dynamic_batch_enable": True,
+        "vllm.num_engines": 1,
+        "ds.zero_stage": 3,
+        "train.batch_size": 129,
+    },
+    "BB-ORL-051": {"data.max_len": 512, "rollout.max_new_tokens": 512},
+    "BB-ORL-061": {"actor.lr_warmup_ratio": 0.03},
+    "BB-ORL-062": {"ds.ring_attn_size": 2, "vllm.num_engines": 1},
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_the_rule_fires_on_a_run_that_breaks_it(code):
+    assert code in codes({**LEGAL, **BROKEN[code]})
+
+
+OLD_BROKEN = {
+    "BB-ORL-011": ("0.10.1", {"n_samples_per_prompt": 1, "rollout_batch_size": 1024}),
+    "BB-ORL-037": ("0.8.5", {"lr_scheduler": "linear"}),
+    "BB-ORL-047": ("0.10.1", {}),
+    "BB-ORL-049": ("0.9.5", {"dynamic_filtering": True, "remote_rm_url": "math.py"}),
+    "BB-ORL-064": ("0.8.8", {"policy_loss_type": "gspo"}),
+}
+
+
+@pytest.mark.parametrize("code", OLD_BROKEN)
+def test_the_rule_fires_on_an_older_version_that_breaks_it(code):
+    version, values = OLD_BROKEN[code]
+    assert code in codes({**OLD, **values}, version=version)
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "values", "prompts"),
+    [
+        ("BB-ORL-045", "0.11.2", LEGAL, 130),
+        ("BB-ORL-046", "0.9.8", OLD, 130),
+        ("BB-ORL-046", "0.8.0", OLD, 100),
+        ("BB-ORL-063", "0.11.2", {**LEGAL, "data.max_samples": 128}, 256),
+    ],
+)
+def test_the_rule_fires_on_a_dataset_that_does_not_fit(code, version, values, prompts):
+    assert code in codes(values, version=version, prompts=prompts)
+
+
+def test_every_row_of_the_table_is_exercised_here():
+    elsewhere = {"BB-ORL-045", "BB-ORL-046", "BB-ORL-063"}
+    assert {rule.code for rule in RULES} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize(("version", "expected"), [("0.10.4", set()), ("0.11.0", {"BB-ORL-012"})])
+def test_dr_grpo_needs_a_group_from_0_11_on(version, expected):
+    values = {**LEGAL, "rollout.n_samples_per_prompt": 1, "rollout.batch_size": 1024}
+    assert codes({**values, "algo.advantage.estimator": "dr_grpo"}, version=version) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [("0.9.10", {"BB-ORL-047", "BB-ORL-048"}), ("0.10.1", {"BB-ORL-013"})]
+)
+def test_generating_more_than_a_rollout_needs_async_training_from_0_10_on(version, expected):
+    assert codes({**OLD, "vllm_generate_batch_size": 256}, version=version) & {"BB-ORL-013", "BB-ORL-048"} == (
+        expected - {"BB-ORL-047"}
+    )
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.10.3", True), ("0.10.4", False)])
+def test_the_loss_depends_on_the_split_until_0_10_3(version, fires):
+    assert ("BB-ORL-047" in codes(LEGAL, version=version)) is fires
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.11.0", True), ("0.11.1", False)])
+def test_filtered_groups_are_thrown_away_at_the_end_of_the_prompts_until_0_11_0(version, fires):
+    values = {**LEGAL, "algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"}
+    assert ("BB-ORL-049" in codes(values, version=version)) is fires
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.10.3", True), ("0.10.4", False)])
+def test_a_plain_cosine_schedule_fails_until_0_10_3(version, fires):
+    assert ("BB-ORL-037" in codes({**LEGAL, "actor.lr_scheduler": "cosine"}, version=version)) is fires
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.8.0", False), ("0.8.1", True)])
+def test_the_seed_orders_prompts_in_0_8_0_only(version, fires):
+    assert ("BB-ORL-043" in {finding.code for finding in findings(OLD, version=version)}) is fires
+
+
+@pytest.mark.parametrize(("stage", "fires"), [(0, False), (1, True), (2, True), (3, False)])
+def test_dynamic_batches_lose_gradients_under_zero_1_and_2(stage, fires):
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "ds.zero_stage": stage}
+    assert ("BB-ORL-042" in codes(values)) is fires
+
+
+def test_dynamic_batches_lose_nothing_when_a_step_is_one_micro_batch():
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "data.max_len": 1000}
+    assert "BB-ORL-042" not in codes({**values, "train.max_tokens_per_gpu": 16000})
+
+
+# ---- ways out
+
+
+def test_a_micro_batch_that_does_not_divide_has_neighbours_in_train_batch_micro_batch_and_devices():
+    # Measured: openrlhf 0.11.2 and deepspeed 0.19.6 say "8 != 3 * 2 * 1" to a train batch of 8 and a micro-batch of 3.
+    values = {**LEGAL, "actor.num_gpus_per_node": 1, "train.batch_size": 8, "train.micro_batch_size": 3}
+    assert fixes(values, "BB-ORL-034") == [
+        {"train.batch_size": 6},
+        {"train.batch_size": 9},
+        {"train.micro_batch_size": 2},
+        {"train.micro_batch_size": 4},
+    ]
+
+
+def test_fixes_are_spelled_as_the_version_spells_them():
+    assert fixes({**OLD, "micro_train_batch_size": 3}, "BB-ORL-034", version="0.9.3")[0] == {"train_batch_size": 120}
+
+
+def test_a_run_of_one_more_device_offers_the_devices_that_divide():
+    assert {"actor.num_gpus_per_node": 8} in fixes({**LEGAL, "actor.num_gpus_per_node": 9}, "BB-ORL-034")
+
+
+def test_thirty_completions_on_three_devices_are_ten_micro_batches_each():
+    values = {**LEGAL, "actor.num_gpus_per_node": 3, "train.batch_size": 30, "train.micro_batch_size": 1}
+    assert "BB-ORL-034" not in codes(values)
+
+
+sizes = st.integers(1, 48)
+
+
+@given(sizes, sizes, sizes, sizes, st.integers(1, 12), st.sampled_from([1, 2, 3]), st.sampled_from(RELEASES))
+def test_every_offered_size_mends_deepspeeds_rule(prompts, group, train, micro, devices, ring, version):
+    values = {
+        "rollout.batch_size": prompts,
+        "rollout.n_samples_per_prompt": group,
+        "train.batch_size": train,
+        "train.micro_batch_size": micro,
+        "rollout.micro_batch_size": 1,
+        "actor.num_gpus_per_node": devices,
+        "ds.ring_attn_size": ring,
+        "vllm.num_engines": 1,
+    }
+    names = {option.identity: name for name, option in options_of(version).items()}
+    said = {names[identity]: value for identity, value in values.items()}
+    for finding in findings(said, version=version):
+        if finding.code in ("BB-ORL-033", "BB-ORL-034"):
+            for fix in finding.fixes:
+                assert finding.code not in codes({**said, **fix.changes}, version=version)
+
+
+@given(sizes, sizes, sizes, st.integers(1, 8))
+def test_every_offered_size_leaves_no_completion_over(prompts, group, train, devices):
+    values = {
+        **LEGAL,
+        "rollout.batch_size": prompts,
+        "rollout.n_samples_per_prompt": group + 1,
+        "train.batch_size": train * devices,
+        "train.micro_batch_size": 1,
+        "actor.num_gpus_per_node": devices,
+    }
+    for finding in findings(values):
+        if finding.code == "BB-ORL-044":
+            assert all("BB-ORL-044" not in codes({**values, **fix.changes}) for fix in finding.fixes)
