@@ -12,10 +12,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 warnings.simplefilter("ignore")
 
-import test_behaviour_against_grpo_trainer as one_process  # noqa: E402  # found by the path above
+import test_behaviour_against_grpo_trainer as one_process
 
-from batchbridge.adapter import Context, Source  # noqa: E402  # after the path above
-from batchbridge_trl.config import TrlAdapter  # noqa: E402  # after the path above
+from batchbridge.adapter import Context, Source
+from batchbridge_trl.config import TrlAdapter
 
 ALIKE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_generations": 4, "seed": 7}
 CASES = (
