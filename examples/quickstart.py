@@ -78,7 +78,7 @@ def main() -> None:
     for row in rows:
         print(f"{row:{width}}  " + "  ".join(f"{column[row]:>22}" for column in columns.values()))
     print(
-        "\nBoth runs are the real GRPOTrainer with scripted rollouts. The error is norm(g - g*) / norm(g*), where g is an\n"
+        "\nBoth runs are the real GRPOTrainer with scripted rollouts. The error is norm(g - g*) / norm(g*): g is an\n"
         "optimizer step's raw gradient and g* the float64 oracle's, on the completions that this run trained. In one\n"
         "step every token should weigh the same (token_mean); native TRL normalises each rollout by itself.\n"
         f"{time.perf_counter() - started:.0f} seconds."

@@ -1,4 +1,4 @@
-"""docs/trl.md and the runtime agree. `python tests/adapters/trl/native/test_docs_of_trl.py` rewrites the page's table."""
+"""docs/trl.md and the runtime agree; run as a script, this file rewrites the page's table of refusals."""
 
 from __future__ import annotations
 
