@@ -19,6 +19,7 @@ from batchbridge.spec import DenominatorScope, Spec
 
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
+    from batchbridge.between.doctor import ErrorText
 
 Mode = Literal["observe", "verify", "enforce"]
 
@@ -241,6 +242,10 @@ class Adapter(ABC):
 
         Raises `ValueError` naming what the configuration leaves open.
         """
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""
+        return ()
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.render.text import clean, number, one_line
+from batchbridge.render.text import PHASES, clean, number, one_line
 
 if TYPE_CHECKING:
     from batchbridge.adapter import Reading
     from batchbridge.between.convert import Conversion, FieldReport
     from batchbridge.between.diff import Comparison, Difference
+    from batchbridge.between.doctor import Diagnosis
 
 _NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""
@@ -148,3 +149,21 @@ def _wrapped(items: Iterable[str]) -> list[str]:
     text = ", ".join(item.replace(" ", "\u00a0") for item in items)
     lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def diagnoses(found: Sequence[Diagnosis]) -> str:
+    """Every recognised text: rule, meaning, legal neighbours, what is still asked, source."""
+    return clean("\n\n".join("\n".join(_diagnosis(one)) for one in found))
+
+
+def _diagnosis(found: Diagnosis) -> Iterator[str]:
+    text = found.text
+    yield f"{text.name}  {text.framework} ({text.versions}), line {found.line}"
+    yield f"  said: {one_line(found.said)}"
+    yield f"  rule: {text.rule}"
+    yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
+    if found.fixes:
+        yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+    for ask in found.asks:
+        yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
+    yield f"  source: {text.source}"

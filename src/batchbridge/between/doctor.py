@@ -1,0 +1,190 @@
+"""What a pasted error text or traceback means: the rule behind it, where it holds, and the legal neighbours.
+
+The texts are a table (`doctor_texts`); an adapter adds its own through `Adapter.error_texts`. Patterns recognise short
+fragments and take the numbers out of them; nothing is guessed from anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from batchbridge.findings import Fix, Phase
+
+Numbers = Mapping[str, int]
+"""What a text says or the user adds: name to whole number, each in the unit that its question names."""
+
+MAX_CHARACTERS = 1 << 20
+"""Of a longer text only the end is read: that is where a traceback says what happened."""
+_LARGEST = 10**9
+_LARGEST_DIVIDED = 10**12
+"""A million trials: what a person waits for without noticing."""
+_TIMES = 20
+"""Most matches of one pattern that are reported."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A number that a text does not say: its name (`--with NAME=NUMBER`) and the question."""
+
+    name: str
+    question: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorText:
+    """A text that a framework prints, and what it means.
+
+    pattern: a regular expression over the text with all white space as single blanks; groups are whole numbers by name.
+    versions: a PEP 440 specifier, or words where they are not known. rule: what must hold, in the user's keys and
+    units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
+    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours.
+    """
+
+    name: str
+    framework: str
+    versions: str
+    pattern: str
+    rule: str
+    meaning: str
+    phase: Phase
+    source: str
+    neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
+    asks: tuple[Ask, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked."""
+
+    text: ErrorText
+    line: int
+    said: str
+    numbers: Numbers
+    fixes: tuple[Fix, ...] = ()
+    asks: tuple[Ask, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        text = self.text
+        return {
+            "name": text.name,
+            "framework": text.framework,
+            "versions": text.versions,
+            "line": self.line,
+            "said": self.said,
+            "numbers": dict(self.numbers),
+            "rule": text.rule,
+            "meaning": text.meaning,
+            "phase": text.phase,
+            "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
+            "asks": [dataclasses.asdict(ask) for ask in self.asks],
+            "source": text.source,
+        }
+
+
+def diagnose(
+    text: str, given: Numbers | None = None, texts: Sequence[ErrorText] | None = None
+) -> tuple[Diagnosis, ...]:
+    """Every known text in `text`, in the order of its places. given: numbers that the user adds. texts: default: the
+    table and what the installed adapters add."""
+    known = known_texts() if texts is None else texts
+    flat, lines = _flat(text[-MAX_CHARACTERS:])
+    found: dict[tuple[str, str], Diagnosis] = {}
+    for entry in known:
+        for count, match in enumerate(_compiled(entry.pattern).finditer(flat)):
+            if count >= _TIMES:
+                break
+            said = {name: int(value) for name, value in match.groupdict().items() if value is not None}
+            key = (entry.name, match.group())
+            if key not in found and max(said.values(), default=0) <= _LARGEST:
+                found[key] = _diagnosis(entry, match.group(), lines(match.start()), said, given or {})
+    return tuple(sorted(found.values(), key=lambda diagnosis: diagnosis.line))
+
+
+def known_texts() -> tuple[ErrorText, ...]:
+    """The table, and what the installed adapters add; an adapter that fails adds nothing."""
+    from batchbridge import plugins
+    from batchbridge.between.doctor_texts import TEXTS
+
+    texts = list(TEXTS)
+    for adapter in plugins.adapters().values():
+        try:
+            texts += adapter.error_texts()
+        except Exception:  # a broken plugin must not keep the others' texts from a person in need
+            continue
+    return tuple(texts)
+
+
+def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:
+    known = {**given, **numbers}
+    missing = tuple(ask for ask in entry.asks if ask.name not in known)
+    try:
+        fixes = tuple(dict.fromkeys(_hashable(entry.neighbours(known))))
+    except KeyError:  # the neighbours need what is asked for
+        fixes = ()
+    return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(f.fix for f in fixes), asks=missing)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A fix by its text: equal texts are one fix."""
+
+    text: str
+    fix: Fix = field(compare=False)
+
+
+def _hashable(fixes: Iterable[Fix]) -> Iterator[_Said]:
+    for fix in fixes:
+        yield _Said(fix.text, fix)
+
+
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_RAY = re.compile(r"^\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) ", re.MULTILINE)
+
+
+def _flat(text: str) -> tuple[str, Callable[[int], int]]:
+    """`text` without colours and Ray's prefixes, with single blanks; and a function from position to line."""
+    words, starts, length = [], [], 0
+    for number, line in enumerate(_RAY.sub("", _ESCAPES.sub("", text)).splitlines(), 1):
+        for word in line.split():
+            starts.append((length, number))
+            words.append(word)
+            length += len(word) + 1
+
+    def line_of(position: int) -> int:
+        from bisect import bisect_right
+
+        index = bisect_right(starts, (position, _LARGEST)) - 1
+        return starts[index][1] if starts else 1
+
+    return " ".join(words), line_of
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)
+
+
+# ---- arithmetic of neighbours
+
+
+def multiples(of: int, value: int) -> list[int]:
+    """The nearest multiples of `of` at or below and above `value`, from `of` on; empty without a positive `of`."""
+    if of <= 0:
+        return []
+    below, above = value // of * of, -(-max(value, 1) // of) * of
+    return sorted({below, above} - {0})
+
+
+def divisors(number: int, value: int, least: int = 1) -> list[int]:
+    """The nearest divisors of `number` at or below and above `value`, from `least` on; none of numbers above 10**12."""
+    if number > _LARGEST_DIVIDED:
+        return []
+    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
+    legal = sorted({size for one in small for size in (one, number // one) if size >= least})
+    return [*[size for size in legal if size <= value][-1:], *[size for size in legal if size > value][:1]]

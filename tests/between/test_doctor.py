@@ -1,0 +1,263 @@
+"""Pasted error texts: recognised, explained, with neighbours that really are legal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.specifiers import SpecifierSet
+from toys import AnyAdapter
+
+from batchbridge import hookimpl, plugins
+from batchbridge.between.doctor import MAX_CHARACTERS, ErrorText, diagnose, divisors, multiples
+from batchbridge.between.doctor_texts import TEXTS
+
+GOLDEN = Path(__file__).parent / "golden"
+Run = Callable[..., tuple[int, str, str]]
+
+PASTED = {
+    "trl-global-batch": "ValueError: The global train batch size (7 x 1) must be evenly divisible by the number of "
+    "generations per prompt (8). Given the current train batch size, the valid values for the number of generations "
+    "are: [7].",
+    "trl-effective-batch": "The effective train batch size (1 x 1 x 4) must be evenly divisible by the number of "
+    "generations per prompt (8).",
+    "trl-generation-batch": "generation_batch_size (12) must be divisible by num_generations (8).",
+    "trl-generation-micro-steps": "generation_batch_size (12) must be divisible by the global batch size (8).",
+    "verl-equal-chunks": "AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.",
+    "verl-mini-batch-zero": "AssertionError: ppo_mini_batch_size 0 should be larger than 0 after normalization",
+    "verl-mini-of-micro": "normalized ppo_mini_batch_size 20 should be divisible by ppo_micro_batch_size_per_gpu 8",
+    "verl-mini-above-rollout": "    assert config.data.train_batch_size >= "
+    "config.actor_rollout_ref.actor.ppo_mini_batch_size",
+    "verl-minimal-batch": "real_train_batch_size (20) must be divisible by minimal possible batch size (8)",
+    "verl-engine-devices": "AssertionError: rollout world_size: 1 is not divisible by infer_tp: 2",
+    "verl-micro-batch-chunks": "AssertionError: len(batch_lst) (14) != chunks (15)",
+    "deepspeed-batch": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
+    "micro_batch_per_gpu * gradient_acc_step * world_size 256 != 2 * 18 * 7",
+    "deepspeed-accumulation-zero": "AssertionError: Gradient accumulation steps: 0 has to be greater than 0",
+    "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
+    "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
+    "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
+    "skyrl-mini-batch": "data batch size must be divisible by mini_batch_size, got 1032 and 512",
+    "unsloth-silent-rewrite": "Unsloth: We now expect `per_device_train_batch_size` to be a multiple of "
+    "`num_generations`. We will change the batch size of 1 to the `num_generations` of 8",
+}
+"""One text as users pasted it (numbers from their threads where they are known), by the name of its row."""
+
+
+def fixes(text: str, **numbers: int) -> list[str]:
+    (found,) = diagnose(text, numbers, TEXTS)
+    return [fix.text for fix in found.fixes]
+
+
+def test_every_row_has_a_pasted_text_here() -> None:
+    assert sorted(PASTED) == sorted(text.name for text in TEXTS)
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_a_pasted_text_is_recognised_as_its_row_and_no_other(name: str) -> None:
+    assert [found.text.name for found in diagnose(PASTED[name], texts=TEXTS)] == [name]
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_a_row_offers_a_neighbour_or_asks_for_what_it_needs(name: str) -> None:
+    (found,) = diagnose(PASTED[name], texts=TEXTS)
+    assert found.fixes or found.asks
+    answered = {ask.name: 8 for ask in found.asks}
+    (again,) = diagnose(PASTED[name], answered, TEXTS)
+    assert again.fixes
+    assert not again.asks
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
+def test_a_version_range_is_a_specifier_or_words(text: ErrorText) -> None:
+    if text.versions[0] in "<>=~!":
+        SpecifierSet(text.versions)
+    assert text.versions
+
+
+def test_seven_devices_and_eight_generations() -> None:
+    assert fixes(PASTED["trl-global-batch"]) == ["per_device_train_batch_size = 8", "8 devices", "num_generations = 7"]
+
+
+def test_one_completion_in_all_has_no_legal_group_so_the_micro_batch_must_grow() -> None:
+    text = PASTED["trl-global-batch"].replace("(7 x 1)", "(1 x 1)")
+    assert "num_generations" not in " ".join(fixes(text))
+    assert "per_device_train_batch_size = 8" in fixes(text)
+
+
+def test_one_generation_is_never_offered_though_one_divides_everything() -> None:
+    text = PASTED["trl-global-batch"].replace("prompt (8)", "prompt (1)")
+    assert fixes(text) == ["num_generations = 7"]
+
+
+@given(*[st.integers(min_value=1, max_value=64)] * 3)
+def test_every_neighbour_of_trls_rule_is_legal(world: int, micro: int, group: int) -> None:
+    text = PASTED["trl-global-batch"].replace("(7 x 1)", f"({world} x {micro})").replace("(8)", f"({group})")
+    (found,) = diagnose(text, texts=TEXTS)
+    assert found.fixes
+    for fix in found.fixes:
+        sizes = {"per_device_train_batch_size": micro, "num_generations": group, **fix.changes}
+        devices = int(fix.text.split()[0]) if not fix.changes else world
+        legal_group = sizes["num_generations"] >= 2 or "per_device_train_batch_size" in fix.changes
+        assert devices * sizes["per_device_train_batch_size"] % sizes["num_generations"] == 0
+        assert legal_group
+
+
+def test_deepspeeds_product_has_neighbours_in_every_factor() -> None:
+    assert fixes(PASTED["deepspeed-batch"]) == [
+        "train_batch_size = 252 (accumulation 18)",
+        "train_batch_size = 266 (accumulation 19)",
+        "4 devices",
+        "8 devices",
+    ]
+
+
+def test_what_is_asked_for_gives_neighbours_in_prompts() -> None:
+    assert "data.train_batch_size = 102" in fixes(PASTED["verl-equal-chunks"], n=5)
+
+
+def test_texts_are_found_inside_a_coloured_wrapped_traceback_with_rays_prefixes() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        "\x1b[36m(TaskRunner pid=123, ip=10.0.0.1)\x1b[0m AssertionError: only support equal chunk. Got size of\n"
+        "(TaskRunner pid=123) DataProto 512 and chunk 6.\n"
+    )
+    (found,) = diagnose(text, texts=TEXTS)
+    assert (found.text.name, found.line, found.numbers) == ("verl-equal-chunks", 2, {"rows": 512, "parts": 6})
+
+
+def test_the_same_text_of_many_ranks_is_one_diagnosis() -> None:
+    assert len(diagnose("\n".join([PASTED["verl-equal-chunks"]] * 50), texts=TEXTS)) == 1
+
+
+def test_nothing_is_made_of_other_texts() -> None:
+    assert diagnose("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", texts=TEXTS) == ()
+
+
+@given(st.text(max_size=300))
+def test_no_text_is_a_crash(text: str) -> None:
+    for start in list(PASTED.values())[:3]:
+        diagnose(text + start + text, texts=TEXTS)
+
+
+@pytest.mark.parametrize("zeros", ["0 x 0", "999999999 x 999999999", "99999999999999 x 1"])
+def test_absurd_numbers_end_quickly(zeros: str) -> None:
+    diagnose(PASTED["trl-global-batch"].replace("7 x 1", zeros), texts=TEXTS)
+
+
+def test_of_a_long_text_the_end_is_read() -> None:
+    assert diagnose("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9))
+def test_multiples_are_multiples(of: int, value: int) -> None:
+    found = multiples(of, value)
+    assert found
+    assert all(near % of == 0 and near > 0 for near in found)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6))
+def test_divisors_divide(number: int, value: int) -> None:
+    found = divisors(number, value)
+    assert found
+    assert all(number % near == 0 for near in found)
+
+
+# ---- the command
+
+
+@pytest.fixture
+def pasted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a text into standard input."""
+
+    def paste(text: str) -> None:
+        stream = SimpleNamespace(buffer=io.BytesIO(text.encode()), isatty=lambda: False)
+        monkeypatch.setattr(sys, "stdin", stream)
+
+    return paste
+
+
+SCENES = {
+    "doctor": (("doctor",), "\n".join(["Traceback (most recent call last):", *list(PASTED.values())[:2]])),
+    "doctor_asks": (("doctor",), PASTED["verl-mini-batch-zero"]),
+    "doctor_answered": (("doctor", "--with", "n=5", "--with", "devices=16"), PASTED["verl-mini-batch-zero"]),
+    "doctor_unknown": (("doctor",), "RuntimeError: something else"),
+}
+"""Arguments and standard input by golden file. Refresh with BATCHBRIDGE_UPDATE_GOLDEN=1, and read the difference."""
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_text_is_as_people_were_shown_it(scene: str, run: Run, pasted: Callable[[str], None]) -> None:
+    arguments, text = SCENES[scene]
+    pasted(text)
+    code, out, err = run(*arguments)
+    shown = f"$ batchbridge {' '.join(arguments)}\n{out}{err}exit code {code}\n"
+    path = GOLDEN / f"{scene}.txt"
+    if os.environ.get("BATCHBRIDGE_UPDATE_GOLDEN"):
+        path.write_text(shown, encoding="utf-8")
+    assert shown == path.read_text(encoding="utf-8")
+
+
+def test_a_file_is_read_and_json_has_the_neighbours(run: Run) -> None:
+    Path("error.txt").write_text(PASTED["deepspeed-batch"], encoding="utf-8")
+    code, out, _ = run("doctor", "error.txt", "--json")
+    (shown,) = json.loads(out)["diagnoses"]
+    assert (code, shown["name"], shown["numbers"]["devices"]) == (0, "deepspeed-batch", 7)
+    assert {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}} in shown["fixes"]
+
+
+def test_binary_input_is_no_crash(run: Run) -> None:
+    Path("error.bin").write_bytes(bytes(range(256)) * 100)
+    assert run("doctor", "error.bin")[0] == 4
+
+
+@pytest.mark.parametrize("wrong", ["n", "n=", "n=-1", "n=1.5", "n=9999999999"])
+def test_an_answer_that_is_no_number_is_a_usage_error(wrong: str, run: Run) -> None:
+    Path("error.txt").write_text("x", encoding="utf-8")
+    assert run("doctor", "error.txt", "--with", wrong)[0] == 64
+
+
+class TalkingAdapter(AnyAdapter):
+    framework = "talking"
+
+    def error_texts(self) -> tuple[ErrorText, ...]:
+        return (
+            ErrorText(
+                name="talking-odd",
+                framework="talking",
+                versions=">=1",
+                pattern=r"odd: (?P<size>\d{1,9})",
+                rule="sizes are even",
+                meaning="the size is odd",
+                phase="config",
+                source="talking 1.0",
+            ),
+        )
+
+
+class BrokenAdapter(AnyAdapter):
+    framework = "broken"
+
+    def error_texts(self) -> tuple[ErrorText, ...]:
+        raise RuntimeError("no texts")
+
+
+def test_an_adapter_adds_its_own_texts_and_a_broken_one_does_not_keep_them_away(frameworks: None) -> None:
+    module = ModuleType("talking")
+    module.batchbridge_adapters = hookimpl(  # type: ignore[attr-defined]  # a module made by hand
+        lambda: [TalkingAdapter, BrokenAdapter], specname="batchbridge_adapters"
+    )
+    plugins.manager().register(module, "talking")
+    try:
+        (found,) = diagnose("odd: 7")
+    finally:
+        plugins.manager().unregister(module)
+    assert (found.text.name, found.numbers) == ("talking-odd", {"size": 7})
