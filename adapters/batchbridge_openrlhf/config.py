@@ -100,7 +100,7 @@ class OpenRlhfAdapter(Adapter):
             try:
                 settings[option.identity] = convert(option, value)
             except WrongValue as wrong:
-                decided = False
+                decided = decided and is_idle(option.identity)
                 findings.append(_wrong_value(given.places[name], wrong))
         sizes = sizes_of(settings, version, context.world_size) if decided else None
         findings += _world_notes(sizes, places, tables.names_of(version))
@@ -147,6 +147,7 @@ class OpenRlhfAdapter(Adapter):
             raise CannotWrite(self.framework, problems)
         return Written(
             values=values,
+            framework_version=version,
             text={"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"},
         )
 
@@ -179,6 +180,15 @@ _TELLING = frozenset(
     }
 )
 """Flat names that say OpenRLHF by themselves; dotted ones do so anyway."""
+
+
+_IDLE = ("logger.", "ckpt.", "eval.", "local_rank", "ds.zpg", "vllm.sync_backend", "vllm.gpu_memory_utilization")
+"""Beginnings of options that decide nothing here: one that cannot be read leaves the rest readable."""
+
+
+def is_idle(identity: str) -> bool:
+    """Whether neither the meaning nor a rule depends on the number that this option has."""
+    return identity.startswith(_IDLE)
 
 
 def _installed() -> str | None:

@@ -49,7 +49,7 @@ def given_of(source: Source, options: Mapping[str, Option]) -> Given:
         given = Given()
         _take(given, source, source.values)
         return given
-    given = _arguments(source.argv, options)
+    given = _arguments(source, options)
     from batchbridge.sources import parse_arguments
 
     told = parse_arguments(source.argv)
@@ -71,8 +71,9 @@ def names_in(source: Source) -> list[str]:
     return [name for name, _ in _leaves(source.values, {}, "", 0)]
 
 
-def _arguments(argv: Sequence[str], options: Mapping[str, Option]) -> Given:
-    given = Given()
+def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
+    given, argv = Given(), source.argv
+    file = None if source.path is None else str(source.path)
     start = program_of(argv)
     if start is None:
         given.other = next((word for word in argv if OTHER_PROGRAM.search(word)), None)
@@ -86,14 +87,14 @@ def _arguments(argv: Sequence[str], options: Mapping[str, Option]) -> Given:
             given.strays.append(word)
             continue
         name, equals, text = word.lstrip("-").partition("=")
-        option = options.get(name)
+        option, line = options.get(name), source.lines.get(name)
         if option is None:
             longer = [known for known in options if known.startswith(name)] if name else []
             if len(longer) == 1:
                 given.abbreviated[name] = longer[0]
                 name, option = longer[0], options[longer[0]]
         attached = [text] if equals else None
-        given.places.setdefault(name, Where(name))
+        given.places.setdefault(name, Where(name, None, file if line else None, line))
         if option is None:
             value: Any = attached[0] if attached else " ".join(_values(words, None)) or True
         elif option.kind in ("flag", "flag_off"):
@@ -110,7 +111,7 @@ def _arguments(argv: Sequence[str], options: Mapping[str, Option]) -> Given:
                 continue
             value = taken[0] if count == 1 else taken
         given.values[name] = value
-        given.places[name] = Where(name, shown(value))
+        given.places[name] = Where(name, shown(value), file if line else None, line)
     return given
 
 

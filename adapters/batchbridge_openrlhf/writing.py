@@ -231,6 +231,12 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         values["actor.entropy_coef"] = objective.entropy_coefficient
     if objective.sampler_correction is not None:
         _correction(objective.sampler_correction, version, values, problems)
+    elif objective.surrogate == "gspo" and objective.old_logprobs == "sampler":
+        # With gspo any correction just takes the sampler's log-probabilities for the ratio.
+        new = holds(">=0.11.2", version)
+        values["algo.advantage.is_correction_level" if new else "algo.advantage.is_correction_enable"] = (
+            "token" if new else True
+        )
 
 
 def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
