@@ -303,7 +303,8 @@ def _budget_too_small(spec: Spec) -> Iterator[Violation]:
     longest = (prompt or 0) + completion
     for name in ("tokens_per_device", "forward_tokens_per_device"):
         budget = getattr(spec.micro_batch, name)
-        if budget is not None and budget < longest:
+        # Devices of one context-parallel group share a sequence, and so do their budgets.
+        if budget is not None and budget * spec.topology.context_parallel < longest:
             yield Violation(
                 f"a budget of {budget} tokens per device cannot hold one completion of {prompt or 0} + {completion} = "
                 f"{longest} tokens (prompt + completion)",

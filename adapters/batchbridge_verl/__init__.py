@@ -1,0 +1,18 @@
+"""verl's PPO trainer for BatchBridge. Importing this module imports neither verl nor anything else that takes time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchbridge.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter
+
+
+@hookimpl
+def batchbridge_adapters() -> list[type[Adapter]]:
+    """The adapter of framework `verl`."""
+    from batchbridge_verl.config import VerlAdapter
+
+    return [VerlAdapter]

@@ -1,0 +1,209 @@
+"""What unwrapped verl really does: in words, and optimizer step by optimizer step where the settings decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import count
+
+from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.spec import DenominatorScope
+from batchbridge_trl.randomness import TorchGenerator
+from batchbridge_verl.meaning import AGGREGATIONS, LOSS_MODES, TORCH_SEED
+from batchbridge_verl.rules import defects
+from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR
+
+ENGINE_FORMULAS = {
+    "token_mean": "1 / T",
+    "token_sum": "1",
+    "sequence_mean": "1 / (B L_i)",
+    "sequence_sum": "1 / B",
+    "sequence_sum_over_constant": "1 / (B c)",
+}
+"""Weight of one token in the engine workers: T tokens and B rows of the optimizer step, padding rows counted in B.
+Source: verl 0.9.1 core_algos.agg_loss, workers/utils/losses.py:61; measured in exp_engine."""
+LEGACY_FORMULAS = {
+    "token_mean": "1 / (D k T_m)",
+    "sequence_mean": "1 / (D k m L_i)",
+    "sequence_sum": "1 / (D k m)",
+    "sequence_sum_over_constant": "1 / (D k m c); before 0.7.0 1 / (D k c)",
+}
+"""Weight of one token in legacy workers: D replicas, k micro-batches of the step, m rows and T_m tokens of a
+micro-batch. Source: verl 0.6.1 dp_actor.py:434, 0.7.1 dp_actor.py:583."""
+
+
+def aggregation_of(run: Run) -> str:
+    """The canonical aggregation that acts."""
+    mode = LOSS_MODES[run.surrogate]
+    return mode.aggregation or AGGREGATIONS[run[f"{ACTOR}loss_agg_mode"]]
+
+
+def behaviour(run: Run) -> Behaviour:
+    """What verl does with this run."""
+    aggregation = aggregation_of(run)
+    scope: DenominatorScope = "optimizer_step"
+    formula = ENGINE_FORMULAS[aggregation]
+    if run.legacy:
+        scope, formula = "micro_batch", LEGACY_FORMULAS.get(aggregation, "")
+        if aggregation in ("sequence_mean", "sequence_sum"):
+            scope = "optimizer_step"  # equal micro-batches: the split cancels
+    unscaled = aggregation == "sequence_sum_over_constant" and run[f"{ACTOR}loss_scale_factor"] is None
+    if (unscaled and not run.legacy) or run.surrogate in ("geo_mean", "clip_cov", "kl_cov"):
+        scope = "micro_batch"
+    return Behaviour(
+        order=_order(run),
+        membership=_membership(run),
+        denominator_scope=scope,
+        denominator_formula=formula,
+        lr_tick="after every rollout (one call of update_actor), not after every optimizer step",
+        resume="the data loader's state and the global step are saved; a rollout in flight is generated anew",
+        defects=defects(run),
+        undecided=tuple(_undecided(run)),
+        source="verl 0.4.0 to 0.7.1 dp_actor.update_policy"
+        if run.legacy
+        else "verl 0.8.0 to 0.9.1 engine_workers.py, core_algos.agg_loss",
+    )
+
+
+def _order(run: Run) -> str:
+    if not run["data.shuffle"]:
+        return "as in the dataset; an epoch's incomplete batch is dropped"
+    seed = TORCH_SEED if run["data.seed"] is None else run["data.seed"]
+    draw = "every second" if run["data.dataloader_num_workers"] else "every"
+    return (
+        f"torch.randperm of a generator seeded with {seed}, {draw} draw being an epoch "
+        f"(data.dataloader_num_workers {run['data.dataloader_num_workers']}); an epoch's incomplete batch is dropped"
+    )
+
+
+def _membership(run: Run) -> str:
+    share = run.share if run.share is not None else "?"
+    cut = (
+        f"each of {run.replicas} replicas takes a contiguous block of the rollout, and step j takes its j-th "
+        f"{share} rows from every block"
+    )
+    if run.v1:
+        return f"completions stand in the order of their arrival, are balanced by length over the replicas; {cut}"
+    if run["trainer.balance_batch"]:
+        return (
+            "completions are balanced by length over the replicas (Karmarkar-Karp), and inside each ordered by length, "
+            f"up and down again; {cut}"
+        )
+    return f"completions stand prompt by prompt; {cut}"
+
+
+def _undecided(run: Run) -> Iterator[str]:
+    if run.v1 and run.completions_per_rollout > run.completions_per_step:
+        yield "which optimizer step trains a completion: rollouts finish in an order that no seed fixes"
+    elif not run.v1 and run["trainer.balance_batch"]:
+        yield "which optimizer step trains a completion: the lengths of prompts and completions decide"
+    if run[DYNAMIC]:
+        yield "which completions share a micro-batch: token counts decide"
+
+
+def native_steps(
+    reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+) -> Iterator[NativeStep]:
+    """The optimizer steps of RayPPOTrainer without balancing, weights as exact fractions.
+
+    Raises `ValueError` naming what the settings leave open.
+    """
+    run = getattr(reading, "run", None)
+    if not isinstance(run, Run) or reading.spec is None or not run.replicas or not run.share:
+        raise ValueError("the settings give no run: see the findings")
+    for open_, why in (
+        (run.v1, "the V1 trainer takes completions in the order of their arrival"),
+        (run["trainer.balance_batch"], "trainer.balance_batch orders completions by prompt and response length"),
+        (run[f"{ACTOR}shuffle"], "actor.shuffle permutes each rank's rows"),
+        (run[DYNAMIC], "use_dynamic_bsz cuts micro-batches by prompt and response length"),
+        (run.micro is None, "there is no micro-batch"),
+        (run["algorithm.filter_groups.enable"], "groups are filtered by their rewards"),
+        (run.entry == "one_step_off", "one_step_off_policy generates one rollout ahead"),
+        (run["data.gen_batch_size"] not in (None, run[PROMPTS]), "data.gen_batch_size differs from train_batch_size"),
+        (run.completions_per_rollout % run.completions_per_step != 0, "the last optimizer step is not whole"),
+        (run.share % (run.micro or 1) != 0, "micro-batches are not whole"),
+        (run.surrogate in ("geo_mean", "clip_cov", "kl_cov"), f"{run.surrogate} weighs by micro-batch"),
+    ):
+        if open_:
+            raise ValueError(f"left open: {why}")
+    return _steps(run, dataset_size, response_tokens)
+
+
+def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
+    """Each epoch's order. Measured: exp_order2 of verl 0.9.1 with torchdata."""
+    if not run["data.shuffle"]:
+        while True:
+            yield list(range(dataset_size))
+    generator = TorchGenerator(TORCH_SEED if run["data.seed"] is None else run["data.seed"])
+    while True:
+        if run["data.dataloader_num_workers"]:
+            generator.permutation(dataset_size)
+        yield generator.permutation(dataset_size)
+
+
+def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+    prompts, group = run[PROMPTS], run[GROUP]
+    replicas, share, micro = run.replicas or 1, run.share or 1, run.micro or 1
+    block = run.completions_per_rollout // replicas
+    per_rank = run.world // replicas
+    limit = run["trainer.total_training_steps"]
+    index, rollout = count(), 0
+    epochs = _prompt_orders(run, dataset_size)
+    for _ in range(run["trainer.total_epochs"]):
+        order = next(epochs)
+        for start in range(0, dataset_size - prompts + 1, prompts):
+            if limit is not None and rollout >= limit:
+                return
+            rows = [(prompt, sample) for prompt in order[start : start + prompts] for sample in range(group)]
+            for pass_index in range(run[EPOCHS]):
+                for cut in range(0, block, share):
+                    parts = [rows[rank * block + cut : rank * block + cut + share] for rank in range(replicas)]
+                    members = [
+                        (rank * per_rank, place, part[place * micro : (place + 1) * micro])
+                        for rank, part in enumerate(parts)
+                        for place in range(share // micro)
+                    ]
+                    total = sum(tokens[row] for part in parts for row in part)
+                    yield NativeStep(
+                        index=next(index),
+                        rows=tuple(
+                            NativeRow(
+                                rollout=rollout,
+                                pass_index=pass_index,
+                                prompt=prompt,
+                                sample=sample,
+                                rank=rank,
+                                micro_batch=place,
+                                weight=_weight(run, tokens[prompt, sample], total, [tokens[row] for row in part]),
+                            )
+                            for rank, place, part in members
+                            for prompt, sample in part
+                        ),
+                    )
+            rollout += 1
+
+
+def _weight(run: Run, length: int, total: int, local: list[int]) -> Fraction | None:
+    """Weight of one token: the formulas above, in numbers."""
+    if not length:
+        return Fraction(0)
+    aggregation, constant = aggregation_of(run), run[f"{ACTOR}loss_scale_factor"]
+    if aggregation == "token_sum":
+        return Fraction(1)
+    if not run.legacy:
+        if aggregation == "sequence_sum_over_constant" and constant is None:
+            return None  # the padded width of a micro-batch
+        rows = run.completions_per_step
+        divisors = {"token_mean": total, "sequence_mean": rows * length, "sequence_sum": rows}
+        return Fraction(1, divisors.get(aggregation, rows * (constant or 1)))
+    replicas, micro_batches = run.replicas or 1, (run.share or 1) // (run.micro or 1)
+    outer = replicas * micro_batches
+    if aggregation == "token_mean":
+        return Fraction(1, outer * sum(local))
+    if aggregation == "sequence_sum_over_constant":
+        return None  # differs by version: see LEGACY_FORMULAS
+    if 0 in local:
+        return None  # fully masked sequences: 0 / 0 before 0.6.1, left out of the mean since
+    rows = outer * len(local)
+    return Fraction(1, rows * length if aggregation == "sequence_mean" else rows)

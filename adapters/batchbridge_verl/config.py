@@ -1,0 +1,353 @@
+"""Reading and writing verl's configuration: hydra overrides, YAML files and dicts, without importing verl."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.spec import Spec, walk
+from batchbridge_verl import settings as tables
+from batchbridge_verl.given import CONFIGS, ENTRIES, Said, said, unknown_keys, words_after_entry
+from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
+from batchbridge_verl.omega import Resolver, Unresolved
+from batchbridge_verl.run import GPUS, NODES, Run
+from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
+from batchbridge_verl.values import WrongValue, convert
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerlReading(Reading):
+    """A reading that remembers the run and where each native key was given."""
+
+    run: Run | None = None
+    given: Mapping[str, Where] = field(default_factory=dict)
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of `keys`, defaults included."""
+        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
+
+
+class VerlAdapter(Adapter):
+    """Framework `verl`: `python -m verl.trainer.main_ppo`."""
+
+    framework: ClassVar[str] = "verl"
+    distribution: ClassVar[str | None] = "verl"
+    versions: ClassVar[str] = tables.VERSIONS
+    restates: ClassVar[Mapping[str, str]] = {
+        "BB-VERL-017": "BB102",
+        "BB-VERL-022": "BB108",
+        "BB-VERL-023": "BB123",
+        "BB-VERL-033": "BB142",
+        "BB-VERL-037": "BB127",
+        "BB-VERL-020": "BB121",
+        "BB-VERL-021": "BB122",
+        "BB-VERL-049": "BB120",
+        "BB-VERL-056": "BB107",
+    }
+
+    def detect(self, source: Source) -> float:
+        """Certain for a command that starts one of verl's trainers; else by its own key names."""
+        if source.native is not None:
+            return 0.0
+        module, _ = words_after_entry(source.argv)
+        if module is not None:
+            return 1.0 if module in ENTRIES else 0.4 if _keys(source) & {"actor_rollout_ref"} else 0.0
+        keys = _keys(source)
+        score = 0.9 * ("actor_rollout_ref" in keys) + 0.4 * bool(keys & {"data.train_batch_size"})
+        if "defaults" in source.values and isinstance(source.values["defaults"], list):
+            score += 0.5 * any(isinstance(entry, str) and entry in CONFIGS for entry in source.values["defaults"])
+        return min(0.95, score)
+
+    def read(self, source: Source, context: Context) -> VerlReading:
+        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
+        findings = list(source.problems)
+        version, doubts = _version(context)
+        if version is None or not tables.is_known(version):
+            findings.append(_version_finding(version, doubts))
+            return self._reading(version, findings, context)
+        if source.native is not None:
+            findings.append(
+                Finding(
+                    "BB-VERL-007", "error", "config", f"a {type(source.native).__name__} is no configuration of verl"
+                )
+            )
+            return self._reading(version, findings, context)
+        if not source.values and not source.argv and source.problems:
+            return self._reading(version, findings, context)
+        told_by_user = said(source)
+        findings += told_by_user.findings
+        engine, problem = _engine(told_by_user, version)
+        if problem is not None:
+            findings.append(problem)
+        if engine is None or told_by_user.entry is None:
+            return self._reading(version, findings, context)
+        wrong_keys = unknown_keys(told_by_user, version, engine)
+        findings += wrong_keys
+        native, unread = _native(told_by_user, version, engine, source.env, findings)
+        if any(finding.code == "BB-VERL-006" for finding in wrong_keys):
+            unread |= {"group"}
+        world = _world(native, context, told_by_user, findings) if not unread & {NODES, GPUS} else None
+        reading = dataclasses.replace(
+            self._reading(version, findings, context), native=native, given=told_by_user.places
+        )
+        if unread or world is None or any(found.code == "BB-VERL-008" for found in told_by_user.findings):
+            return reading
+        run = Run(
+            native=native,
+            version=version,
+            engine=engine,
+            entry=told_by_user.entry,
+            world=world,
+            given=frozenset(told_by_user.places),
+            prompts_in_dataset=context.dataset_size,
+        )
+        incomplete = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
+        told = None if incomplete else meaning(run)
+        provenance = {path: _provenance(entry, told_by_user, native, version) for path, entry in (told or {}).items()}
+        from batchbridge_verl.behaviour import behaviour
+
+        return dataclasses.replace(
+            reading,
+            run=run,
+            spec=spec_of(told) if told is not None else None,
+            provenance=provenance,
+            behaviour=behaviour(run) if told is not None else None,
+        )
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """verl's own rules and known defects; see `rules`."""
+        from batchbridge_verl.rules import check
+
+        return check(reading)
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """Hydra overrides and YAML for verl `framework_version` (None: the newest known). Raises `CannotWrite`."""
+        version = framework_version or tables.NEWEST
+        problems = Problems()
+        if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
+            raise CannotWrite(self.framework, problems)
+        values = settings_for(spec, problems, version)
+        if not problems:
+            problems.extend(self._differences(spec, values, version))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        from batchbridge_verl.text import hydra_text, yaml_text
+
+        return Written(values=values, text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)})
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run, where the configuration decides it; see `behaviour.native_steps`."""
+        from batchbridge_verl.behaviour import native_steps
+
+        return native_steps(reading, dataset_size, response_tokens)
+
+    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
+        """A reading that could say nothing but its findings."""
+        return VerlReading(
+            framework=self.framework,
+            framework_version=version,
+            spec=None,
+            provenance={},
+            behaviour=None,
+            findings=tuple(findings),
+            dataset_size=context.dataset_size,
+        )
+
+    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
+        """Reads `values` back: whatever would not come out as `spec` says it, and whatever verl would refuse."""
+        back = self.read(Source(values=values), Context(framework_version=version))
+        refused = [*back.findings, *(f for f in self.check(back) if f.severity == "error" or f.undecided)]
+        yield from (finding.message for finding in refused)
+        if back.spec is None:
+            if not refused:
+                yield "the settings leave the run open"
+            return
+        read = {path: value for path, value, _ in walk(back.spec)}
+        for path, value, _ in walk(spec):
+            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
+            if not unknown and read.get(path) != value:
+                yield f"{path} = {value}: verl would do {read.get(path)}"
+
+
+def _keys(source: Source) -> set[str]:
+    """First parts of the keys, and the keys themselves."""
+    plain = {key.lstrip("+~") for key in source.values if isinstance(key, str)}
+    nested = {f"{key}.{inner}" for key, value in source.values.items() if isinstance(value, Mapping) for inner in value}
+    return plain | nested | {key.partition(".")[0] for key in plain}
+
+
+def _version(context: Context) -> tuple[str | None, tuple[str, ...]]:
+    if context.framework_version is not None:
+        return context.framework_version, ()
+    from batchbridge_verl.installed import installed
+
+    found = installed()
+    if found is None or found.project != "verl":
+        return None, ("the installed package `verl` is EasyR1's",) if found else ()
+    return (None, found.doubts) if found.doubts else (found.version, ())
+
+
+def _version_finding(version: str | None, doubts: Sequence[str]) -> Finding:
+    if version is None:
+        why = f" ({'; '.join(doubts)})" if doubts else ""
+        return Finding(
+            "BB-VERL-001",
+            "warning",
+            "config",
+            f"the version of verl is not known{why}, and the same keys mean other things in other versions; known are "
+            f"{tables.VERSIONS}",
+            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
+            undecided=True,
+        )
+    return Finding(
+        "BB-VERL-002",
+        "error",
+        "config",
+        f"verl {version} is not known here; known are {tables.VERSIONS}",
+        where=(Where("framework version", version),),
+        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
+    )
+
+
+def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
+    """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says."""
+    named = told.values.get(ENGINE)
+    strategy = told.values.get(f"{ACTOR}strategy")
+    if named is not None:
+        engine = "fsdp" if named == "dp" else named
+        key = ENGINE
+    elif told.config is not None and CONFIGS.get(told.config):
+        engine, key = CONFIGS[told.config], "--config-name"
+    elif isinstance(strategy, str) and strategy in tables.ENGINES:
+        engine, key = strategy, f"{ACTOR}strategy"
+    else:
+        groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in told.values)}
+        engine, key = (groups.pop(), ACTOR) if len(groups) == 1 else ("fsdp", ACTOR)
+    if isinstance(engine, str) and engine in tables.engines_of(version):
+        return engine, None
+    shown = str(engine)[:40].encode("utf-8", "replace").decode()
+    return None, Finding(
+        "BB-VERL-007",
+        "error",
+        "config",
+        f"the engine {shown} is not known for verl {version}; known are {', '.join(tables.engines_of(version))}",
+        where=(Where(key, shown),),
+        fixes=(Fix("model_engine=dp or model_engine=megatron"),),
+        native="hydra: MissingConfigException",
+    )
+
+
+def _native(
+    told: Said, version: str, engine: str, env: Mapping[str, str], findings: list[Finding]
+) -> tuple[dict[str, Any], set[str]]:
+    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
+    defaults = tables.defaults_of(version, engine)
+    merged: dict[str, Any] = {**defaults}
+    for key, value in told.values.items():
+        if told.operations[key] == "delete":
+            merged.pop(key, None)
+            continue
+        for inner in [known for known in merged if known.startswith(f"{key}.")] if isinstance(value, Mapping) else ():
+            del merged[inner]
+        merged[key] = value
+    resolver = Resolver(merged, env)
+    native: dict[str, Any] = {}
+    unread: set[str] = set()
+    for row in SETTINGS:
+        if row.key in told.unknown:
+            unread.add(row.key)
+            native[row.key] = None
+            findings.append(_open(row, told))
+            continue
+        try:
+            value = resolver.get(row.key) if row.key in merged else row.absent
+            if value == "???":
+                native[row.key] = None
+                continue
+            native[row.key] = convert(row.kind, value)
+        except Unresolved as error:
+            unread.add(row.key)
+            native[row.key] = None
+            findings.append(_unresolved(row, told, error))
+        except WrongValue as error:
+            unread.add(row.key)
+            native[row.key] = None
+            findings.append(_wrong_value(row, told, merged.get(row.key), str(error)))
+    return native, unread
+
+
+def _unresolved(row: Setting, told: Said, error: Unresolved) -> Finding:
+    fixes = (Fix(f"say what {error.variable} is (--env {error.variable}=VALUE)"),) if error.variable else ()
+    return Finding(
+        "BB-VERL-005",
+        "error",
+        "config",
+        f"{row.key} is left open: {error}",
+        where=(told.places.get(row.key) or Where(row.key),),
+        fixes=(*fixes, Fix(f"give {row.key} a plain value")),
+        undecided=True,
+    )
+
+
+def _open(row: Setting, told: Said) -> Finding:
+    names = ", ".join(told.unknown[row.key])
+    return Finding(
+        "BB-VERL-005",
+        "error",
+        "config",
+        f"{row.key} is left open: it depends on {names}, which the script does not say",
+        where=(told.places.get(row.key) or Where(row.key),),
+        fixes=tuple(Fix(f"say what {name} is (--env {name}=VALUE)") for name in told.unknown[row.key]),
+        undecided=True,
+    )
+
+
+def _wrong_value(row: Setting, told: Said, value: Any, expected: str) -> Finding:
+    place = told.places.get(row.key) or Where(row.key)
+    shown = place.value if place.value is not None else "null"
+    return Finding(
+        "BB-VERL-006",
+        "error",
+        "config",
+        f"{row.key} = {shown!s:.60}: expected {expected}",
+        where=(place,),
+        native="it is passed on, and fails in a dataclass, an assertion or arithmetic",
+        source="verl 0.9.1 trainer/config and workers/config",
+    )
+
+
+def _world(native: Mapping[str, Any], context: Context, told: Said, findings: list[Finding]) -> int:
+    """The devices that train: as the context says, else trainer.nnodes x trainer.n_gpus_per_node."""
+    product = int(native[NODES] * native[GPUS])
+    if context.world_size is None or context.world_size == product:
+        return product
+    if NODES in told.places or GPUS in told.places:
+        findings.append(
+            Finding(
+                "BB-VERL-009",
+                "note",
+                "config",
+                f"{context.world_size} devices are asked about; the configuration says {NODES} {native[NODES]} x "
+                f"{GPUS} {native[GPUS]} = {product}",
+                where=tuple(told.places[key] for key in (NODES, GPUS) if key in told.places),
+            )
+        )
+    return context.world_size
+
+
+def _provenance(entry: Told, told: Said, native: Mapping[str, Any], version: str) -> Provenance:
+    if entry.key is None:
+        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+    place, value = told.places.get(entry.key), native.get(entry.key)
+    if place is None:
+        return Provenance(entry.key, value, "default", f"default of verl {version}")
+    if place.file is not None:
+        detail = f"{place.file}:{place.line}" if place.line else place.file
+        return Provenance(entry.key, value, "file", detail, place.file, place.line)
+    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")

@@ -1,0 +1,304 @@
+"""What the user said: native keys with values and places, from a command line, a file or a mapping."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchbridge import sources
+from batchbridge.adapter import Source
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge_verl import omega
+from batchbridge_verl.overrides import NotRead, Operation, parse_override
+from batchbridge_verl.settings import BY_KEY, ENGINE, GONE, defaults_of
+
+ENTRIES: Mapping[str, str] = {
+    "verl.trainer.main_ppo": "main_ppo",
+    "verl.trainer.main_ppo_sync": "main_ppo_sync",
+    "verl.experimental.one_step_off_policy.main_ppo": "one_step_off",
+    "recipe.one_step_off_policy.main_ppo": "one_step_off",
+}
+"""Modules that start the trainers read here. Source: verl 0.4.0 to 0.9.1."""
+
+CONFIGS: Mapping[str, str | None] = {
+    # shipped configuration -> its engine (None: the default one, or as model_engine says)
+    "ppo_trainer": None,
+    "ppo_megatron_trainer": "megatron",
+    "one_step_off_ppo_trainer": None,
+    "one_step_off_ppo_megatron_trainer": "megatron",
+}
+_OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
+"""Groups of other entry points, or whose keys users add freely."""
+_TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name", "--config-dir": "path"}
+
+
+@dataclass
+class Said:
+    """Values and places by dotted key, the entry point, and what was wrong on the way."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Where] = field(default_factory=dict)
+    operations: dict[str, Operation] = field(default_factory=dict)
+    entry: str | None = "main_ppo"
+    config: str | None = None
+    folder: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys whose value a launch script leaves open, and the names that it depends on."""
+    from_file: bool = False
+    entry_from_words: bool = False
+    """The keys come from a command line, where Hydra wants `+` for keys that the configuration lacks."""
+
+    def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
+        """Sets a key, or every leaf of a mapping."""
+        leaves = dict(omega.flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
+        for path, leaf in leaves.items():
+            self.values.pop(path, None)
+            self.values[path] = leaf
+            self.places[path] = place if path == key else Where(path, _shown(leaf), place.file, place.line)
+            self.operations[path] = operation
+
+
+def said(source: Source) -> Said:
+    """What `source` says."""
+    if not source.argv:
+        result = Said(from_file=source.path is not None, unknown=dict(source.unknown))
+        _from_mapping(source.values, source.lines, source.path, result)
+        return result
+    result = Said(entry=None, entry_from_words=True)
+    _from_words(source, result)
+    # --set on top of a command line changes `values` only.
+    before = sources.parse_arguments(source.argv)
+    for key, value in source.values.items():
+        if key not in before or (before[key] is not value and before[key] != value):
+            result.put(key, value, Where(key, _shown(value)), "force")
+    result.unknown = {key.lstrip("+~"): tuple(names) for key, names in source.unknown.items()}
+    return result
+
+
+def words_after_entry(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The module or script that starts training, and the words after it; (None, all words) where there is none."""
+    for index, word in enumerate(argv):
+        module = word.removesuffix(".py").replace("/", ".").lstrip(".")
+        if module.startswith(("verl.", "recipe.")) and "=" not in word:
+            return module, list(argv[index + 1 :])
+    return None, list(argv)
+
+
+def _from_words(source: Source, result: Said) -> None:
+    module, words = words_after_entry(source.argv)
+    file, words_seen = None if source.path is None else str(source.path), set[str]()
+    if module is None:
+        result.entry = "main_ppo"
+        words = [word for word in words if "=" in word or word.startswith("~")]
+    else:
+        result.entry = ENTRIES.get(module)
+        if result.entry is None:
+            result.findings.append(_not_training(module))
+    overrides: list[str] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        kind = _TAKES_VALUE.get(flag)
+        if kind is None:
+            continue
+        value = value if equals else words.pop(0) if words else ""
+        if kind == "name":
+            result.config = value.removesuffix(".yaml")
+        else:
+            result.folder = value
+    _base_file(result)
+    for word in overrides:
+        try:
+            override = parse_override(word)
+        except NotRead as error:
+            result.findings.append(
+                Finding(
+                    "BB-VERL-008",
+                    "error",
+                    "config",
+                    f"this override is not read: {error}",
+                    where=(Where(word[:60]),),
+                    native="hydra: OverrideParseException, or a sweep",
+                    source="hydra-core 1.3.2 OverrideParser.g4",
+                    undecided=True,
+                )
+            )
+            continue
+        line = source.lines.get(override.word.partition("=")[0])
+        place = Where(override.key, _shown(override.value), file if line else None, line)
+        if override.key in words_seen and result.values.get(override.key) != override.value:
+            result.findings.append(
+                Finding(
+                    "BB-VERL-011",
+                    "warning",
+                    "config",
+                    f"{override.key} is given twice, as {_shown(result.values.get(override.key))} and as "
+                    f"{_shown(override.value)}; the last one counts",
+                    where=(place,),
+                )
+            )
+        words_seen.add(override.key)
+        result.put(override.key, override.value, place, override.operation)
+
+
+def _base_file(result: Said) -> None:
+    """The configuration that `--config-path` and `--config-name` name, where it is not one of verl's own."""
+    if result.config is None or result.config in CONFIGS:
+        return
+    file = Path(result.folder or ".") / f"{result.config}.yaml"
+    loaded = sources.load(file)
+    if not loaded.values:
+        result.findings.append(
+            Finding(
+                "BB-VERL-007",
+                "error",
+                "config",
+                f"the configuration {result.config} is none of verl's own and is not found as {file.name}",
+                where=(Where("--config-name", result.config),),
+                fixes=(Fix("run the check where the file lies, or give its path"),),
+                undecided=True,
+            )
+        )
+        return
+    result.findings += loaded.problems
+    _from_mapping(loaded.values, loaded.lines, loaded.path, result)
+
+
+def _from_mapping(values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None, result: Said) -> None:
+    file = None if path is None else str(path)
+    for key, value in omega.flatten(values):
+        if key == "defaults" and isinstance(value, list):
+            _defaults_list(value, file, lines.get(key), result)
+            continue
+        line = lines.get(key)
+        result.put(key, value, Where(key, _shown(value), file if line else None, line))
+
+
+def _defaults_list(entries: list[Any], file: str | None, line: int | None, result: Said) -> None:
+    for entry in entries:
+        if isinstance(entry, str) and entry in CONFIGS:
+            result.config = entry
+        elif entry != "_self_":
+            result.findings.append(
+                Finding(
+                    "BB-VERL-007",
+                    "error",
+                    "config",
+                    f"the defaults list names {_shown(entry)}, which is not followed; verl's own are "
+                    f"{', '.join(CONFIGS)}",
+                    where=(Where("defaults", _shown(entry), file if line else None, line),),
+                    undecided=True,
+                )
+            )
+
+
+def _not_training(module: str) -> Finding:
+    return Finding(
+        "BB-VERL-007",
+        "error",
+        "config",
+        f"{module} is none of the trainers that are read here: {', '.join(ENTRIES)}",
+        where=(Where(module),),
+        undecided=True,
+    )
+
+
+def unknown_keys(result: Said, version: str, engine: str) -> list[Finding]:
+    """Keys that the version's configuration lacks, and `+` on keys that it has."""
+    known = defaults_of(version, engine)
+    groups = {key[:at] for key in known for at in _dots(key)}
+    found = []
+    for key, place in result.places.items():
+        if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
+            continue
+        operation = result.operations[key]
+        if operation == "add" and key in known and known[key] is not None:
+            found.append(
+                Finding(
+                    "BB-VERL-008",
+                    "error",
+                    "config",
+                    f"+{key}: verl {version} has this key already",
+                    where=(place,),
+                    fixes=(Fix(f"write {key}=... without +"),),
+                    native="hydra: ConfigCompositionException: Could not append to config. An item is already at ...",
+                    source="hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config",
+                )
+            )
+        if key in groups and not isinstance(result.values[key], Mapping):
+            found.append(_wrong_kind(place, "a group of settings"))
+            continue
+        if key in known or operation in ("add", "force") or (operation == "set" and _takes(key, known, result)):
+            continue
+        found.append(_unknown(key, place, version, engine, known, result.from_file))
+    return found
+
+
+def _takes(key: str, known: Mapping[str, Any], result: Said) -> bool:
+    """Whether a file or a mapping may say `key` though the shipped configuration lists it not: a key that verl reads,
+    or one below a group that is empty by default. On a command line both need `+`."""
+    if key in BY_KEY and not _is_word(key, result):
+        return True
+    return not _is_word(key, result) and any(key[:at] in known and known[key[:at]] in (None, {}) for at in _dots(key))
+
+
+def _is_word(key: str, result: Said) -> bool:
+    return result.entry_from_words and not result.from_file
+
+
+def _dots(key: str) -> list[int]:
+    return [at for at, mark in enumerate(key) if mark == "."]
+
+
+def _wrong_kind(place: Where, expected: str) -> Finding:
+    return Finding(
+        "BB-VERL-006",
+        "error",
+        "config",
+        f"{place.key} = {place.value!s:.60}: expected {expected}",
+        where=(place,),
+        native="omegaconf: the merge or a later attribute access fails",
+        source="omegaconf 2.3.1",
+    )
+
+
+def _unknown(key: str, place: Where, version: str, engine: str, known: Mapping[str, Any], from_file: bool) -> Finding:
+    gone = GONE.get(key)
+    near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
+    fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
+    if gone is not None and gone[1] is not None:
+        fixes.insert(0, Fix(f"use {gone[1]}", {key: None, gone[1]: place.value}))
+    if not from_file:
+        fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
+    return Finding(
+        "BB-VERL-003",
+        "warning" if from_file else "error",
+        "never" if from_file else "config",
+        f"{key} is no setting of verl {version} with the {engine} engine" + (": nothing reads it" if from_file else ""),
+        where=(place,),
+        fixes=tuple(fixes),
+        native=None
+        if from_file
+        else f"hydra: Could not override '{key}'. To append to your config use +{key}=... "
+        f"Key '{key.rpartition('.')[2]}' is not in struct",
+        source=gone[2] if gone else f"composed configuration of verl {version}",
+    )
+
+
+def _shown(value: Any) -> Any:
+    """A value for messages and JSON: plain and short."""
+    if value is None or isinstance(value, (bool, float)):
+        return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 64 else f"{str(value)[:20]}..."
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."

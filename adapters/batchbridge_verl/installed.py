@@ -1,0 +1,81 @@
+"""Which verl is installed, from its files: two projects install a package of this name, and neither is imported.
+
+EasyR1 is a fork whose distribution is also called `verl` and whose 0.3.x versions verl had too, so the version alone
+says nothing; and a checkout between two releases carries the version of the one before.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packaging.version import InvalidVersion, Version
+
+MARKERS: tuple[tuple[str, str | None, str | None], ...] = (
+    # (file or folder of the package, first release that has it, last one)
+    ("trainer/ppo/ray_trainer.py", "0.4.0", None),
+    ("workers/actor/dp_actor.py", "0.4.0", "0.7.1"),
+    ("workers/fsdp_workers.py", "0.4.0", "0.7.1"),
+    ("trainer/config/_generated_ppo_trainer.yaml", "0.5.0", None),
+    ("workers/engine_workers.py", "0.7.0", None),
+    ("trainer/main_ppo_sync.py", "0.8.0", "0.8.0"),
+    ("trainer/ppo/v1", "0.9.0", None),
+)
+"""Seen in the wheels verl 0.4.0 to 0.9.1."""
+
+EASYR1 = ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py")
+"""Files of EasyR1's package (0.3.0 to 0.3.3.dev0) that verl's has not."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What the folder holds: the project, the version that its files say, and what speaks against it."""
+
+    project: Literal["verl", "easyr1"]
+    version: str | None
+    doubts: tuple[str, ...] = ()
+
+
+def installed() -> Installed | None:
+    """The package `verl` of this environment; None where there is none."""
+    try:
+        found = importlib.util.find_spec("verl")
+    except (ImportError, ValueError):
+        return None
+    if found is None or not found.submodule_search_locations:
+        return None
+    return look(Path(next(iter(found.submodule_search_locations))))
+
+
+def look(package: Path) -> Installed:
+    """What the files of `package` say."""
+    if all((package / name).exists() for name in EASYR1):
+        return Installed("easyr1", _literal_version(package / "__init__.py"))
+    try:
+        version = (package / "version" / "version").read_text(encoding="utf-8").strip()
+        parsed = Version(version)
+    except (OSError, ValueError, InvalidVersion):
+        return Installed("verl", None, ("it has no readable file version/version",))
+    doubts = []
+    for name, first, last in MARKERS:
+        expected = (first is None or Version(first) <= parsed) and (last is None or parsed <= Version(last))
+        if (package / name).exists() != expected:
+            doubts.append(
+                f"it {'lacks' if expected else 'has'} {name}, which {version} {'has' if expected else 'lacks'}"
+            )
+    return Installed("verl", version, tuple(doubts))
+
+
+def _literal_version(file: Path) -> str | None:
+    """EasyR1's version is a literal in its `__init__.py`."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if equals and name.strip() == "__version__":
+            return value.strip().strip("\"'")
+    return None

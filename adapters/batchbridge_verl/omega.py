@@ -1,0 +1,137 @@
+"""OmegaConf's rules for plain values, without running anything: scalars, flattening, interpolations.
+
+OmegaConf itself would run resolvers (`oc.env` reads the environment), so what refers where is decided here: `${a.b}`,
+`${.b}` relative to the key, and `${oc.select:a.b,default}`. Every other resolver is refused by name.
+Source: omegaconf 2.3.1, grammar OmegaConfGrammarParser.g4, built-in resolver `oc.select`; a test compares both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from batchbridge_verl.overrides import NotRead, parse_value
+
+MAX_DEPTH = 32
+"""Deepest nesting of mappings, and longest chain of interpolations."""
+
+_NUMBER = re.compile(
+    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+][0-9]+)?)"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+"""Text that OmegaConf's YAML loader takes for a float and PyYAML does not always: 1e-6. Source: omegaconf 2.3.1
+get_yaml_loader."""
+
+
+class Unresolved(ValueError):
+    """An interpolation that says nothing here: why. `variable`: the environment variable that it asks for."""
+
+    def __init__(self, message: str, variable: str | None = None) -> None:
+        super().__init__(message)
+        self.variable = variable
+
+
+def number(text: str) -> float | None:
+    """The float that OmegaConf's YAML loader reads in `text`; None where it stays text."""
+    if len(text) > 60 or not _NUMBER.fullmatch(text):
+        return None
+    plain = text.replace("_", "").lower()
+    return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
+
+
+def flatten(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every leaf; an empty mapping is a leaf, and so is one nested too deep."""
+    for key, value in values.items():
+        if not isinstance(key, str) or not key:
+            continue
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and value and depth < MAX_DEPTH and all(isinstance(k, str) for k in value):
+            yield from flatten(value, path, depth + 1)
+        else:
+            yield path, value
+
+
+class Resolver:
+    """Values by dotted key, with their interpolations followed."""
+
+    def __init__(self, values: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
+        """`env`: environment variables that the user gave; no other is looked at."""
+        self.values, self.env = values, dict(env or {})
+        self._groups: set[str] | None = None
+
+    def get(self, key: str) -> Any:
+        """The value of `key`. Raises `Unresolved`; `KeyError` where there is no such key."""
+        return self._follow(key, ())
+
+    def _follow(self, key: str, chain: tuple[str, ...]) -> Any:
+        if key in chain or len(chain) > MAX_DEPTH:
+            raise Unresolved(f"{' -> '.join([*chain[:4], key])}: the interpolation leads back to itself")
+        value = self.values[key]
+        if isinstance(value, str) and "${" in value:
+            return self._expand(value, key, (*chain, key))
+        return value
+
+    def _expand(self, text: str, key: str, chain: tuple[str, ...]) -> Any:
+        """`text` with every `${...}` replaced; the value itself where the text is one interpolation."""
+        parts: list[Any] = []
+        at = 0
+        while (start := text.find("${", at)) >= 0:
+            if start and text[start - 1] == "\\":
+                raise Unresolved(f"{text!r:.80}: escaped interpolations are not followed")
+            parts.append(text[at:start])
+            at = _closing(text, start)
+            parts.append(self._value(text[start + 2 : at - 1].strip(), key, chain))
+        parts.append(text[at:])
+        said = [part for part in parts if not isinstance(part, str) or part]
+        return said[0] if len(said) == 1 else "".join(str(part) for part in said)
+
+    def _value(self, inner: str, key: str, chain: tuple[str, ...]) -> Any:
+        name, colon, arguments = inner.partition(":")
+        if not colon:
+            path = str(self._expand(inner, key, chain)) if "${" in inner else inner
+            try:
+                return self._lookup(path, key, chain)
+            except KeyError:
+                raise Unresolved(f"${{{inner}}} refers to no key") from None
+        if name.strip() == "oc.env":
+            variable = arguments.partition(",")[0].strip()
+            if variable in self.env:
+                return self.env[variable]  # text, as OmegaConf has it
+            raise Unresolved(f"${{{inner}}} asks for the environment variable {variable}", variable)
+        if name.strip() != "oc.select":
+            raise Unresolved(f"the resolver {name.strip()[:40]} is not run")
+        path, comma, default = arguments.partition(",")
+        try:
+            return self._lookup(path.strip(), key, chain)
+        except KeyError:
+            pass
+        if "${" in default:
+            return self._expand(default.strip(), key, chain)
+        try:
+            return parse_value(default.strip()) if comma else None
+        except NotRead as error:
+            raise Unresolved(str(error)) from None
+
+    def _lookup(self, path: str, key: str, chain: tuple[str, ...]) -> Any:
+        """Raises `KeyError`. A path to a group gives its leaves, which no setting of ours takes."""
+        if path.startswith("."):
+            level = len(path) - len(path.lstrip("."))
+            parents = key.split(".")[:-level]
+            path = ".".join([*parents, path.lstrip(".")])
+        if path in self.values:
+            return self._follow(path, chain)
+        if self._groups is None:
+            self._groups = {known[: dot.start()] for known in self.values for dot in re.finditer(r"\.", known)}
+        if path in self._groups:
+            return {name: value for name, value in self.values.items() if name.startswith(f"{path}.")}
+        raise KeyError(path)
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for at in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if text[at] == "}" and depth == 0:
+            return at + 1
+    raise Unresolved(f"{text!r:.80}: ${{ is not closed")

@@ -1,0 +1,150 @@
+"""One run as verl sees it: its settings, the code path that the version takes, and the batch arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from batchbridge_verl.settings import ACTOR, holds
+
+NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
+MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
+MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
+DYNAMIC, BUDGET = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
+
+FSDP_CONTEXT = f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size"
+PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
+    # engine: keys of tensor, pipeline, context (sequence) parallel size
+    "fsdp": (None, None, f"{ACTOR}ulysses_sequence_parallel_size"),
+    "megatron": (
+        f"{ACTOR}megatron.tensor_model_parallel_size",
+        f"{ACTOR}megatron.pipeline_model_parallel_size",
+        f"{ACTOR}megatron.context_parallel_size",
+    ),
+    "veomni": (None, None, f"{ACTOR}veomni.ulysses_parallel_size"),
+    "torchtitan": (
+        f"{ACTOR}torchtitan.tensor_parallel_size",
+        f"{ACTOR}torchtitan.pipeline_parallel_size",
+        f"{ACTOR}torchtitan.context_parallel_size",
+    ),
+}
+"""Source: verl 0.4.0 to 0.9.1 composed configurations."""
+
+_SIZES = (PROMPTS, GROUP, MINI, EPOCHS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings by native key with the version, the engine, the trainer's entry point, and the devices.
+
+    `entry`: main_ppo, main_ppo_sync or one_step_off. `given`: keys that the user said.
+    """
+
+    native: Mapping[str, Any]
+    version: str
+    engine: str
+    entry: str
+    world: int
+    given: frozenset[str] = frozenset()
+    prompts_in_dataset: int | None = None
+    unknown: frozenset[str] = field(default_factory=frozenset)
+    """Keys whose value could not be read; what depends on them is left open."""
+
+    def __getitem__(self, key: str) -> Any:
+        return self.native[key]
+
+    @property
+    def v1(self) -> bool:
+        """The trainer on TransferQueue. Source: verl 0.9.0 main_ppo, `trainer.use_v1`; 0.8.0 main_ppo_sync."""
+        if self.entry == "main_ppo_sync":
+            return True
+        return self.entry == "main_ppo" and holds(">=0.9.0", self.version) and bool(self["trainer.use_v1"])
+
+    @property
+    def legacy(self) -> bool:
+        """Denominators per micro-batch (dp_actor, megatron_actor). Source: verl 0.7.1 `use_legacy_worker_impl`: auto is
+        the legacy one; 0.8.0 has the engine workers only."""
+        if holds(">=0.8.0", self.version):
+            return False
+        return not (holds(">=0.7.1", self.version) and self["trainer.use_legacy_worker_impl"] == "disable")
+
+    @property
+    def parallel(self) -> tuple[int, int, int]:
+        """Tensor, pipeline and context parallel sizes (devices)."""
+        tensor, pipeline, _ = PARALLEL[self.engine]
+        return (
+            1 if tensor is None else self[tensor],
+            1 if pipeline is None else self[pipeline],
+            self[self.context_key],
+        )
+
+    @property
+    def context_key(self) -> str:
+        """The key of the context-parallel size. Engine workers read FSDP's from fsdp_config, where the actor's own, if
+        above 1, overwrites it. Source: verl 0.9.1 FSDPActorConfig.__post_init__."""
+        key = PARALLEL[self.engine][2]
+        if self.engine == "fsdp" and not self.legacy and self[key] <= 1:
+            return FSDP_CONTEXT
+        return key
+
+    @property
+    def replicas(self) -> int | None:
+        """Data-parallel size D; None where the devices do not divide."""
+        shared = math.prod(self.parallel)
+        if shared < 1 or self.world < 1 or min(self.parallel) < 1 or self.world % shared:
+            return None
+        return self.world // shared
+
+    @property
+    def plain(self) -> bool:
+        """Every size is positive, so that products and quotients mean something."""
+        return self.world >= 1 and min(self.parallel) >= 1 and min(self[key] for key in _SIZES) >= 1
+
+    @property
+    def completions_per_rollout(self) -> int:
+        return int(self[PROMPTS] * self[GROUP])
+
+    @property
+    def asked_per_step(self) -> int:
+        """Completions per optimizer step as the configuration asks: mini-batch (prompts) x group."""
+        return int(self[MINI] * self[GROUP])
+
+    @property
+    def share(self) -> int | None:
+        """Completions per optimizer step and replica. Legacy workers floor (verl 0.7.1 fsdp_workers.py:250), engine
+        workers assert (0.9.1 engine_workers.py:267)."""
+        replicas = self.replicas
+        return None if not replicas else self.asked_per_step // replicas
+
+    @property
+    def completions_per_step(self) -> int:
+        """What one optimizer step really has."""
+        share, replicas = self.share, self.replicas
+        if self.legacy and share and replicas:
+            return share * replicas
+        return self.asked_per_step
+
+    @property
+    def micro(self) -> int | None:
+        """Completions per device and micro-batch; None with a token budget, or unset. The deprecated global size is
+        read by legacy workers only (verl 0.7.1 fsdp_workers.py:257)."""
+        if self[DYNAMIC]:
+            return None
+        if self[MICRO] is not None:
+            return int(self[MICRO])
+        if self.legacy and self[GLOBAL_MICRO] is not None and self.replicas:
+            return int(self[GLOBAL_MICRO]) // self.replicas or None
+        return None
+
+    @property
+    def steps_per_rollout(self) -> Fraction:
+        """Optimizer steps per rollout before padding, all passes."""
+        return Fraction(self.completions_per_rollout * self[EPOCHS], self.completions_per_step)
+
+    @property
+    def surrogate(self) -> str:
+        return str(self[f"{ACTOR}policy_loss.loss_mode"])

@@ -1,0 +1,196 @@
+"""verl's settings by version: every key of its composed configuration, and the kinds of those that matter here.
+
+Keys and defaults stand in `defaults.json`, one row per key: [first version, last version, default], both by index into
+its `versions`; engines other than FSDP have the rows that differ. They are those of the wheels' own composed YAML, so
+that verl need not be installed. `SETTINGS` lists what is read, with its kind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+VERSIONS = ">=0.4.0,<0.9.2"
+"""Versions whose rows are complete. Read wheel by wheel: 0.4.0, 0.4.1, 0.5.0, 0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0,
+0.9.1."""
+NEWEST = "0.9.1"
+"""The version that `write` writes for when nobody names one."""
+ENGINES = ("fsdp", "megatron", "veomni", "torchtitan")
+ENGINE = "model_engine"
+"""The key that chooses the engine from 0.7.1 on (`dp` is FSDP). Source: verl 0.7.1 ppo_trainer.yaml, defaults list."""
+
+ACTOR = "actor_rollout_ref.actor."
+ROLLOUT = "actor_rollout_ref.rollout."
+REFERENCE = "actor_rollout_ref.ref."
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key that is read: its kind (`int`, `float`, `bool`, `str`, `list`, `any`; `?`: null is legal), and what holds
+    where the version's configuration has no such key."""
+
+    key: str
+    kind: str
+    absent: Any = None
+
+
+SETTINGS = tuple(
+    Setting(*row)
+    for row in (
+        ("trainer.nnodes", "int", 1),
+        ("trainer.n_gpus_per_node", "int", 8),
+        ("trainer.balance_batch", "bool", True),
+        ("trainer.total_epochs", "int", 30),
+        ("trainer.total_training_steps", "int?", None),
+        ("trainer.critic_warmup", "int", 0),
+        ("trainer.use_v1", "bool", False),
+        ("trainer.use_legacy_worker_impl", "str", "enable"),
+        ("trainer.v1.trainer_mode", "str", "sync"),
+        ("trainer.v1.sampler.max_off_policy_threshold", "int?", None),
+        ("data.train_batch_size", "int", 1024),
+        ("data.gen_batch_size", "int?", None),
+        ("data.shuffle", "bool", True),
+        ("data.seed", "int?", 1),  # verl 0.4.0 to 0.6.0 main_ppo.create_rl_sampler: data_config.get("seed", 1)
+        ("data.dataloader_num_workers", "int", 8),
+        ("data.max_prompt_length", "int", 512),
+        ("data.max_response_length", "int", 512),
+        ("data.truncation", "str", "error"),
+        ("data.filter_overlong_prompts", "bool", False),
+        ("data.train_max_samples", "int", -1),
+        (f"{ACTOR}strategy", "str", "fsdp"),
+        (f"{ACTOR}ppo_mini_batch_size", "int", 256),
+        (f"{ACTOR}ppo_micro_batch_size", "int?", None),
+        (f"{ACTOR}ppo_micro_batch_size_per_gpu", "int?", None),
+        (f"{ACTOR}use_dynamic_bsz", "bool", False),
+        (f"{ACTOR}ppo_max_token_len_per_gpu", "int", 16384),
+        (f"{ACTOR}ppo_epochs", "int", 1),
+        (f"{ACTOR}shuffle", "bool", False),
+        (f"{ACTOR}data_loader_seed", "int?", None),
+        (f"{ACTOR}loss_agg_mode", "str", "token-mean"),
+        (f"{ACTOR}loss_scale_factor", "int?", None),
+        (f"{ACTOR}clip_ratio", "float", 0.2),
+        (f"{ACTOR}clip_ratio_low", "float?", 0.2),
+        (f"{ACTOR}clip_ratio_high", "float?", 0.2),
+        (f"{ACTOR}clip_ratio_c", "float", 3.0),
+        (f"{ACTOR}entropy_coeff", "float", 0.0),
+        (f"{ACTOR}use_kl_loss", "bool", False),
+        (f"{ACTOR}kl_loss_coef", "float", 0.001),
+        (f"{ACTOR}kl_loss_type", "str", "low_var_kl"),
+        (f"{ACTOR}policy_loss.loss_mode", "str", "vanilla"),
+        (f"{ACTOR}grad_clip", "float", 1.0),
+        (f"{ACTOR}ulysses_sequence_parallel_size", "int", 1),
+        (f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size", "int", 1),
+        (f"{ACTOR}fsdp_config.mixed_precision.param_dtype", "str?", None),
+        (f"{ACTOR}fsdp_config.mixed_precision.reduce_dtype", "str?", None),
+        (f"{ACTOR}fsdp_config.mixed_precision.buffer_dtype", "str?", None),
+        (f"{ACTOR}megatron.tensor_model_parallel_size", "int", 1),
+        (f"{ACTOR}megatron.pipeline_model_parallel_size", "int", 1),
+        (f"{ACTOR}megatron.context_parallel_size", "int", 1),
+        (f"{ACTOR}veomni.ulysses_parallel_size", "int", 1),
+        (f"{ACTOR}torchtitan.tensor_parallel_size", "int", 1),
+        (f"{ACTOR}torchtitan.pipeline_parallel_size", "int", 1),
+        (f"{ACTOR}torchtitan.context_parallel_size", "int", 1),
+        (f"{ACTOR}optim.lr", "float", 1e-06),
+        (f"{ACTOR}optim.lr_warmup_steps", "int?", -1),
+        (f"{ACTOR}optim.lr_warmup_steps_ratio", "float", 0.0),
+        (f"{ACTOR}optim.warmup_style", "str?", None),
+        (f"{ACTOR}optim.lr_scheduler_type", "str?", None),
+        (f"{ACTOR}optim.lr_decay_style", "str?", None),
+        (f"{ACTOR}optim.decay_type", "str?", None),
+        (f"{ACTOR}optim.min_lr_ratio", "float?", None),
+        (f"{ACTOR}optim.num_cycles", "float", 0.5),
+        (f"{ACTOR}optim.weight_decay", "float", 0.01),
+        (f"{ACTOR}optim.betas", "list", [0.9, 0.999]),
+        (f"{ACTOR}optim.eps", "float", 1e-08),
+        (f"{ACTOR}optim.clip_grad", "float", 1.0),
+        (f"{ACTOR}optim.optimizer", "str", "AdamW"),
+        (f"{ACTOR}optim.name", "str?", None),
+        (f"{ROLLOUT}name", "str", "vllm"),
+        (f"{ROLLOUT}n", "int", 1),
+        (f"{ROLLOUT}temperature", "float", 1.0),
+        (f"{ROLLOUT}top_p", "float", 1.0),
+        (f"{ROLLOUT}top_k", "int", -1),
+        (f"{ROLLOUT}tensor_model_parallel_size", "int", 2),
+        (f"{ROLLOUT}log_prob_micro_batch_size", "int?", None),
+        (f"{ROLLOUT}log_prob_micro_batch_size_per_gpu", "int?", None),
+        (f"{ROLLOUT}log_prob_use_dynamic_bsz", "bool", False),
+        (f"{ROLLOUT}log_prob_max_token_len_per_gpu", "int", 16384),
+        (f"{REFERENCE}log_prob_micro_batch_size", "int?", None),
+        (f"{REFERENCE}log_prob_micro_batch_size_per_gpu", "int?", None),
+        ("actor_rollout_ref.model.use_remove_padding", "bool", False),
+        ("algorithm.adv_estimator", "str", "gae"),
+        ("algorithm.norm_adv_by_std_in_grpo", "bool", True),
+        ("algorithm.use_kl_in_reward", "bool", False),
+        ("algorithm.kl_penalty", "str", "kl"),
+        ("algorithm.kl_ctrl.type", "str", "fixed"),
+        ("algorithm.kl_ctrl.kl_coef", "float", 0.001),
+        ("algorithm.use_pf_ppo", "bool", False),
+        ("algorithm.filter_groups.enable", "bool", False),
+        ("algorithm.filter_groups.max_num_gen_batches", "int", 0),
+        ("algorithm.rollout_correction.rollout_is", "str?", None),
+        ("algorithm.rollout_correction.rollout_is_threshold", "any", None),
+        ("algorithm.rollout_correction.rollout_rs", "str?", None),
+        ("algorithm.rollout_correction.rollout_rs_threshold", "any", None),
+        ("algorithm.rollout_correction.bypass_mode", "bool", False),
+        ("critic.ppo_mini_batch_size", "int", 256),
+        ("critic.ppo_micro_batch_size", "int?", None),
+        ("critic.ppo_micro_batch_size_per_gpu", "int?", None),
+        ("critic.use_dynamic_bsz", "bool", False),
+        ("critic.ulysses_sequence_parallel_size", "int", 1),
+    )
+)
+BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
+
+GONE: Mapping[str, tuple[str, str | None, str]] = {
+    "data.sampler.class_path": ("0.8.0", "data.custom_cls.path", "verl 0.8.0 ppo_trainer.yaml"),
+    "data.sampler.class_name": ("0.8.0", "data.custom_cls.name", "verl 0.8.0 ppo_trainer.yaml"),
+    "trainer.use_legacy_worker_impl": ("0.8.0", None, "verl 0.8.0 removed fsdp_workers and dp_actor"),
+    f"{ACTOR}checkpoint.contents": ("0.4.1", f"{ACTOR}checkpoint.save_contents", "verl 0.4.1 ppo_trainer.yaml"),
+    f"{ACTOR}optim.warmup_style": ("never", f"{ACTOR}optim.lr_scheduler_type", "verl 0.6.0 FSDPOptimizerConfig"),
+    "algorithm.rollout_is": ("0.6.1", "algorithm.rollout_correction.rollout_is", "verl 0.6.1 ppo_trainer.yaml"),
+}
+"""Keys that a newer version does not know: since when, what says it now (None: nothing), and the source."""
+
+
+@lru_cache(maxsize=512)
+def holds(versions: str, version: str) -> bool:
+    """Whether `version` lies in the range `versions` (PEP 440; empty: every version)."""
+    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def is_known(version: str) -> bool:
+    """Whether the rows are complete for `version`. Development versions lie between releases and are not known."""
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        return False
+    return not parsed.is_devrelease and SpecifierSet(VERSIONS).contains(parsed)
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    text = files(__package__ or "batchbridge_verl").joinpath("defaults.json").read_text(encoding="utf-8")
+    table: Mapping[str, Any] = json.loads(text)
+    return table
+
+
+def engines_of(version: str) -> tuple[str, ...]:
+    """The engines that `version` has a composed configuration for."""
+    return tuple(engine for engine in ENGINES if Version(_table()["first"][engine]) <= Version(version))
+
+
+@lru_cache(maxsize=16)
+def defaults_of(version: str, engine: str) -> Mapping[str, Any]:
+    """Dotted key to default, of every key of the composed configuration; interpolations as they stand."""
+    table = _table()
+    known = [index for index, name in enumerate(table["versions"]) if Version(name) <= Version(version)]
+    at = known[-1]
+    rows = {**table["engines"]["fsdp"], **(table["engines"][engine] if engine != "fsdp" else {})}
+    return {key: default for key, ranges in rows.items() for first, last, default in ranges if first <= at <= last}

@@ -1,0 +1,435 @@
+"""Reading and writing verl's configuration, without verl."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.findings import verdict
+from batchbridge.reading import read_source
+from batchbridge.sources import load
+from batchbridge_verl.config import VerlAdapter
+from batchbridge_verl.installed import look
+from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
+
+COMMANDS = json.loads((Path(__file__).parent / "commands.json").read_text(encoding="utf-8"))
+SHARED = Path(__file__).parents[4] / "shared" / "corpus"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+RUN = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    f"{ROLLOUT}name": "vllm",
+    f"{ROLLOUT}n": 4,
+    f"{ACTOR}ppo_mini_batch_size": 16,
+    f"{ACTOR}ppo_micro_batch_size_per_gpu": 2,
+    f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
+}
+VERSIONS = ("0.4.0", "0.4.1", "0.5.0", "0.6.0", "0.6.1", "0.7.0", "0.7.1", "0.8.0", "0.9.0", "0.9.1")
+
+
+def read(source, *, version="0.9.1", world=None, prompts=None):
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return VerlAdapter().read(load(source), context)
+
+
+def command(*words):
+    return ["python3", "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in RUN.items()), *words]
+
+
+def codes(reading):
+    return [finding.code for finding in reading.findings]
+
+
+def test_mini_batches_count_prompts_not_completions():
+    spec = read(RUN).spec
+    assert (spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step) == (64, 64)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"remax_qwen2.5_math_7b"}))
+def test_a_published_command_is_read(name):
+    reading = read(COMMANDS[name]["argv"])
+    assert reading.spec is not None
+    assert set(codes(reading)) <= {"BB-VERL-003"}  # a key of 0.10.0.dev
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "parallel", "prompts", "group", "step"),
+    [
+        ("grpo_qwen3_8b_fsdp", 8, (1, 1, 4), 16, 5, 80),
+        ("gspo_qwen3_30b_a3b_megatron", 8, (2, 1, 1), 256, 16, 512),
+        ("gmpo_qwen3_8b_fsdp", 8, (1, 1, 1), 1024, 5, 1280),
+        ("one_step_off_qwen3_0.6b", 6, (1, 1, 1), 1152, 5, 960),
+    ],
+)
+def test_a_published_command_means_its_sizes(name, world, parallel, prompts, group, step):
+    spec = read(COMMANDS[name]["argv"]).spec
+    topology = spec.topology
+    assert topology.world_size == world
+    assert (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel) == parallel
+    assert (spec.rollout.prompts_per_rollout, spec.rollout.completions_per_prompt) == (prompts, group)
+    assert spec.optimizer_step.completions_per_step == step
+
+
+def test_a_baseline_without_canonical_words_leaves_the_run_open():
+    adapter = VerlAdapter()
+    reading = read(COMMANDS["remax_qwen2.5_math_7b"]["argv"])
+    found = [*reading.findings, *adapter.check(reading)]
+    assert verdict(found) == "undecided"
+    assert "BB-VERL-026" in [finding.code for finding in found]
+
+
+@pytest.mark.shared
+def test_every_command_of_the_corpus_is_read_without_an_error_of_ours():
+    file = SHARED / "launch_argv.jsonl"
+    if not file.exists():
+        pytest.skip("../shared/corpus is not here")
+    adapter, found = VerlAdapter(), []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["repository"] != "verl-project/verl":
+            continue
+        for argv in entry["commands"]:
+            reading = read_source(load(argv), adapter, Context(framework_version="0.9.1"))
+            found += [(f.code, f.where[0].key) for f in reading.findings if f.severity == "error" and not f.undecided]
+    # The corpus is of 0.10.0.dev: one key is gone there; one example has micro-batches larger than a device's share.
+    assert set(found) == {
+        ("BB-VERL-003", "actor_rollout_ref.actor.megatron.grad_offload"),
+        ("BB-VERL-021", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"),
+    }
+
+
+def test_words_override_in_order_and_the_last_counts_with_a_warning():
+    reading = read(command("data.train_batch_size=128"))
+    assert reading.spec.rollout.prompts_per_rollout == 128
+    assert codes(reading) == ["BB-VERL-011"]
+
+
+def test_a_learning_rate_of_1e_6_is_a_number_in_words_and_in_files(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({**RUN, f"{ACTOR}optim.lr": 0}).replace("optim.lr: 0", "optim.lr: 5e-6"))
+    assert read(command(f"{ACTOR}optim.lr=5e-6")).spec.carried.learning_rate == 5e-6
+    assert read(file).spec.carried.learning_rate == 5e-6
+
+
+def test_a_file_gives_line_and_file(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"# a comment\ndata:\n  train_batch_size: 64\n{yaml.safe_dump({k: RUN[k] for k in list(RUN)[2:]})}")
+    origin = read(file).provenance["rollout.prompts_per_rollout"]
+    assert (origin.key, origin.file, origin.line) == ("data.train_batch_size", str(file), 3)
+
+
+def test_an_interpolation_follows_the_users_value():
+    reading = read(command(f"{ACTOR}ppo_max_token_len_per_gpu=4096", f"{ACTOR}use_dynamic_bsz=True"))
+    assert reading.native[f"{ROLLOUT}log_prob_max_token_len_per_gpu"] == 4096
+    assert reading.native[f"{ROLLOUT}log_prob_use_dynamic_bsz"] is True
+
+
+def test_an_environment_variable_leaves_the_run_open_and_is_named():
+    values = {**RUN, "trainer.nnodes": "${oc.env:NODES}"}
+    reading = read(values)
+    assert reading.verdict == "undecided"
+    assert "environment variable NODES" in reading.findings[0].message
+
+
+def test_a_given_environment_variable_is_text_as_in_omegaconf():
+    values = {**RUN, f"{ACTOR}loss_agg_mode": "${oc.env:MODE}"}
+    assert read(Source(values=values, env={"MODE": "token-mean"})).spec is not None
+
+
+def test_a_key_that_is_not_there_needs_a_plus():
+    (finding,) = read(command("data.my_key=1")).findings
+    assert (finding.code, finding.severity) == ("BB-VERL-003", "error")
+    assert read(command("+data.my_key=1")).findings == ()
+
+
+def test_a_plus_on_a_key_that_is_there_is_an_error():
+    assert codes(read(command("+data.max_prompt_length=512"))) == ["BB-VERL-008"]
+
+
+def test_a_misspelt_key_names_the_nearest():
+    (finding,) = read(command(f"{ACTOR}ppo_minibatch_size=32")).findings
+    assert finding.fixes[0].changes[f"{ACTOR}ppo_mini_batch_size"] == 32
+
+
+def test_a_misspelt_key_of_a_file_is_never_noticed(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({**RUN, f"{ACTOR}ppo_minibatch_size": 32}))
+    (finding,) = read(file).findings
+    assert (finding.code, finding.severity, finding.phase) == ("BB-VERL-003", "warning", "never")
+
+
+def test_a_sweep_leaves_the_run_open():
+    reading = read(command("data.train_batch_size=64,128"))
+    assert reading.verdict == "undecided"
+    assert reading.spec is None
+
+
+def test_the_named_configuration_chooses_the_engine():
+    reading = read(command("--config-path=config", "--config-name=ppo_megatron_trainer.yaml"))
+    assert reading.spec.carried.weight_decay_excludes == "biases_and_norms"
+
+
+def test_a_configuration_of_the_users_own_is_read_from_its_folder(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults:\n  - ppo_trainer\n  - _self_\ndata:\n  train_batch_size: 96\n")
+    words = [word for word in command() if not word.startswith("data.train_batch_size")]
+    reading = read([*words, "--config-path", str(tmp_path), "--config-name", "mine"])
+    assert reading.spec.rollout.prompts_per_rollout == 96
+
+
+def test_a_configuration_that_is_not_found_leaves_the_run_open():
+    reading = read(command("--config-name=mine"))
+    assert (reading.verdict, reading.spec) == ("undecided", None)
+
+
+def test_another_program_of_verl_is_no_training():
+    reading = read(["python3", "-m", "verl.trainer.main_generation_server", "trainer.nnodes=1"])
+    assert (reading.verdict, codes(reading)) == ("undecided", ["BB-VERL-007"])
+
+
+def test_the_devices_that_are_asked_about_win_over_those_of_the_command():
+    reading = read(command("trainer.nnodes=1"), world=128)
+    assert reading.spec.topology.world_size == 128
+    assert codes(reading) == ["BB-VERL-009"]
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.9.2", "0.10.0", "0.9.1.dev0", "main"])
+def test_an_unknown_version_fails_closed(version):
+    reading = read(RUN, version=version)
+    assert (reading.spec, codes(reading)) == (None, ["BB-VERL-002"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_known_version_is_read(version):
+    assert read(RUN, version=version).spec is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_engine_has_a_default_for_what_it_reads(version):
+    for engine in engines_of(version):
+        keys = defaults_of(version, engine)
+        assert {"data.train_batch_size", f"{ACTOR}ppo_mini_batch_size", "trainer.nnodes"} <= keys.keys()
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "default"),
+    [
+        ("0.4.0", "algorithm.adv_estimator", "gae"),
+        ("0.9.1", "data.train_batch_size", 1024),
+        ("0.9.1", f"{ACTOR}clip_ratio_c", 3.0),
+        ("0.5.0", f"{ACTOR}optim.warmup_style", "constant"),
+        ("0.6.0", f"{ACTOR}optim.warmup_style", None),
+        ("0.9.0", "trainer.use_v1", True),
+        ("0.6.1", f"{ROLLOUT}name", "???"),
+        ("0.9.1", f"{ROLLOUT}tensor_model_parallel_size", 2),
+    ],
+)
+def test_a_default_is_that_of_the_wheel(version, key, default):
+    assert defaults_of(version, "fsdp")[key] == default
+
+
+@pytest.mark.parametrize(
+    ("version", "seed"), [("0.4.0", 1), ("0.6.0", 1), ("0.6.1", 67280421310721), ("0.9.1", 67280421310721)]
+)
+def test_the_seed_of_a_run_that_gives_none(version, seed):
+    assert read(RUN, version=version).spec.order.seed == seed
+
+
+@pytest.mark.parametrize(("version", "step"), [("0.7.1", "short"), ("0.8.0", "error"), ("0.9.1", "pad")])
+def test_what_becomes_of_a_remainder_of_completions(version, step):
+    assert read(RUN, version=version).spec.order.last_optimizer_step == step
+
+
+def test_legacy_workers_floor_the_step_on_each_replica():
+    values = {**RUN, f"{ACTOR}ppo_mini_batch_size": 15, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}
+    assert read(values, version="0.7.1").spec.optimizer_step.completions_per_step == 56
+
+
+@pytest.mark.parametrize(
+    ("version", "detached"), [("0.5.0", False), ("0.6.0", True), ("0.7.1", True), ("0.8.0", False)]
+)
+def test_a_rollout_of_one_step_takes_the_current_log_probabilities_in_some_versions(version, detached):
+    values = {**RUN, f"{ACTOR}ppo_mini_batch_size": 64}
+    assert (read(values, version=version).spec.objective.old_logprobs == "detached") is detached
+
+
+# ---- the installed package
+
+
+def test_easyr1_installed_as_verl_is_told_apart_by_its_files(tmp_path):
+    for name in ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "__init__.py").write_text('__version__ = "0.3.3.dev0"\n')
+    assert (look(tmp_path).project, look(tmp_path).version) == ("easyr1", "0.3.3.dev0")
+
+
+def test_files_that_contradict_the_version_are_a_doubt(tmp_path):
+    for name in ("version/version", "trainer/ppo/ray_trainer.py", "trainer/config/_generated_ppo_trainer.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "version" / "version").write_text("0.9.1\n")
+    assert any("trainer/ppo/v1" in doubt for doubt in look(tmp_path).doubts)
+
+
+# ---- writing
+
+
+def test_written_overrides_are_read_again():
+    spec = read({**RUN, f"{ACTOR}optim.lr": 3e-7, "data.seed": 5}).spec
+    text = VerlAdapter().write(spec).text["hydra"]
+    words = shlex.split(text.partition("\n")[2].replace("\\\n", " "))
+    assert read(words).spec == spec
+
+
+def test_written_yaml_is_read_again(tmp_path):
+    spec = read({**RUN, f"{ACTOR}optim.lr": 3e-7, "data.seed": 5}).spec
+    file = tmp_path / "run.yaml"
+    file.write_text(VerlAdapter().write(spec).text["yaml"])
+    assert read(file).spec == spec
+
+
+def test_writing_for_an_older_version_is_read_by_that_version():
+    spec = read(RUN, version="0.7.1").spec
+    written = VerlAdapter().write(spec, "0.7.1")
+    assert read(written.values, version="0.7.1").spec == spec
+
+
+def test_every_problem_of_an_unwritable_spec_is_named():
+    spec = read(RUN).spec.replace(**{"horizon.epochs": 1.5, "optimizer_step.completions_per_step": 30})
+    with pytest.raises(CannotWrite) as caught:
+        VerlAdapter().write(spec)
+    assert [problem.split(" = ")[0] for problem in caught.value.problems] == [
+        "optimizer_step.completions_per_step",
+        "horizon.epochs",
+    ]
+
+
+@st.composite
+def configurations(draw):
+    world, context = draw(st.sampled_from([(1, 1), (2, 1), (8, 1), (8, 2), (24, 1)]))
+    group, micro, times = draw(st.integers(1, 8)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    mini = world // context * micro * times
+    gpus = min(world, 8)
+    values = {
+        "algorithm.adv_estimator": draw(
+            st.sampled_from(["grpo", "rloo", "reinforce_plus_plus", "reinforce_plus_plus_baseline"])
+        ),
+        "data.train_batch_size": mini * draw(st.integers(1, 3)) * context,
+        f"{ROLLOUT}name": "vllm",
+        f"{ROLLOUT}n": group,
+        f"{ROLLOUT}tensor_model_parallel_size": 1,
+        f"{ACTOR}ppo_mini_batch_size": mini,
+        f"{ACTOR}ulysses_sequence_parallel_size": context,
+        "trainer.nnodes": world // gpus,
+        "trainer.n_gpus_per_node": gpus,
+        **draw(
+            st.sampled_from(
+                [
+                    {
+                        f"{ACTOR}ppo_micro_batch_size_per_gpu": micro,
+                        f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": micro + 1,
+                    },
+                    {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 9000},
+                ]
+            )
+        ),
+    }
+    optional = {
+        "algorithm.norm_adv_by_std_in_grpo": st.booleans(),
+        "trainer.use_v1": st.booleans(),
+        "trainer.total_epochs": st.integers(1, 30),
+        "trainer.total_training_steps": st.none() | st.integers(1, 99),
+        "data.seed": st.none() | st.integers(0, 99),
+        "data.shuffle": st.booleans(),
+        "data.max_prompt_length": st.integers(1, 4096),
+        "data.max_response_length": st.integers(1, 4096),
+        f"{ACTOR}ppo_epochs": st.integers(1, 3),
+        f"{ACTOR}shuffle": st.booleans(),
+        f"{ACTOR}loss_agg_mode": st.sampled_from(
+            ["token-mean", "token-sum", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+        ),
+        f"{ACTOR}loss_scale_factor": st.integers(1, 9999),
+        f"{ACTOR}clip_ratio_low": st.sampled_from([0.1, 0.2]),
+        f"{ACTOR}clip_ratio_high": st.sampled_from([0.28, None]),
+        f"{ACTOR}clip_ratio_c": st.sampled_from([3.0, 10]),
+        f"{ACTOR}entropy_coeff": st.sampled_from([0, 0.001]),
+        f"{ACTOR}policy_loss.loss_mode": st.sampled_from(["vanilla", "gspo", "cispo", "sapo", "geo_mean", "gpg"]),
+        f"{ACTOR}optim.lr": st.sampled_from(["1e-6", 5e-7]),
+        f"{ACTOR}optim.lr_warmup_steps": st.sampled_from([-1, 0, 10]),
+        f"{ACTOR}optim.lr_warmup_steps_ratio": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.lr_scheduler_type": st.sampled_from(["constant", "cosine"]),
+        f"{ACTOR}optim.min_lr_ratio": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.weight_decay": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.clip_grad": st.sampled_from([1.0, 0.5]),
+        f"{ROLLOUT}temperature": st.sampled_from([1.0, 0.7]),
+        "algorithm.rollout_correction.rollout_is": st.sampled_from([None, "token", "sequence"]),
+    }
+    values |= draw(st.fixed_dictionaries({}, optional=optional))
+    penalty = draw(st.sampled_from([None, "loss", "reward"]))
+    if penalty == "loss":
+        values |= {
+            f"{ACTOR}use_kl_loss": True,
+            f"{ACTOR}kl_loss_type": draw(st.sampled_from(["kl", "k3", "k3+", "mse"])),
+        }
+    elif penalty == "reward":
+        values |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": draw(st.sampled_from(["kl", "abs"]))}
+    if penalty:
+        values["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = 1
+    return values
+
+
+@given(configurations())
+def test_what_was_read_is_read_again_from_what_was_written(values):
+    adapter = VerlAdapter()
+    reading = read(values)
+    assert verdict([*reading.findings, *adapter.check(reading)]) == "valid"
+    written = adapter.write(reading.spec)
+    assert read(written.values).spec == reading.spec
+
+
+keys = st.sampled_from(sorted(BY_KEY)) | st.text(max_size=5)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("${data.seed}")
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(keys, anything, max_size=6), st.none() | st.integers(-2, 9), st.sampled_from(VERSIONS))
+def test_no_input_makes_reading_or_checking_raise(values, world, version):
+    adapter = VerlAdapter()
+    reading = adapter.read(Source(values=values), Context(framework_version=version, world_size=world, dataset_size=9))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+@given(st.lists(st.text(max_size=20) | st.sampled_from(command()), max_size=6))
+def test_no_words_make_reading_raise(words):
+    adapter = VerlAdapter()
+    reading = adapter.read(load(words), Context(framework_version="0.9.1"))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+def test_importing_the_plugin_module_imports_neither_yaml_nor_a_framework():
+    forbidden = "{'yaml', 'torch', 'verl', 'hydra', 'omegaconf', 'pydantic'}"
+    code = f"import sys, batchbridge_verl; sys.exit(', '.join({forbidden} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_reading_and_checking_take_less_than_600_ms_of_cpu():
+    words = COMMANDS["gspo_qwen3_30b_a3b_megatron"]["argv"]
+    defaults_of.cache_clear()
+    start = time.process_time()
+    adapter = VerlAdapter()
+    adapter.check(read(words, prompts=10_000))
+    assert time.process_time() - start < 0.6

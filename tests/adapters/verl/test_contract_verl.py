@@ -1,0 +1,235 @@
+"""verl's adapter keeps the contract that every adapter keeps; see `batchbridge.testing`."""
+
+from __future__ import annotations
+
+from batchbridge.adapter import Context, Source
+from batchbridge.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
+from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_verl.config import VerlAdapter
+
+VERSION = "0.9.1"
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+RUN = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    f"{ROLLOUT}name": "vllm",
+    f"{ROLLOUT}n": 4,
+    f"{ACTOR}ppo_mini_batch_size": 16,
+    f"{ACTOR}ppo_micro_batch_size_per_gpu": 2,
+    f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
+    "data.seed": 7,
+    "trainer.total_epochs": 2,
+}
+MEANING = Spec(
+    topology=Topology(world_size=8),
+    rollout=Rollout(prompts_per_rollout=64, completions_per_prompt=4),
+    optimizer_step=OptimizerStep(completions_per_step=64),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=2.0, lr_tick="rollout"),
+    micro_batch=MicroBatch(completions_per_device=2),
+    advantage=Advantage(epsilon=1e-6, ddof=1),
+    order=Order(seed=7, last_optimizer_step="pad"),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        dual_clip=3.0,
+        old_logprobs="rollout_start",
+        kl_placement="none",
+        kl_coefficient=0.0,
+        entropy_coefficient=0.0,
+        nonfinite_step="skip",
+    ),
+    carried=Carried(
+        learning_rate=1e-6,
+        lr_schedule="constant",
+        warmup_steps=0.0,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.999,
+        optimizer_epsilon=1e-8,
+        weight_decay=0.01,
+        weight_decay_excludes="nothing",
+        max_gradient_norm=1.0,
+        dropout="on",
+        max_prompt_tokens=512,
+        max_completion_tokens=512,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        precision="bf16",
+    ),
+)
+"""`RUN` on one node of 8 GPUs, every field written out by hand."""
+
+
+def context(version=VERSION, dataset_size=256, world_size=8):
+    return Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
+
+
+def valid(name, values=(), *, spec=None, **said):
+    source = Source(values={**RUN, **dict(values)})
+    return ValidCase(name=name, source=source, context=context(**said), spec=spec, source_has_world_size=True)
+
+
+def invalid(name, values, *codes, **said):
+    return InvalidCase(name=name, source=Source(values={**RUN, **values}), context=context(**said), codes=codes)
+
+
+WORDS = ("python3", "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in RUN.items()))
+
+
+class TestVerl(AdapterContract):
+    adapter_class = VerlAdapter
+    framework_modules = ("hydra", "omegaconf", "ray", "torch", "transformers", "verl")
+    unknown_version = "0.10.0"
+    written_version = VERSION
+    valid = (
+        valid("64 prompts x 4 in steps of 16 prompts", spec=MEANING),
+        valid(
+            "the deprecated trainer, unbalanced",
+            {"trainer.use_v1": False, "trainer.balance_batch": False},
+            spec=MEANING.replace(**{"order.last_optimizer_step": "error"}),
+        ),
+        valid(
+            "token budget with sequence parallelism",
+            {f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ulysses_sequence_parallel_size": 2},
+            spec=MEANING.replace(
+                **{
+                    "topology.context_parallel": 2,
+                    "micro_batch": MicroBatch(tokens_per_device=16384),
+                }
+            ),
+        ),
+        valid(
+            "a constant denominator",
+            {f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm", f"{ACTOR}loss_scale_factor": 2048},
+            spec=MEANING.replace(**{"loss.policy": LossTerm(aggregation="sequence_sum_over_constant", constant=2048)}),
+        ),
+        valid(
+            "KL in the loss",
+            {
+                f"{ACTOR}use_kl_loss": True,
+                f"{ACTOR}kl_loss_coef": 0.01,
+                "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2,
+            },
+            spec=MEANING.replace(
+                **{
+                    "objective.kl_placement": "loss",
+                    "objective.kl_estimator": "k3",
+                    "objective.kl_coefficient": 0.01,
+                    "objective.kl_clamp": 10.0,
+                }
+            ),
+        ),
+        valid(
+            "Megatron",
+            {
+                "model_engine": "megatron",
+                f"{ACTOR}megatron.tensor_model_parallel_size": 2,
+                f"{ACTOR}megatron.pipeline_model_parallel_size": 2,
+            },
+        ),
+        valid("sapo", {f"{ACTOR}policy_loss.loss_mode": "sapo"}),
+        valid("gspo for 10 rollouts", {f"{ACTOR}policy_loss.loss_mode": "gspo", "trainer.total_training_steps": 10}),
+        valid("rloo", {"algorithm.adv_estimator": "rloo"}),
+        valid(
+            "reinforce++ with KL in the reward",
+            {
+                "algorithm.adv_estimator": "reinforce_plus_plus",
+                "algorithm.use_kl_in_reward": True,
+                "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2,
+            },
+        ),
+        valid(
+            "cosine with a floor",
+            {
+                f"{ACTOR}optim.lr_scheduler_type": "cosine",
+                f"{ACTOR}optim.min_lr_ratio": 0.1,
+                f"{ACTOR}optim.lr_warmup_steps_ratio": 0.05,
+            },
+        ),
+        valid(
+            "fp32",
+            {
+                f"{ACTOR}fsdp_config.mixed_precision": {
+                    "param_dtype": "fp32",
+                    "reduce_dtype": "fp32",
+                    "buffer_dtype": "fp32",
+                }
+            },
+        ),
+        valid("importance weights of the sampler", {"algorithm.rollout_correction.rollout_is": "token"}),
+        ValidCase(
+            name="a launch command",
+            source=Source(argv=WORDS),
+            context=context(),
+            spec=MEANING,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="nested keys on 16 devices",
+            source=Source(
+                values={
+                    "algorithm": {"adv_estimator": "grpo"},
+                    "data": {"train_batch_size": 64, "seed": 7},
+                    "actor_rollout_ref": {
+                        "actor": {"ppo_mini_batch_size": 16, "ppo_micro_batch_size_per_gpu": 2},
+                        "rollout": {"name": "vllm", "n": 4, "log_prob_micro_batch_size_per_gpu": 2},
+                    },
+                    "trainer": {"nnodes": 2, "total_epochs": 2},
+                }
+            ),
+            context=context(world_size=None),
+            spec=MEANING.replace(**{"topology.world_size": 16}),
+            source_has_world_size=True,
+        ),
+    )
+    invalid = (
+        invalid("a rollout that the devices do not share", {"data.train_batch_size": 63}, "BB-VERL-004"),
+        invalid("fewer prompts than a step", {"data.train_batch_size": 8}, "BB-VERL-012"),
+        invalid("no micro-batch", {f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "BB-VERL-013"),
+        invalid(
+            "no micro-batch for log-probabilities", {f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": None}, "BB-VERL-016"
+        ),
+        invalid(
+            "a step that the replicas do not share",
+            {f"{ACTOR}ppo_mini_batch_size": 17, "trainer.use_v1": False},
+            "BB-VERL-020",
+            "BB-VERL-022",
+        ),
+        invalid("micro-batches that do not fit", {f"{ACTOR}ppo_micro_batch_size_per_gpu": 3}, "BB-VERL-021"),
+        invalid("three devices share a sequence", {f"{ACTOR}ulysses_sequence_parallel_size": 3}, "BB-VERL-017"),
+        invalid("an unknown aggregation", {f"{ACTOR}loss_agg_mode": "token_mean"}, "BB-VERL-024"),
+        invalid("no prompt", {"data.train_batch_size": 0}, "BB-VERL-010"),
+        invalid("a misspelt key", {"data.train_batchsize": 64}, "BB-VERL-003"),
+        invalid("text for a number", {f"{ACTOR}ppo_mini_batch_size": "sixteen"}, "BB-VERL-006"),
+        invalid("an engine of nobody", {"model_engine": "deepspeed"}, "BB-VERL-007"),
+        invalid("no rollout engine", {f"{ROLLOUT}name": "???"}, "BB-VERL-035"),
+        invalid("a dataset smaller than a rollout", {}, "BB-VERL-049", dataset_size=10),
+    )
+    foreign = (
+        Source(values={"per_device_train_batch_size": 4, "num_generations": 6}),
+        Source(values={"data": {"rollout_batch_size": 512}, "worker": {"actor": {"global_batch_size": 128}}}),
+        Source(argv=("python3", "-m", "verl.trainer.main", "config=examples/config.yaml")),
+    )
+    unwritable = (
+        MEANING.replace(**{"optimizer_step.completions_per_step": 30}),
+        MEANING.replace(horizon=Horizon(optimizer_steps=10, lr_tick="rollout")),
+        MEANING.replace(**{"horizon.lr_tick": "optimizer_step"}),
+        MEANING.replace(**{"staleness.mode": "bounded"}),
+    )

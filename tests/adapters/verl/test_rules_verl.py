@@ -1,0 +1,198 @@
+"""verl's rules and silent effects, by version; reported cases come out as reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchbridge import rules as core
+from batchbridge.adapter import Context
+from batchbridge.findings import verdict
+from batchbridge.reading import read_source
+from batchbridge.sources import load
+from batchbridge_verl.config import VerlAdapter
+from batchbridge_verl.rules import RULES
+
+ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+RUN = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 64,
+    "data.seed": 1,
+    "data.dataloader_num_workers": 0,
+    f"{ROLLOUT}name": "vllm",
+    f"{ROLLOUT}n": 4,
+    f"{ACTOR}ppo_mini_batch_size": 64,
+    f"{ACTOR}ppo_micro_batch_size_per_gpu": 2,
+    f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
+}
+
+
+def judge(values, *, version="0.9.1", world=None, prompts=None):
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return read_source(load({**RUN, **values}), VerlAdapter(), context).findings
+
+
+def codes(values, **said):
+    return [finding.code for finding in judge(values, **said)]
+
+
+def test_a_plain_run_of_the_newest_version_has_no_finding():
+    assert codes({}) == []
+
+
+CASES = [
+    # (setting, version, code)
+    ({"data.train_batch_size": 63}, "0.9.1", "BB-VERL-004"),
+    ({"data.train_batch_size": 32}, "0.9.1", "BB-VERL-012"),
+    ({"data.train_batch_size": 32}, "0.4.0", "BB-VERL-012"),
+    ({f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-013"),
+    ({f"{ACTOR}ppo_micro_batch_size": 8}, "0.9.1", "BB-VERL-014"),
+    ({f"{ACTOR}ppo_micro_batch_size": 7, f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.7.1", "BB-VERL-015"),
+    ({f"{ROLLOUT}log_prob_micro_batch_size": 8}, "0.9.1", "BB-VERL-016"),
+    ({f"{ACTOR}use_kl_loss": True}, "0.9.1", "BB-VERL-018"),
+    ({f"{ACTOR}ulysses_sequence_parallel_size": 3}, "0.9.1", "BB-VERL-017"),
+    ({f"{ROLLOUT}tensor_model_parallel_size": 3}, "0.9.1", "BB-VERL-019"),
+    ({f"{ACTOR}ppo_mini_batch_size": 33, "trainer.use_v1": False}, "0.9.1", "BB-VERL-020"),
+    ({f"{ACTOR}ppo_mini_batch_size": 1, f"{ROLLOUT}n": 1}, "0.7.1", "BB-VERL-020"),
+    ({f"{ACTOR}ppo_micro_batch_size_per_gpu": 5}, "0.9.1", "BB-VERL-021"),
+    ({f"{ACTOR}ppo_mini_batch_size": 48, "trainer.use_v1": False}, "0.9.1", "BB-VERL-022"),
+    ({f"{ACTOR}ppo_mini_batch_size": 48}, "0.8.0", "BB-VERL-022"),
+    ({f"{ACTOR}ppo_mini_batch_size": 48}, "0.9.1", "BB-VERL-023"),
+    ({f"{ACTOR}ppo_mini_batch_size": 48}, "0.7.1", "BB-VERL-023"),
+    ({f"{ACTOR}loss_agg_mode": "token-sum"}, "0.8.0", "BB-VERL-024"),
+    ({f"{ACTOR}policy_loss.loss_mode": "cispo"}, "0.6.1", "BB-VERL-025"),
+    ({"algorithm.adv_estimator": "remax"}, "0.9.1", "BB-VERL-026"),
+    ({"algorithm.adv_estimator": "mine"}, "0.9.1", "BB-VERL-026"),
+    ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.9.1", "BB-VERL-027"),
+    ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.6.1", "BB-VERL-027"),
+    ({f"{ACTOR}policy_loss.loss_mode": "geo_mean"}, "0.9.1", "BB-VERL-028"),
+    ({f"{ACTOR}policy_loss.loss_mode": "kl_cov"}, "0.9.1", "BB-VERL-029"),
+    (
+        {f"{ACTOR}policy_loss.loss_mode": "sapo", f"{ACTOR}loss_agg_mode": "token-mean"},
+        "0.9.1",
+        "BB-VERL-030",
+    ),
+    ({"trainer.balance_batch": False}, "0.9.1", "BB-VERL-031"),
+    ({"data.dataloader_num_workers": 8}, "0.9.1", "BB-VERL-032"),
+    ({f"{ACTOR}ppo_epochs": 2}, "0.9.1", "BB-VERL-033"),
+    ({f"{ROLLOUT}name": "???"}, "0.9.1", "BB-VERL-035"),
+    ({f"{ACTOR}ppo_mini_batch_size": 32}, "0.9.1", "BB-VERL-036"),
+    ({f"{ROLLOUT}n": 1}, "0.9.1", "BB-VERL-037"),
+    ({f"{ACTOR}clip_ratio": 0.1}, "0.9.1", "BB-VERL-038"),
+    (
+        {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.max_num_gen_batches": 9},
+        "0.9.1",
+        "BB-VERL-039",
+    ),
+    ({"data.gen_batch_size": 192}, "0.9.1", "BB-VERL-040"),
+    ({f"{ACTOR}ppo_mini_batch_size": 15, f"{ACTOR}ppo_micro_batch_size_per_gpu": 1}, "0.7.1", "BB-VERL-041"),
+    ({}, "0.7.1", "BB-VERL-042"),
+    ({f"{ACTOR}grad_clip": 0.5}, "0.9.1", "BB-VERL-043"),
+    ({f"{ACTOR}optim.clip_grad": 0.5}, "0.7.1", "BB-VERL-043"),
+    (
+        {"algorithm.use_kl_in_reward": True, "algorithm.kl_ctrl.type": "adaptive"},
+        "0.9.1",
+        "BB-VERL-044",
+    ),
+    ({"algorithm.rollout_correction.rollout_rs": "token_k1"}, "0.9.1", "BB-VERL-045"),
+    ({"data.seed": None}, "0.9.1", "BB-VERL-046"),
+    ({f"{ACTOR}use_kl_loss": True, "algorithm.use_kl_in_reward": True}, "0.9.1", "BB-VERL-047"),
+    ({f"{ROLLOUT}log_prob_use_dynamic_bsz": True}, "0.9.1", "BB-VERL-048"),
+    ({f"{ACTOR}ppo_micro_batch_size": 8, f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-050"),
+    (
+        {f"{ACTOR}ulysses_sequence_parallel_size": 2, "actor_rollout_ref.model.use_remove_padding": False},
+        "0.9.1",
+        "BB-VERL-051",
+    ),
+    ({"trainer.v1.trainer_mode": "separate_async"}, "0.9.1", "BB-VERL-052"),
+    ({"trainer.use_legacy_worker_impl": "disable"}, "0.6.1", "BB-VERL-053"),
+    ({f"{ACTOR}clip_ratio_c": 1.0}, "0.9.1", "BB-VERL-054"),
+    (
+        {f"{ACTOR}use_dynamic_bsz": True, "data.train_batch_size": 32, "trainer.use_v1": False},
+        "0.9.1",
+        "BB-VERL-055",
+    ),
+    ({f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1000}, "0.9.1", "BB-VERL-056"),
+    ({f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1000}, "0.7.1", "BB-VERL-056"),
+    ({f"{ROLLOUT}n": 0}, "0.9.1", "BB-VERL-010"),
+]
+
+
+@pytest.mark.parametrize(("values", "version", "code"), CASES)
+def test_a_rule_speaks_where_it_is_broken(values, version, code):
+    assert code in codes(values, version=version)
+
+
+def test_every_rule_has_a_case():
+    outside = {"BB-VERL-034", "BB-VERL-049"}  # a key that is left out, and a dataset: below
+    assert {rule.code for rule in RULES} - outside == {code for _, _, code in CASES}
+
+
+def test_the_default_estimator_trains_a_critic():
+    values = {key: value for key, value in RUN.items() if key != "algorithm.adv_estimator"}
+    found = read_source(load(values), VerlAdapter(), Context(framework_version="0.9.1")).findings
+    assert "BB-VERL-034" in [finding.code for finding in found]
+
+
+def test_a_dataset_that_fills_no_rollout_trains_nothing():
+    assert "BB-VERL-049" in codes({}, prompts=63)
+    assert "BB-VERL-049" not in codes({}, prompts=64)
+
+
+def test_a_token_budget_is_shared_by_a_sequence_parallel_group():
+    values = {
+        f"{ACTOR}use_dynamic_bsz": True,
+        f"{ACTOR}ppo_max_token_len_per_gpu": 512,
+        f"{ACTOR}ulysses_sequence_parallel_size": 2,
+        f"{ACTOR}ppo_mini_batch_size": 64,
+    }
+    found = codes(values)
+    assert "BB-VERL-056" not in found
+    assert "BB107" not in found
+
+
+@pytest.mark.parametrize(
+    "values", [case[0] for case in CASES if case[2] in ("BB-VERL-004", "BB-VERL-012", "BB-VERL-021")]
+)
+def test_a_proposed_size_mends_the_rule(values):
+    version = "0.9.1"
+    for finding in judge(values, version=version):
+        if finding.code in ("BB-VERL-004", "BB-VERL-012", "BB-VERL-021"):
+            assert finding.fixes
+            for fix in finding.fixes:
+                assert finding.code not in codes({**values, **fix.changes}, version=version), fix.text
+
+
+def test_128_devices_need_a_rollout_of_128_completions():
+    (finding,) = [
+        f for f in judge({"data.train_batch_size": 32, f"{ROLLOUT}n": 1}, world=128) if f.code == "BB-VERL-004"
+    ]
+    assert {fix.text for fix in finding.fixes} >= {
+        "data.train_batch_size = 128",
+        "trainer.nnodes x n_gpus_per_node = 32",
+    }
+
+
+def test_a_large_run_is_searched_for_in_no_time():
+    values = {"data.train_batch_size": 1_000_003, f"{ACTOR}ppo_mini_batch_size": 7}
+    assert "BB-VERL-004" in codes(values, world=4096)
+
+
+# Reported in issue threads, with their outcomes.
+
+
+def test_reported_fewer_prompts_than_a_mini_batch_is_an_error():
+    # insait-institute/open-proof-corpus issue 2; the version is not said.
+    values = {"data.train_batch_size": 16, f"{ACTOR}ppo_mini_batch_size": 128}
+    for version in ("0.4.0", "0.5.0", "0.6.1", "0.9.1"):
+        found = judge(values, version=version)
+        (finding,) = [f for f in found if f.code == "BB-VERL-012"]
+        assert verdict(found) == "invalid"
+        assert finding.phase == "config"
+        assert "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size" in finding.native
+
+
+def test_the_core_shares_a_token_budget_among_context_parallel_devices():
+    spec = VerlAdapter().read(load({**RUN, f"{ACTOR}use_dynamic_bsz": True}), Context(framework_version="0.9.1")).spec
+    short = spec.replace(**{"micro_batch.tokens_per_device": 512})
+    shared = short.replace(**{"topology.context_parallel": 2})
+    assert ["BB107" in [f.code for f in core.check(each)] for each in (short, shared)] == [True, False]
