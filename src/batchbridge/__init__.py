@@ -20,6 +20,7 @@ _HOMES = {
     "diff": "batchbridge.between.diff",
     "hookimpl": "batchbridge.hookspecs",
     "read": "batchbridge.reading",
+    "scale": "batchbridge.between.scale",
     "unwrap": "batchbridge.attach",
     "wrap": "batchbridge.attach",
 }

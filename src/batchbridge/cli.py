@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": ("batchbridge.commands.plan", "Show which completions each optimizer step trains on."),
     "diff": ("batchbridge.commands.diff", "Say how two configurations differ in meaning, largest effect first."),
     "convert": ("batchbridge.commands.convert", "Write a configuration in another framework's form, with an account."),
+    "scale": ("batchbridge.commands.scale", "Find the same run on another number of devices."),
     "doctor": ("batchbridge.commands.doctor", "Say what an error text means: its rule, and the legal neighbours."),
     "schema": ("batchbridge.commands.schema", "Print the JSON Schema of the canonical batch specification."),
     "adapters": ("batchbridge.commands.adapters", "List the installed adapters and what is wrong with plugins."),

@@ -30,6 +30,8 @@ SCENES = {
     "diff_invalid": ("diff", "a.json", "--framework", "narrow", "--world-size-b", "7"),
     "convert": ("convert", "a.json", "--to", "narrow", "--set", "colour=green", "-o", "out.json"),
     "convert_lossy": ("convert", "wide.json", "--to", "narrow"),
+    "scale": ("scale", "a.json", "--world-size", "8"),
+    "scale_not_kept": ("scale", "a.json", "--framework", "narrow", "--nodes", "1", "--gpus", "7"),
     "convert_lossy_allowed": ("convert", "wide.json", "--to", "narrow", "--allow-lossy", "-o", "out.json"),
 }
 """Arguments by golden file. Refresh the files with BATCHBRIDGE_UPDATE_GOLDEN=1, and read the difference."""
@@ -139,3 +141,24 @@ def test_convert_in_json_has_the_account_and_the_text(run: Run, inputs: None) ->
     assert (code, shown["verdict"], shown["left_behind"]["colour"]) == (0, "complete", "green")
     assert {field["status"] for field in shown["fields"]} == {"exact", "filled"}
     assert "json" in shown["text"]
+
+
+def test_scale_asks_for_what_the_file_is_written_for(run: Run, inputs: None) -> None:
+    scale = ("scale", "recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "8")
+    code, out, _ = run(*scale)
+    assert (code, "--from DEVICES" in out) == (4, True)
+    assert run(*scale, "--from", "4")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [(), ("--nodes", "2"), ("--world-size", "2000000"), ("--world-size", "2", "--gpus", "1")]
+)
+def test_scale_without_a_number_of_devices_is_a_usage_error(wrong: tuple[str, ...], run: Run, inputs: None) -> None:
+    assert run("scale", "a.json", *wrong)[0] == 64
+
+
+def test_scale_in_json_has_the_choices(run: Run, inputs: None) -> None:
+    code, out, _ = run("scale", "a.json", "--framework", "narrow", "--world-size", "7", "--json")
+    shown = json.loads(out)
+    assert (code, shown["verdict"]) == (3, "not kept")
+    assert {"title", "keeps_everything", "settings", "lost", "derived", "spec", "text"} <= set(shown["choices"][0])

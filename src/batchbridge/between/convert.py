@@ -153,16 +153,17 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     for origin in reading.provenance.values():
         used |= {origin.key} if origin.key is not None else set()
         used |= set(_WORD.findall(origin.detail))  # a derived field names its keys in its formula
-    return {key: value for key, value in _flat(given) if key not in used and key.lstrip("+~-") not in used}
+    return {key: value for key, value in flat(given) if key not in used and key.lstrip("+~-") not in used}
 
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*\w")
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested settings under its dotted key."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -246,6 +247,21 @@ def _natively(back: Reading) -> Iterator[str]:
 # ---- the nearest expressible specification
 
 
+def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[str, ...]]:
+    """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
+    several = version is not None and "framework_version" in inspect.signature(adapter.write).parameters
+
+    def write(spec: Spec) -> Written | tuple[str, ...]:
+        try:
+            if several:
+                return adapter.write(spec, framework_version=version)  # type: ignore[call-arg]  # asked above
+            return adapter.write(spec)
+        except CannotWrite as refused:
+            return refused.problems
+
+    return write
+
+
 class _Search:
     """Looks for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
 
@@ -253,10 +269,7 @@ class _Search:
         self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
         self.refused: tuple[str, ...] = ()
         self._left = MAX_WRITES
-        named = "framework_version" in inspect.signature(adapter.write).parameters
-        self._write: Callable[[Spec], Written] = adapter.write
-        if named and version is not None:
-            self._write = lambda spec: adapter.write(spec, framework_version=version)  # type: ignore[call-arg]  # asked above
+        self._write = writer(adapter, version)
 
     def nearest(self, spec: Spec) -> Written | None:
         """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
@@ -282,10 +295,7 @@ class _Search:
 
     def _try(self, spec: Spec) -> Written | tuple[str, ...]:
         self._left -= 1
-        try:
-            return self._write(spec)
-        except CannotWrite as refused:
-            return refused.problems
+        return self._write(spec)
 
     def _defaults(self, spec: Spec) -> Spec | None:
         """What the framework does where it is told nothing but the world size."""
@@ -372,12 +382,12 @@ def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | N
     """Changes to try for the fields `named`, those that keep the meaning first."""
     sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
     if sizes:
-        yield from _splits(current, defaults)
+        yield from splits(current, defaults)
         yield from _steps(current)
         if any(path.startswith("topology.") for path in named):
             alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
             yield alone
-            for split in _splits(_replace(current, alone) or current, defaults):
+            for split in splits(_replace(current, alone) or current, defaults):
                 yield {**alone, **split}
     if any(path.startswith("horizon.") for path in named):
         yield from _lengths(current)
@@ -393,7 +403,7 @@ def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | N
                 yield {path: value}
 
 
-def _splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
     """Micro-batches of a fixed size that divide the device's share, the nearest to the present one first."""
     step, rollout, replicas = (
         spec.optimizer_step.completions_per_step,
@@ -425,7 +435,7 @@ def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
     step = spec.optimizer_step.completions_per_step
     for near in [] if step is None else _near_sizes(path, step, spec):
         resized = spec.replace(**{path: near})
-        for split in _splits(resized, None):
+        for split in splits(resized, None):
             yield {path: near, **split}
             break
 

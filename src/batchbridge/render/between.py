@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.render.text import PHASES, clean, number, one_line
+from batchbridge.render.text import PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
     from batchbridge.adapter import Reading
     from batchbridge.between.convert import Conversion, FieldReport
     from batchbridge.between.diff import Comparison, Difference
     from batchbridge.between.doctor import Diagnosis
+    from batchbridge.between.scale import Choice, Scaling
 
 _NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""
@@ -167,3 +168,64 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     for ask in found.asks:
         yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
     yield f"  source: {text.source}"
+
+
+def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
+    """The choices side by side, then what each one sets and what it cannot keep."""
+    before = found.reading
+    lines = [f"{one_line(name)}: {_who(before)} on {_devices(found.world_size)}: {found.verdict}"]
+    if found.verdict in ("invalid", "undecided"):
+        return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
+    headers = ["", "now", *(str(index) for index, _ in enumerate(found.choices, 1))]
+    readings = [before, *(choice.reading for choice in found.choices)]
+    lines += ["", table(headers, [[label, *(cell(one) for one in readings)] for label, cell in _ROWS])]
+    for index, choice in enumerate(found.choices, 1):
+        lines += ["", *_choice(index, choice)]
+    if not found.choices:
+        lines += [f"  {one_line(problem)}" for problem in found.problems] or [
+            "  no legal configuration was found nearby"
+        ]
+    return clean("\n".join(lines))
+
+
+def _devices(count: int) -> str:
+    return f"{count:,} device{'' if count == 1 else 's'}"
+
+
+def _from_spec(path: str) -> Callable[[Reading], str]:
+    group, name = path.split(".")
+    return lambda reading: _value(getattr(getattr(reading.spec, group), name))
+
+
+def _from_derived(name: str) -> Callable[[Reading], str]:
+    return lambda reading: number(reading.derived.get(name))
+
+
+_ROWS: tuple[tuple[str, Callable[[Reading], str]], ...] = (
+    ("devices", _from_spec("topology.world_size")),
+    ("completions per micro-batch", _from_spec("micro_batch.completions_per_device")),
+    ("micro-batches per step", _from_derived("gradient_accumulation_steps")),
+    ("completions per optimizer step", _from_derived("completions_per_step")),
+    ("completions per prompt", _from_spec("rollout.completions_per_prompt")),
+    ("prompts per rollout", _from_spec("rollout.prompts_per_rollout")),
+    ("optimizer steps per rollout", _from_derived("optimizer_steps_per_rollout")),
+    ("optimizer steps in all", _from_derived("total_optimizer_steps")),
+)
+"""What is shown side by side: label, and the cell of one reading."""
+
+
+def _choice(index: int, choice: Choice) -> Iterator[str]:
+    yield f"{index}  {choice.title}, {_devices(choice.spec.topology.world_size)}"
+    changed = [f"{key} = {one_line(new)} (was {one_line(old)})" for key, (old, new) in choice.settings.items()]
+    yield f"   set: {', '.join(changed) or 'nothing'}"
+    if not choice.lost:
+        yield "   keeps everything"
+    for difference in choice.lost:
+        yield f"   not kept: {difference.field}: {_values(difference)}{_percent(difference)}"
+
+
+def _percent(difference: Difference) -> str:
+    a, b = difference.a, difference.b
+    if difference.field == "order.seed" or any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in (a, b)):
+        return ""
+    return f" ({100 * (b - a) / a:+,.1f} %)" if a else ""

@@ -1,0 +1,314 @@
+"""The same run on another number of devices: the nearest legal configurations, and what each cannot keep.
+
+Kept are completions per optimizer step, the group, and optimizer steps per rollout, by another split: micro-batches and
+accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and the
+nearest device counts are offered side by side. The framework's own rules judge every one: it is written, read back and
+checked. Candidates come from arithmetic and are bounded, so that no input makes the search long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from batchbridge.adapter import Adapter, Context, Reading, Source, Written
+from batchbridge.between.convert import flat, splits, writer
+from batchbridge.between.diff import Difference, diff
+from batchbridge.between.doctor import divisors
+from batchbridge.reading import read_source
+from batchbridge.spec import Spec
+
+MAX_JUDGED = 400
+"""Most configurations that are written, read and checked in one search."""
+MAX_DEVICES = 1 << 20
+_NEAR = 24
+"""Sizes, and device counts, that are tried on each side."""
+_SPLITS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A legal configuration.
+
+    title: what it changes. written: the configuration; settings: native keys that change, as (before, after), None
+    where a key is not there. reading: what it means. lost: the differences in meaning; empty when all is kept.
+    """
+
+    title: str
+    written: Written
+    reading: Reading
+    settings: Mapping[str, tuple[Any, Any]]
+    lost: tuple[Difference, ...]
+
+    @property
+    def spec(self) -> Spec:
+        """The specification that the configuration means."""
+        assert self.reading.spec is not None, "only readings with a specification become choices"
+        return self.reading.spec
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "title": self.title,
+            "keeps_everything": not self.lost,
+            "settings": {key: {"before": old, "after": new} for key, (old, new) in self.settings.items()},
+            "lost": [difference.to_dict() for difference in self.lost],
+            "derived": dict(self.reading.derived),
+            "spec": self.spec.to_dict(),
+            "text": dict(self.written.text),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """The choices for `world_size` devices (and, last, for the nearest device counts that keep everything)."""
+
+    reading: Reading
+    world_size: int
+    choices: tuple[Choice, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
+        """ "kept" where the first choice keeps everything on the devices that were asked for."""
+        if self.reading.spec is None or self.reading.verdict == "undecided":
+            return "invalid" if self.reading.verdict == "invalid" else "undecided"
+        if self.reading.verdict == "invalid":
+            return "invalid"
+        first = self.choices[0] if self.choices else None
+        kept = first is not None and not first.lost and first.spec.topology.world_size == self.world_size
+        return "kept" if kept else "not kept"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "verdict": self.verdict,
+            "framework": self.reading.framework,
+            "framework_version": self.reading.framework_version,
+            "world_size": self.world_size,
+            "derived": dict(self.reading.derived),
+            "choices": [choice.to_dict() for choice in self.choices],
+            "problems": list(self.problems),
+            "findings": [finding.to_dict() for finding in self.reading.findings],
+        }
+
+
+def scale(reading: Reading, world_size: int) -> Scaling:
+    """The nearest legal configurations of `reading`'s framework on `world_size` devices that train the policy.
+
+    Raises `ValueError` for a size below 1 or above 2**20, and for a framework without an adapter.
+    """
+    from batchbridge import plugins
+
+    adapter = plugins.adapters().get(reading.framework)
+    if adapter is None and reading.spec is not None:
+        raise ValueError(f"there is no adapter for framework {reading.framework!r}")
+    if not 1 <= world_size <= MAX_DEVICES:
+        raise ValueError(f"world_size = {world_size}: must be at least 1 and at most {MAX_DEVICES}")
+    return (
+        Scaling(reading=reading, world_size=world_size) if adapter is None else scale_with(adapter, reading, world_size)
+    )
+
+
+def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
+    """As `scale`, with the framework's adapter."""
+    empty = Scaling(reading=reading, world_size=world_size)
+    if reading.spec is None or empty.verdict in ("invalid", "undecided"):
+        return empty
+    judge = _Judge(adapter, reading)
+    target = reading.spec.replace(**{"topology.world_size": world_size})
+    kept = judge.choice("the same run", target)
+    if kept is not None and not kept.lost:
+        return dataclasses.replace(empty, choices=(kept,))
+    choices = [kept] if kept is not None else []
+    if target.topology.data_parallel_size.denominator == 1:
+        sized = [*_other_sizes(judge, reading.spec, target)]
+        choices += sized
+        choices += _other_groups(judge, reading.spec, target, sized)
+    choices += _other_parallel_sizes(judge, target)
+    choices += _other_devices(judge, reading.spec, world_size)
+    return dataclasses.replace(empty, choices=tuple(choices), problems=judge.refused)
+
+
+# ---- candidates
+
+
+def _other_sizes(judge: _Judge, spec: Spec, target: Spec) -> Iterator[Choice]:
+    """The nearest optimizer steps below and above that the devices can share, group and steps per rollout kept."""
+    step = spec.optimizer_step.completions_per_step
+    if step is None:
+        return
+    replicas, group = int(target.topology.data_parallel_size), spec.rollout.completions_per_prompt
+    for title, direction in (("a smaller optimizer step", -1), ("a larger optimizer step", 1)):
+        for unit in dict.fromkeys((_unit(spec, replicas), math.lcm(_unit(spec, replicas), group))):
+            choice = judge.first(title, (_resized(target, size) for size in _around(step, unit, direction)))
+            if choice is not None:
+                yield choice
+                break
+
+
+def _other_groups(judge: _Judge, spec: Spec, target: Spec, sized: list[Choice]) -> Iterator[Choice]:
+    """Another group size, where that lets the optimizer step stay nearer than with the group kept."""
+    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    if step is None or rollout is None:
+        return
+    reached = [choice.spec.optimizer_step.completions_per_step or 0 for choice in sized]
+    nearest = min((abs(size - step) for size in reached), default=step)
+    replicas, group = int(target.topology.data_parallel_size), spec.rollout.completions_per_prompt
+    per_rollout = Fraction(rollout, step)
+    for direction in (-1, 1):
+        found = False
+        for size in _around(step, replicas, direction)[:_SPLITS]:
+            total = size * per_rollout
+            if found or abs(size - step) >= nearest or total.denominator != 1:
+                continue
+            for other in divisors(int(total), group, least=2):
+                if other == group or not group <= 2 * other <= 3 * group:  # half as much again is another experiment
+                    continue
+                sizes = {"rollout.completions_per_prompt": other, "rollout.prompts_per_rollout": int(total) // other}
+                resized = target.replace(**{"optimizer_step.completions_per_step": size, **sizes})
+                choice = judge.choice("another group size", resized)
+                if choice is not None:
+                    found = True
+                    yield choice
+
+
+def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
+    """Smaller tensor parallelism, where the devices do not make whole replicas."""
+    t = target.topology
+    if t.data_parallel_size.denominator == 1:
+        return
+    others = t.pipeline_parallel * t.context_parallel
+    if t.world_size % others == 0:
+        for size in divisors(t.world_size // others, t.tensor_parallel):
+            choice = judge.choice("another tensor parallel size", target.replace(**{"topology.tensor_parallel": size}))
+            if choice is not None:
+                yield choice
+
+
+def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
+    """The nearest smaller and larger device counts that keep everything."""
+    step, t = spec.optimizer_step.completions_per_step, spec.topology
+    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    known = [shared * size for size in _all_divisors(step)] if step is not None else []
+    for title, direction in (("fewer devices", -1), ("more devices", 1)):
+        counts = [count for count in known if (count - world_size) * direction > 0]
+        # The nearest first; and, for frameworks that do not share steps out evenly, plain neighbours.
+        counts = sorted(counts, key=lambda count: abs(count - world_size))[:_SPLITS]
+        counts += [world_size + direction * distance * shared for distance in range(1, 3)]
+        for count in dict.fromkeys(counts):
+            if not 1 <= count <= MAX_DEVICES:
+                continue
+            choice = judge.choice(title, spec.replace(**{"topology.world_size": count}))
+            if choice is not None and not choice.lost:
+                yield choice
+                break
+
+
+def _unit(spec: Spec, replicas: int) -> int:
+    """What an optimizer step must be a multiple of: whole shares, and whole prompts in its rollout (completions)."""
+    step, rollout, group = (
+        spec.optimizer_step.completions_per_step,
+        spec.completions_per_rollout,
+        spec.rollout.completions_per_prompt,
+    )
+    if not step or not rollout:
+        return replicas
+    return math.lcm(replicas, (Fraction(rollout, step) / group).denominator)
+
+
+def _around(value: int, unit: int, direction: int) -> list[int]:
+    """Multiples of `unit` (> 0) below (-1) or above (1) `value`, the nearest first."""
+    start = value // unit * unit if direction < 0 else -(-value // unit) * unit
+    found = [start + direction * unit * index for index in range(_NEAR)]
+    return [size for size in found if size > 0 and size != value]
+
+
+def _resized(spec: Spec, step: int) -> Spec:
+    """`spec` with optimizer steps of `step` completions, and a rollout with as many steps as before."""
+    before, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
+    changes: dict[str, Any] = {"optimizer_step.completions_per_step": step}
+    if before and rollout:
+        prompts = Fraction(rollout, before) * step / spec.rollout.completions_per_prompt
+        changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
+    return spec.replace(**changes)
+
+
+def _all_divisors(number: int) -> list[int]:
+    if number > 10**12:
+        return []
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({size for one in small for size in (one, number // one)})
+
+
+# ---- the judge
+
+
+class _Judge:
+    """Writes, reads back and checks; at most `MAX_JUDGED` times."""
+
+    def __init__(self, adapter: Adapter, reading: Reading) -> None:
+        self.adapter, self.before = adapter, reading
+        self.refused: tuple[str, ...] = ()
+        self._left = MAX_JUDGED
+        self._write = writer(adapter, reading.framework_version)
+        assert reading.spec is not None, "asked by the caller"
+        written = self._write(reading.spec)
+        self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
+
+    def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
+        """The first legal one."""
+        return next((found for spec in specs if (found := self.choice(title, spec)) is not None), None)
+
+    def choice(self, title: str, spec: Spec) -> Choice | None:
+        """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
+        if spec.topology.data_parallel_size.denominator != 1:
+            return None
+        variants = [spec, *(spec.replace(**change) for change in list(splits(spec, None))[:_SPLITS])]
+        for variant in dict.fromkeys(variants):
+            if self._left <= 0:
+                return None
+            self._left -= 1
+            written = self._write(variant)
+            if not isinstance(written, Written):
+                self.refused = self.refused or written
+                continue
+            found = self._read(title, variant, written)
+            if found is not None:
+                return found
+        return None
+
+    def _read(self, title: str, spec: Spec, written: Written) -> Choice | None:
+        context = Context(
+            framework_version=self.before.framework_version,
+            world_size=spec.topology.world_size,
+            dataset_size=self.before.dataset_size,
+        )
+        back = read_source(Source(values=written.values), self.adapter, context)
+        errors = [finding.message for finding in back.findings if finding.severity == "error"]
+        if back.spec is None or back.verdict != "valid":
+            self.refused = self.refused or tuple(errors)
+            return None
+        values = dict(flat(written.values))
+        keys = dict.fromkeys([*self._values, *values])
+        return Choice(
+            title=title,
+            written=written,
+            reading=back,
+            settings={
+                key: (self._values.get(key), values.get(key))
+                for key in keys
+                if self._values.get(key) != values.get(key)
+            },
+            lost=tuple(self._lost(back)),
+        )
+
+    def _lost(self, back: Reading) -> Iterator[Difference]:
+        for difference in diff(self.before, back).differences:
+            numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
+            if not numbers_only:  # the same defect, told with other numbers
+                yield difference
