@@ -268,6 +268,12 @@ def _filter_range(facts: Facts) -> str | None:
     return f"{facts.name('algo.dynamic_filtering_range')} = {low:g} {high:g}: the first must be below the second"
 
 
+def _filter_range_text(facts: Facts) -> str | None:
+    if not facts.sizes.filtered or facts["algo.dynamic_filtering_range"] == (0.0, 1.0):
+        return None
+    return f"{facts.name('algo.dynamic_filtering_range')} stays text in 0.8.1, which no score can be compared with"
+
+
 def _filter_reward(facts: Facts) -> str | None:
     if not facts.sizes.filtered or facts["reward.remote_url"] or facts["train.agent_func_path"]:
         return None
@@ -744,9 +750,20 @@ RULES: tuple[Rule, ...] = (
         _filter_range,
         ("algo.dynamic_filtering_range",),
         native="AssertionError: reward_clip_range[0] must be less than reward_clip_range[1]",
-        source=_PARSER.format("0.8.1 to 0.11.2"),
+        source=_PARSER.format("0.8.1.post1 to 0.11.2"),
         fixes=_fix(algo__dynamic_filtering_range=(0.0, 1.0)),
-        versions=">=0.8.1",
+        versions=">=0.8.1.post1",
+    ),
+    Rule(
+        "BB-ORL-024",
+        "error",
+        "first_rollout",
+        _filter_range_text,
+        ("algo.dynamic_filtering_range",),
+        native="TypeError: '<' not supported between a text and a number",
+        source="openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
+        fixes=_fix(algo__dynamic_filtering_range=None),
+        versions=">=0.8.1,<0.8.1.post1",
     ),
     Rule(
         "BB-ORL-015",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Context
+from batchbridge.adapter import Context, Source
 from batchbridge.sources import load
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import RELEASES, options_of
@@ -119,6 +122,10 @@ def test_the_rule_fires_on_a_run_that_breaks_it(code):
 
 OLD_BROKEN = {
     "BB-ORL-011": ("0.10.1", {"n_samples_per_prompt": 1, "rollout_batch_size": 1024}),
+    "BB-ORL-024": (
+        "0.8.1",
+        {"dynamic_filtering": True, "dynamic_filtering_reward_range": (0.1, 0.9), "remote_rm_url": "math.py"},
+    ),
     "BB-ORL-037": ("0.8.5", {"lr_scheduler": "linear"}),
     "BB-ORL-047": ("0.10.1", {}),
     "BB-ORL-049": ("0.9.5", {"dynamic_filtering": True, "remote_rm_url": "math.py"}),
@@ -263,3 +270,24 @@ def test_every_offered_size_leaves_no_completion_over(prompts, group, train, dev
     for finding in findings(values):
         if finding.code == "BB-ORL-044":
             assert all("BB-ORL-044" not in codes({**values, **fix.changes}) for fix in finding.fixes)
+
+
+# ---- what OpenRLHF's own parser said
+
+VERDICTS = [json.loads(line) for line in (Path(__file__).parent / "parser_verdicts.jsonl").read_text().splitlines()]
+"""Random command lines, and what the parser block of that release did with them: recorded by running its statements, up
+to the call of `train`, without the rest of the module. 20,000 more agreed when these were recorded."""
+
+
+def test_the_verdict_before_training_starts_is_that_of_openrlhfs_own_parser():
+    for row in VERDICTS:
+        adapter, source = OpenRlhfAdapter(), Source(argv=("openrlhf.cli.train_ppo_ray", *row["argv"]))
+        reading = adapter.read(source, Context(framework_version=row["version"]))
+        found = [*reading.findings, *adapter.check(reading)]
+        refused = [finding.code for finding in found if finding.severity == "error" and finding.phase == "config"]
+        assert bool(refused) is (row["native"] != "accepted"), (row, refused)
+
+
+def test_the_recorded_command_lines_cover_all_outcomes_and_most_releases():
+    assert {row["native"] for row in VERDICTS} == {"accepted", "argparse", "AssertionError", "TypeError"}
+    assert len({row["version"] for row in VERDICTS}) > 30
