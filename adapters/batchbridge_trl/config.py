@@ -159,6 +159,7 @@ class TrlAdapter(Adapter):
         world = spec.topology.world_size
         return Written(
             values=values,
+            framework_version=version,
             text={"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)},
         )
 
@@ -169,6 +170,10 @@ class TrlAdapter(Adapter):
         from batchbridge_trl.behaviour import native_steps
 
         return native_steps(reading, dataset_size, response_tokens)
+
+    def enforces(self, path: str, value: object) -> bool:
+        """What `runtime` plans or computes itself: see `_ENFORCED`."""
+        return path in _ENFORCED and (not _ENFORCED[path] or value in _ENFORCED[path])
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
@@ -300,6 +305,26 @@ class TrlAdapter(Adapter):
         if back.spec.loss.entropy is not None and spec.loss.entropy is None:
             yield "loss.entropy is open: trl's entropy bonus is a token_mean"
 
+
+_ENFORCED: Mapping[str, tuple[object, ...]] = {
+    "rollout.prompts_per_rollout": (),
+    "optimizer_step.completions_per_step": (),
+    "optimizer_step.passes_per_rollout": (),
+    "optimizer_step.rollout_shuffle": (),
+    "optimizer_step.step_may_span": (),
+    "order.seed": (),
+    "order.last_rollout": ("drop", "short", "pad", "wrap"),
+    "order.last_optimizer_step": ("drop", "short", "pad"),
+    "horizon.rollouts": (),
+    "horizon.lr_tick": (),
+    "advantage.baseline": ("group_mean", "leave_one_out", "none"),
+    "advantage.epsilon": (),
+    "advantage.ddof": (),
+    "advantage.clip": (),
+    "objective.old_logprobs": ("detached", "rollout_start"),
+}
+"""Canonical fields that `wrap` brings about whatever GRPOConfig says, with the values (empty: any). Source: `PLANNED`
+and `REFUSALS` of `runtime`, `enforce.group_advantages`; a conversion reports them as patched."""
 
 _TELLING = frozenset(
     {"num_generations", "steps_per_generation", "generation_batch_size", "scale_rewards", "max_completion_length"}

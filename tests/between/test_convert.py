@@ -143,3 +143,24 @@ def test_keys_that_no_field_came_from_are_left_behind(frameworks: None) -> None:
         {"num_generations": 8, "generation_batch_size": 64}, framework="trl", version="1.16.0", world_size=8
     )
     assert left_behind(reading, given) == {"reward_funcs": ["accuracy"], "logging.steps": 5}
+
+
+def test_trl_is_patched_in_what_wrap_plans_and_computes_itself() -> None:
+    changes = {"order.last_rollout": "wrap", "horizon.lr_tick": "rollout", "advantage.epsilon": 1e-6}
+    found = convert_to(TrlAdapter(), reading_of(plain_spec(**changes)), version="1.16.0")
+    assert {path: statuses(found)[path] for path in changes} == dict.fromkeys(changes, "patched")
+
+
+def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
+    class Warming(NarrowAdapter):
+        def write(self, spec):  # type: ignore[no-untyped-def]  # as in the base
+            ratio = 0.03 if spec.carried.warmup_ratio is None else spec.carried.warmup_ratio
+            return super().write(spec.replace(**{"carried.warmup_ratio": ratio}))
+
+    found = convert_to(Warming(), reading_of(plain_spec(**{"carried.warmup_steps": 0.0})))
+    assert statuses(found)["carried.warmup_ratio"] == "exact"
+
+
+def test_a_conversion_reads_back_under_the_version_that_was_written() -> None:
+    found = convert_to(TrlAdapter(), reading_of(plain_spec()))
+    assert found.framework_version == "1.16.0"

@@ -219,6 +219,8 @@ def _status(
         if totals[0] and totals[1]:
             return "approximate", f"{totals[0]:,} optimizer steps become {totals[1]:,}", totals[1] / totals[0]
         return "inexpressible", "the length is given in another unit, and the number of prompts is open", None
+    if other is None and effect.missing == "unknown":
+        return "inexpressible", f"{adapter.framework} does not say it; {effect.reason}", None
     if _number(one) and _number(other) and one and effect.field != "order.seed":
         return "approximate", effect.reason, other / one
     return "inexpressible", effect.reason, None
@@ -273,7 +275,7 @@ class _Search:
 
     def nearest(self, spec: Spec) -> Written | None:
         """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
-        result = self._try(spec)
+        result = self._first(spec)
         if isinstance(result, Written):
             return result
         self.refused = result
@@ -292,6 +294,15 @@ class _Search:
         if isinstance(result, Written):
             return result
         return None if defaults is None else self._from_defaults(spec, defaults)
+
+    def _first(self, spec: Spec) -> Written | tuple[str, ...]:
+        """`spec` itself. No warm-up at all is said in both units first: a framework has defaults for either."""
+        steps, ratio = spec.carried.warmup_steps, spec.carried.warmup_ratio
+        if not steps and not ratio and (steps, ratio) not in ((None, None), (0.0, 0.0)):
+            result = self._try(spec.replace(**{"carried.warmup_steps": 0.0, "carried.warmup_ratio": 0.0}))
+            if isinstance(result, Written):
+                return result
+        return self._try(spec)
 
     def _try(self, spec: Spec) -> Written | tuple[str, ...]:
         self._left -= 1
