@@ -241,6 +241,8 @@ def attach(trainer: Any, request: Request) -> Attachment:
     framework_version = installed_version("trl")
     if framework_version not in ENFORCED_VERSIONS:
         raise CannotAttach({"version": f"trl {framework_version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
+    if trainer.is_in_train:
+        raise CannotAttach({"in_training": "the trainer is training; wrap it before train()"})
     patches = Patches()
     log = StepLog(trainer, request, framework_version)
     left_different: dict[str, str] = {}

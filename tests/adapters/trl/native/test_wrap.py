@@ -109,6 +109,13 @@ def test_batch_scaled_rewards_inside_one_rollout_are_not(trainer: Callable[..., 
     wrap(trainer(scale_rewards="batch", num_train_epochs=1)).train()
 
 
+@pytest.mark.parametrize("mode", ["enforce", "observe"])
+def test_a_trainer_that_is_training_is_refused(trainer: Callable[..., Any], mode: str) -> None:
+    built = trainer()
+    built.is_in_train = True
+    assert "in_training" in refused(built, mode=mode)
+
+
 def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
     built = trainer()
     built.train_dataset = built.train_dataset.to_iterable_dataset()
