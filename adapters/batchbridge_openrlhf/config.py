@@ -55,7 +55,10 @@ class OpenRlhfAdapter(Adapter):
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
         "BB-ORL-033": "BB102",
+        "BB-ORL-034": "BB122",
+        "BB-ORL-044": "BB123",
         "BB-ORL-046": "BB124",
+        "BB-ORL-050": "BB121",
     }
 
     def detect(self, source: Source) -> float:
@@ -352,8 +355,8 @@ def _provenances(
     for path, value, _ in walk(spec):
         entry = told.get(path)
         if entry is None:
-            found[path] = Provenance(None, value, "derived", "openrlhf has no option for it")
-        elif path == "topology.world_size" and sizes is not None and sizes.asked:
+            continue  # at the schema's default: openrlhf has nothing to say about it
+        if path == "topology.world_size" and sizes is not None and sizes.asked:
             found[path] = Provenance(None, value, "argument", "the world size that was asked for")
         else:
             found[path] = _provenance(entry, settings, places, version, names, source)

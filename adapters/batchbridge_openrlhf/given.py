@@ -24,6 +24,8 @@ OTHER_PROGRAM = re.compile(r"(^|[./])openrlhf[./]cli[./]\w+(\.py)?$")
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?e[+-]?\d+$", re.IGNORECASE)
 """Words with a leading dash that argparse takes for values. Source: CPython argparse, _negative_number_matcher; the
 forms with an exponent are newer there, and harmless here."""
+_SETTING = re.compile(r"[A-Za-z_][\w.]*=")
+"""Settings without dashes (`train.batch_size=8`), as the command line's `--set` gives them; their values are YAML."""
 _DEEPEST = 6
 """Levels of a nested mapping; the deepest dotted name has three."""
 
@@ -45,7 +47,7 @@ class Given:
 
 def given_of(source: Source, options: Mapping[str, Option]) -> Given:
     """What `source` gives to a parser with these `options`. Values that replace arguments (`--set`) come last."""
-    if not source.argv:
+    if not source.argv or all(_SETTING.match(word) for word in source.argv):
         given = Given()
         _take(given, source, source.values)
         return given
@@ -64,7 +66,7 @@ def program_of(argv: Sequence[str]) -> int | None:
 
 def names_in(source: Source) -> list[str]:
     """Option names in `source`, whatever the version."""
-    if source.argv:
+    if source.argv and not all(_SETTING.match(word) for word in source.argv):
         start = program_of(source.argv)
         words = source.argv[0 if start is None else start + 1 :]
         return [word[2:].partition("=")[0] for word in words if word.startswith("--") and len(word) > 2]

@@ -152,10 +152,12 @@ def nearest_multiples(of: int, value: int) -> list[int]:
     return [number for number in (below, above) if of <= number <= LARGEST]
 
 
-def nearest_divisors(of: int, value: int) -> list[int]:
-    """The nearest divisors of `of` (> 0, at most 32 bits) below and above `value`, itself left out."""
-    small = [number for number in range(1, int(of**0.5) + 2) if of % number == 0]
+def nearest_divisors(of: int, value: int, fits: Callable[[int], bool] = lambda number: True) -> list[int]:
+    """The nearest divisors of `of` (> 0, at most 32 bits) below and above `value`, itself left out; of those that
+    `fits` takes, where there are any."""
+    small = [number for number in range(1, math.isqrt(of) + 1) if of % number == 0]
     divisors = sorted({*small, *(of // number for number in small)})
+    divisors = [number for number in divisors if fits(number) and number != value] or divisors
     below = [number for number in divisors if number < value]
     above = [number for number in divisors if number > value]
     return [*below[-1:], *above[:1]]
@@ -570,7 +572,9 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
     prompts = facts.trained_prompts or 0
     if prompts < 1:
         return ()
-    return tuple(_set(facts, {ROLLOUT: size}) for size in nearest_divisors(prompts, facts.sizes.rollout_prompts))
+    s = facts.sizes
+    sizes = nearest_divisors(prompts, s.rollout_prompts, lambda size: size * s.group % s.train == 0)
+    return tuple(_set(facts, {ROLLOUT: size}) for size in sizes)
 
 
 def _split_dependent(facts: Facts) -> str | None:

@@ -103,6 +103,8 @@ def _pair(option: Option, value: Any) -> tuple[float, ...]:
 
 
 def _numbers(option: Option, value: Any) -> tuple[float, ...]:
+    if isinstance(value, str) and len(value) <= _LONGEST:
+        value = value.split()  # "0.2 0.28", as it stands on a command line
     if not isinstance(value, (list, tuple)) or not 0 < len(value) <= _LONGEST:
         raise WrongValue("a list of numbers", f"argparse: argument --{option.identity}: expected at least one argument")
     return tuple(_number(option, item) for item in value)

@@ -145,6 +145,12 @@ def test_a_setting_given_beside_the_command_replaces_it():
     assert reading.spec.rollout.prompts_per_rollout == 32
 
 
+def test_settings_without_dashes_are_read_as_yaml():
+    reading = read(["train.batch_size=64", "actor.eps_clip_low_high=[0.2, 0.28]", "reward.clip_range=-5 5"])
+    assert reading.findings == ()
+    assert (reading.spec.objective.clip_high, reading.spec.objective.reward_clip) == (0.28, 5.0)
+
+
 def test_the_last_of_two_occurrences_counts():
     assert read(["--train.seed", "1", "--train.seed", "2"]).spec.order.seed == 2
 

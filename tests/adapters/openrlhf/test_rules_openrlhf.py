@@ -221,6 +221,10 @@ def test_a_micro_batch_that_does_not_divide_has_neighbours_in_train_batch_micro_
     ]
 
 
+def test_a_rollout_that_divides_the_dataset_is_offered_with_whole_steps_first():
+    assert fixes(LEGAL, "BB-ORL-045", prompts=1200) == [{"rollout.batch_size": 80}, {"rollout.batch_size": 240}]
+
+
 def test_fixes_are_spelled_as_the_version_spells_them():
     assert fixes({**OLD, "micro_train_batch_size": 3}, "BB-ORL-034", version="0.9.3")[0] == {"train_batch_size": 120}
 
