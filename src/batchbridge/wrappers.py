@@ -179,15 +179,13 @@ def _mason(words: list[Argument]) -> list[Argument] | None:
 
 
 def _parts(words: list[Argument]) -> Iterator[list[Argument]]:
-    """The commands of a shell line that was given as words."""
+    """The commands of a shell line that was given as words; an operator may touch a word (`&&python`, `setup.sh;`)."""
     part: list[Argument] = []
     for word in words:
-        if word.text in ("&&", ";", "||", "|", "--"):
-            yield part
-            part = []
-        elif word.text.endswith(";") and len(word.text) > 1:
-            yield [*part, word._replace(text=word.text[:-1])]
-            part = []
-        else:
-            part.append(word)
+        for piece in re.findall(r"&&|\|\||;$|\|$|^\||(?:(?!&&|\|\||;$|\|$).)+", word.text, re.DOTALL) or [""]:
+            if piece in ("&&", "||", ";", "|", "--"):
+                yield part
+                part = []
+            else:
+                part.append(word._replace(text=piece))
     yield part

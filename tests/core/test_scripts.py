@@ -74,6 +74,13 @@ def test_a_job_given_as_words_is_several_programs() -> None:
     assert [program.argv[0] for program in programs(command.words)] == ["source", "python"]
 
 
+def test_operators_of_a_job_may_touch_its_words() -> None:
+    words = [
+        Argument(text, 1) for text in ("python", "mason.py", "--", "source", "a.sh;", "source", "b", "&&python", "c")
+    ]
+    assert [program.argv for program in programs(words)] == [("source", "a.sh"), ("source", "b"), ("python", "c")]
+
+
 def test_a_wrapper_without_a_program_is_nothing() -> None:
     assert programs([Argument("torchrun", 1)]) == programs([Argument("nohup", 1), Argument("env", 1)]) == []
 

@@ -1,0 +1,18 @@
+"""Open-Instruct's GRPO and PPO scripts for BatchBridge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchbridge.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter
+
+
+@hookimpl
+def batchbridge_adapters() -> list[type[Adapter]]:
+    """The adapter of framework `open_instruct`."""
+    from batchbridge_open_instruct.config import OpenInstructAdapter
+
+    return [OpenInstructAdapter]

@@ -1,0 +1,61 @@
+"""What Open-Instruct's scripts really do, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge.adapter import Behaviour, Defect
+from batchbridge_open_instruct.rules import known_defects
+from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT
+
+
+def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
+    """Of the script with these settings in that checkout."""
+    defects = tuple(
+        Defect(code=finding.code, summary=finding.message, source=finding.source or "")
+        for finding in known_defects(native, checkout)
+    )
+    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects)
+
+
+def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+    constant = native["loss_denominator"] != "token"
+    cut = "ceil(m / num_mini_batches)" if native[SCRIPT] == GRPO else "max(ceil(m / num_mini_batches - 0.5), 1)"
+    rest = "the last group is smaller" if native[SCRIPT] == GRPO else "micro-batches left over are dropped"
+    return Behaviour(
+        order="torch.randperm with seed + epoch; prompts join a rollout in the order in which vLLM finishes them",
+        membership=(
+            "completions are packed greedily in that order into rows of at most pack_length tokens; the rows beyond a "
+            "multiple of the replicas are dropped; each rank takes a contiguous block of rows, permutes it once, cuts "
+            f"it into m micro-batches of {native['per_device_train_batch_size']} rows, and steps after every {cut} of "
+            f"them; {rest}; every pass has the same order"
+        ),
+        denominator_scope="optimizer_step",
+        denominator_formula=f"1 / {native['loss_denominator']}" if constant else "1 / T of the step, over all ranks",
+        lr_tick="after every rollout" if native[SCRIPT] == GRPO else "after every optimizer step",
+        resume="the position of the prompt stream is saved; rollouts in flight are lost",
+        defects=defects,
+        undecided=(
+            "which prompts a rollout has: results are taken as they finish",
+            "which completions an optimizer step has: packing, dropped rows, and an unseeded permutation decide",
+        ),
+        source="open-instruct data_loader.py, rl_utils.py, grpo_fast.py, olmo_core_train_modules.py, e6c3044aa",
+    )
+
+
+def _ppo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+    return Behaviour(
+        order="numpy's default_rng(seed) shuffles each epoch; an epoch's remainder of prompts is dropped",
+        membership=(
+            "each rank takes a contiguous block of a rollout's prompts, permutes its completions in every pass with "
+            f"numpy's global random numbers, and steps after every {native['local_mini_batch_size']} of them"
+        ),
+        denominator_scope="micro_batch",
+        denominator_formula="1 / (W k T_m): the mean over W devices and k micro-batches of means over their tokens T_m",
+        lr_tick="after every optimizer step",
+        resume="not read",
+        defects=defects,
+        undecided=("which completions of a rank meet in a step: numpy's global random numbers decide",),
+        source="open-instruct ppo_vllm_thread_ray_gtrl.py, 9c2d44bec and the parent of bac939310",
+    )

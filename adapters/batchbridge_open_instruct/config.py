@@ -1,0 +1,356 @@
+"""Reading and writing the command lines of Open-Instruct's RL scripts, without importing any of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.sources import parse_arguments
+from batchbridge.spec import Spec, walk
+from batchbridge_open_instruct import settings as tables
+from batchbridge_open_instruct.meaning import Told, learners, meaning, settings_for, spec_of
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
+from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenInstructReading(Reading):
+    """A reading that remembers where each native key was given, and in which checkout it is read."""
+
+    given: Mapping[str, Where] = field(default_factory=dict)
+    checkout: str | None = None
+    decided: bool = False
+    """Whether every setting could be read; `native` holds defaults for the others."""
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of `keys`, defaults included."""
+        return tuple(self.given.get(key) or Where(key, _printable(self.native.get(key))) for key in keys)
+
+
+class OpenInstructAdapter(Adapter):
+    """Framework `open_instruct`: grpo_fast.py, grpo.py, and the older ppo_vllm_thread_ray_gtrl.py."""
+
+    framework: ClassVar[str] = "open_instruct"
+    versions: ClassVar[str] = tables.VERSIONS
+    restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
+
+    def detect(self, source: Source) -> float:
+        """Certain where the command starts one of the scripts; else by key names."""
+        if source.native is not None:
+            return 0.0
+        for word in source.argv[:4]:
+            if word.endswith(".py"):
+                folder, _, name = word.rpartition("/")
+                known = name in SCRIPTS and (name != GRPO or folder.endswith("open_instruct"))
+                return 0.99 if known or name == _OLD_GRPO else 0.0
+        keys = {key for key in source.values if isinstance(key, str)}
+        return min(0.9, 0.4 * len(keys & _TELLING))
+
+    def read(self, source: Source, context: Context) -> OpenInstructReading:
+        """See `Adapter.read`. Strings convert as HfArgumentParser converts them."""
+        findings = list(source.problems)
+        checkout = tables.checkout_of(context.framework_version)
+        reading = OpenInstructReading(
+            framework=self.framework,
+            framework_version=checkout or context.framework_version,
+            spec=None,
+            provenance={},
+            behaviour=None,
+            findings=(),
+            dataset_size=context.dataset_size,
+            checkout=checkout,
+        )
+        script = _script(source)
+        if source.native is not None or script is None:
+            what = "an object" if source.native is not None else f"{_named_script(source)} is not read"
+            findings.append(_unreadable(what))
+            return dataclasses.replace(reading, findings=tuple(findings))
+        if checkout is None or checkout not in SCRIPTS[script]:
+            findings.append(_version_finding(context.framework_version, checkout, script))
+            return dataclasses.replace(reading, findings=tuple(findings))
+        rows = tables.settings_of(checkout)
+        native: dict[str, Any] = {SCRIPT: script, **{key: row.default for key, row in rows.items()}}
+        places, given = _given(source, rows, tables.other_names(checkout))
+        wrong = False
+        for key, value in given.items():
+            if key not in rows:
+                if key not in tables.other_names(checkout):
+                    findings.append(_unknown_key(places[key], rows, checkout))
+                continue
+            try:
+                native[key] = convert(rows[key], value)
+            except WrongValue as error:
+                wrong = True
+                findings.append(_wrong_value(places[key], error, native[key]))
+        world_key = LEARNERS[script]
+        if context.world_size is not None and context.world_size != sum(native[world_key]):
+            if world_key in given or context.world_size > LARGEST:
+                wrong = True
+                findings.append(_other_world(places.get(world_key), world_key, native, context.world_size))
+            else:
+                native[world_key] = (context.world_size,)
+                places[world_key] = Where(world_key, context.world_size)
+        reading = dataclasses.replace(reading, native=native, given=places, decided=not wrong)
+        if wrong:
+            return dataclasses.replace(reading, findings=tuple(findings))
+        try:
+            told = meaning(native, checkout)
+        except ValueError as reason:
+            if not (errors := [found for found in self.check(reading) if found.severity == "error"]) or all(
+                found.undecided for found in errors
+            ):
+                findings.append(_inexpressible(str(reason)))
+            return dataclasses.replace(reading, findings=tuple(findings))
+        from batchbridge_open_instruct.behaviour import behaviour
+
+        return dataclasses.replace(
+            reading,
+            spec=spec_of(told),
+            provenance={path: _provenance(entry, reading, source, checkout) for path, entry in told.items()},
+            behaviour=behaviour(native, checkout),
+            findings=tuple(findings),
+        )
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The scripts' own checks, and what they do silently; see `rules`."""
+        from batchbridge_open_instruct.rules import check
+
+        return check(reading) if isinstance(reading, OpenInstructReading) else ()
+
+    def write(self, spec: Spec) -> Written:
+        """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise.
+
+        Dataset, model and engines are not a spec's business, and have to be added. Raises `CannotWrite`.
+        """
+        problems: list[str] = []
+        values = settings_for(spec, problems)
+        version = tables.NEWEST_PPO if values[SCRIPT] == PPO else tables.NEWEST
+        if not problems:
+            problems += _differences(spec, values, version)
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        argv = ["python", f"open_instruct/{values[SCRIPT]}", *_arguments(values)]
+        shell = " \\\n    ".join([shlex.join(argv[:2]), *(shlex.join(words) for words in _pairs(argv[2:]))])
+        head = f"# open-instruct, checkout of {version}; dataset, model and engines are to be added\n"
+        return Written(values=values, text={"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"})
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """Never decided by the settings."""
+        if reading.native.get(SCRIPT) == PPO:
+            raise ValueError("each rank permutes its completions with numpy's global random numbers")
+        raise ValueError(
+            "prompts join a rollout in the order in which vLLM finishes them, and rows are packed by length"
+        )
+
+
+_OLD_GRPO = "grpo_vllm_thread_ray_gtrl.py"
+_TELLING = frozenset(
+    {
+        *("num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "num_learners_per_node", "async_steps"),
+        *("local_mini_batch_size", "local_rollout_batch_size", "actor_num_gpus_per_node", "number_samples_per_prompt"),
+        *("advantage_normalization_type", "pack_length", "filter_zero_std_samples"),
+    }
+)
+_PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cliprange"})
+
+
+def _named_script(source: Source) -> str:
+    """The file name of the script that the command starts, or what `script` says, or ""."""
+    for word in source.argv:
+        if word.endswith(".py"):
+            return word.rpartition("/")[2]
+    said = source.values.get(SCRIPT)
+    return said if isinstance(said, str) else "" if said is None else f"{said!r:.40}"
+
+
+def _script(source: Source) -> str | None:
+    """The script, by name or else by the keys that only the PPO script has; None: it is not one of those read."""
+    if name := _named_script(source):
+        return name if name in SCRIPTS else None
+    return PPO if _PPO_ONLY & {key for key in source.values if isinstance(key, str)} else GRPO_FAST
+
+
+def _given(
+    source: Source, rows: Mapping[str, Setting], others: frozenset[str]
+) -> tuple[dict[str, Where], dict[str, Any]]:
+    """(places, values) by native key, spelled as the parser takes them."""
+    words = from_argv(source.argv)
+    plain = parse_arguments(list(source.argv)) if source.argv else {}
+    file = None if source.path is None else str(source.path)
+    places: dict[str, Where] = {}
+    given: dict[str, Any] = {}
+    for key, value in source.values.items():
+        if key == SCRIPT:
+            continue
+        if not isinstance(key, str):
+            places[repr(key)[:60]] = Where(repr(key)[:60])
+            given[repr(key)[:60]] = value
+            continue
+        if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
+            value = words[key]
+        name, value = _spelled(key, value, rows, others)
+        line = source.lines.get(key)
+        given[name] = value
+        places[name] = Where(name, _printable(value), file if line else None, line)
+    return places, given
+
+
+def _spelled(key: str, value: Any, rows: Mapping[str, Setting], others: frozenset[str]) -> tuple[str, Any]:
+    """`--a-b` is a_b, `--no_x` is x off where x is on by default, and an unambiguous beginning is the whole name.
+
+    Source: transformers HfArgumentParser, Python argparse (allow_abbrev).
+    """
+    name = key.replace("-", "_")
+    if name in rows or name in others:
+        return name, value
+    negated = rows.get(name.removeprefix("no_"))
+    if name.startswith("no_") and negated is not None and negated.default is True and value is True:
+        return negated.key, False
+    if name.startswith("no_") and name.removeprefix("no_") in others:
+        return name.removeprefix("no_"), False
+    longer = [known for known in (*rows, *others) if known.startswith(name)] if name else []
+    return (longer[0], value) if len(longer) == 1 else (key, value)
+
+
+def _printable(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 10**30):
+        return value
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
+    if entry.key is None:
+        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+    value = reading.native[entry.key]
+    value = list(value) if isinstance(value, tuple) else value
+    note = f" (derived: {entry.formula})" if entry.formula else ""
+    place = reading.given.get(entry.key)
+    if place is None:
+        native = reading.native[entry.key]
+        return Provenance(entry.key, native, "default", f"default of {reading.native[SCRIPT]}, {checkout}{note}")
+    if place.file is not None:
+        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}{note}", place.file, place.line)
+    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}{note}")
+
+
+def _differences(spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
+    """Reads `values` back: what would come out otherwise, and what the script itself would refuse."""
+    adapter = OpenInstructAdapter()
+    back = adapter.read(Source(values=values), Context(framework_version=version))
+    errors = [*back.findings, *(found for found in adapter.check(back) if found.severity == "error")]
+    yield from (found.message for found in errors)
+    if back.spec is None:
+        if not errors:
+            yield "the settings leave the run open"
+        return
+    read = {path: value for path, value, _ in walk(back.spec)}
+    for path, value, _ in walk(spec):
+        unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
+        if not unknown and read.get(path) != value:
+            yield f"{path} = {value}: open_instruct would do {read.get(path)}"
+
+
+def _arguments(values: Mapping[str, Any]) -> list[str]:
+    words: list[str] = []
+    for key, value in values.items():
+        if key == SCRIPT:
+            continue
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        words += [f"--{key}", *(str(part) for part in parts)]
+    return words
+
+
+def _pairs(words: Sequence[str]) -> Iterator[list[str]]:
+    pair: list[str] = []
+    for word in words:
+        if word.startswith("--") and pair:
+            yield pair
+            pair = []
+        pair.append(word)
+    if pair:
+        yield pair
+
+
+# ---- findings
+
+
+def _unreadable(what: str) -> Finding:
+    read = ", ".join(SCRIPTS)
+    return Finding(
+        "BB-OI-006",
+        "error",
+        "config",
+        f"{what}; read are the command lines and settings of {read}",
+        (Where(SCRIPT),),
+        (Fix(f"name one of {read}"),),
+    )
+
+
+def _version_finding(version: str | None, checkout: str | None, script: str) -> Finding:
+    known = ", ".join(f"{one} ({tables.CHECKOUTS[one]})" for one in SCRIPTS[script])
+    if version is None:
+        message = f"which checkout of open-instruct? Defaults change from one to the next; {script} is read in {known}"
+        fix = Fix(f"name the date of its commit: --framework-version {SCRIPTS[script][-1]}")
+        return Finding("BB-OI-001", "error", "config", message, (Where("framework version"),), (fix,), undecided=True)
+    message = f"open-instruct {version} is not known here; {script} is read in {known}"
+    if checkout is not None:
+        message = f"{script} is not read in open-instruct {version}, only in {known}"
+    fix = Fix(f"name a known checkout, if yours has the same defaults: {SCRIPTS[script][-1]}, say")
+    return Finding("BB-OI-002", "error", "config", message, (Where("framework version", _printable(version)),), (fix,))
+
+
+def _unknown_key(place: Where, rows: Mapping[str, Setting], checkout: str) -> Finding:
+    key = place.key or ""
+    near = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else difflib.get_close_matches(key[:80], rows, 2, 0.75)
+    return Finding(
+        "BB-OI-003",
+        "error",
+        "config",
+        f"{key} is no setting of open-instruct in {checkout}",
+        (place,),
+        (*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}", {key: None})),
+        native="HfArgumentParser: ValueError: Some specified arguments are not used",
+    )
+
+
+_SUCCESSORS = {
+    "actor_num_gpus_per_node": "num_learners_per_node",
+    "number_samples_per_prompt": "num_samples_per_prompt_rollout",
+    "local_mini_batch_size": "num_mini_batches",
+    "local_rollout_batch_size": "num_unique_prompts_rollout",
+}
+
+
+def _wrong_value(place: Where, error: WrongValue, default: Any) -> Finding:
+    return Finding(
+        "BB-OI-004",
+        "error",
+        "config",
+        f"{place.key} = {place.value!r}: expected {error}",
+        (place,),
+        (Fix(f"the default is {default}", {place.key or "": default}),),
+    )
+
+
+def _other_world(place: Where | None, key: str, native: Mapping[str, Any], asked: int) -> Finding:
+    said = learners(native)
+    message = f"{key} gives {said} learners, and {_printable(asked)} devices were asked for"
+    fixes = (Fix(f"--world-size {said}"), Fix(f"{key} {_printable(asked)}", {key: [asked]}))
+    return Finding("BB-OI-005", "error", "config", message, (place or Where(key, said),), fixes)
+
+
+def _inexpressible(reason: str) -> Finding:
+    message = f"the schema cannot say this loss: {reason}"
+    return Finding("BB-OI-007", "error", "config", message, (Where("loss_denominator"),), undecided=True)

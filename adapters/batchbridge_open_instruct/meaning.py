@@ -1,0 +1,458 @@
+"""What Open-Instruct's settings mean: native settings to canonical fields, and a spec back to settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from batchbridge.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Staleness,
+    Topology,
+)
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
+
+EPSILON = 1e-8
+"""Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
+KL_ESTIMATORS = ("k1", "k2", "k3", "k1_times_ratio")
+"""By `kl_estimator`. Source: model_utils.py, estimate_kl, e6c3044aa."""
+KL_CLAMP = 40.0
+"""Bound of the log-ratio before the estimate (nats). Source: grpo_utils.py, compute_grpo_loss."""
+PPO_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3"}
+"""Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
+ADAMW = {"beta1": 0.9, "beta2": 0.999, "optimizer_epsilon": 1e-8}
+"""torch.optim.AdamW's own; no script sets them (PPO's `eps` is never read)."""
+TORCH_DECAY = 0.01
+"""torch.optim.AdamW's weight decay where a script hands it none."""
+SCALES = {"standard": "group", "centered": "none"}
+DROPS_STALE = "2026.8.20"
+"""The first known checkout that drops results older than async_steps. Source: #1738, 2026-06-27."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """One canonical value, and the native key that said it, or the formula of several."""
+
+    value: Any
+    key: str | None = None
+    formula: str | None = None
+
+
+Native = Mapping[str, Any]
+
+
+def learners(native: Native) -> int:
+    """Devices that train; vLLM's are not counted."""
+    return sum(native[LEARNERS[native[SCRIPT]]])
+
+
+def meaning(native: Native, checkout: str) -> dict[str, Told]:
+    """Canonical field to what is said about it. Raises `ValueError` saying what the schema cannot say."""
+    return _ppo(native, checkout) if native[SCRIPT] == PPO else _grpo(native, checkout)
+
+
+def _grpo(native: Native, checkout: str) -> dict[str, Told]:
+    prompts, group = native["num_unique_prompts_rollout"], native["num_samples_per_prompt_rollout"]
+    parts, rows, pack = native["num_mini_batches"], native["per_device_train_batch_size"], native["pack_length"]
+    completions = prompts * group
+    if not completions:
+        raise ValueError("a rollout without completions")
+    on = native["load_ref_policy"] and native["beta"] != 0
+    scale = SCALES.get(native["advantage_normalization_type"])
+    if scale is None:
+        raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
+    told = {
+        "topology.world_size": Told(learners(native), "num_learners_per_node", "sum of num_learners_per_node"),
+        "topology.context_parallel": Told(_context(native), "sequence_parallel_size"),
+        "rollout.prompts_per_rollout": Told(prompts, "num_unique_prompts_rollout"),
+        "rollout.completions_per_prompt": Told(group, "num_samples_per_prompt_rollout"),
+        "rollout.group_filter": Told(_filter(native), None, "active_sampling, filter_zero_std_samples"),
+        "rollout.truncated_completions": Told(
+            "drop" if native["mask_truncated_completions"] else "keep", "mask_truncated_completions"
+        ),
+        "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
+        "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),
+        "micro_batch.tokens_per_device": Told(
+            rows * pack, None, f"per_device_train_batch_size {rows} (packed rows) x pack_length {pack}"
+        ),
+        "order.last_rollout": Told("wrap", None, "prompts are streamed from epoch to epoch"),
+        "staleness.mode": Told("bounded" if checkout >= DROPS_STALE else "lookahead", None, "async_steps"),
+        "staleness.maximum": Told(native["async_steps"], "async_steps"),
+        "horizon.rollouts": Told(
+            native["total_episodes"] // completions,
+            None,
+            f"total_episodes {native['total_episodes']} // (num_unique_prompts_rollout {prompts} x "
+            f"num_samples_per_prompt_rollout {group})",
+        ),
+        "horizon.lr_tick": Told(
+            "rollout" if native[SCRIPT] == GRPO else "optimizer_step",
+            None,
+            "OLMo-core's scheduler counts rollouts" if native[SCRIPT] == GRPO else "DeepSpeed's scheduler counts steps",
+        ),
+        "advantage.scale": Told(scale, "advantage_normalization_type"),
+        "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
+        "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
+        "objective.surrogate": Told("cispo" if native["loss_fn"] == "cispo" else "ppo", "loss_fn"),
+        "objective.clip_low": Told(None if native["loss_fn"] == "cispo" else native["clip_lower"], "clip_lower"),
+        "objective.clip_high": Told(native["clip_higher"], "clip_higher"),
+        "objective.old_logprobs": Told(_old_logprobs(native), None, "use_vllm_logprobs, num_mini_batches, num_epochs"),
+        "objective.sampler_correction": Told(_correction(native), None, "use_rho_correction and its bounds"),
+        "objective.kl_placement": Told("loss" if on else "none", None, "load_ref_policy, beta"),
+        "objective.kl_estimator": Told(_kl_estimator(native) if on else None, "kl_estimator"),
+        "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
+        "objective.kl_clamp": Told(KL_CLAMP if on else None, None, "the log-ratio is clamped"),
+        "carried.weight_decay": Told(*_decay(native)),
+        "carried.weight_decay_excludes": Told(
+            "biases_and_norms" if native["set_weight_decay_on_bias_and_norm"] else "nothing",
+            "set_weight_decay_on_bias_and_norm",
+        ),
+        "carried.max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
+        "carried.top_p": Told(native["vllm_top_p"], "vllm_top_p"),
+        "carried.reference_sync_steps": Told(*_reference_sync(native, on)),
+        **_shared(native),
+    }
+    if parts == 1:
+        told["optimizer_step.completions_per_step"] = Told(
+            completions,
+            None,
+            f"num_unique_prompts_rollout {prompts} x num_samples_per_prompt_rollout {group}, num_mini_batches 1",
+        )
+    else:
+        told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
+        last = "drop" if native[SCRIPT] == GRPO_FAST else "short"
+        told["order.last_optimizer_step"] = Told(last, None, "micro-batches that are left over")
+    aggregation, constant = denominator(native["loss_denominator"], completions if parts == 1 else None)
+    told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
+    if constant is not None:
+        told["loss.policy.constant"] = Told(
+            constant, None, f"loss_denominator {native['loss_denominator']} / {completions} completions"
+        )
+    return told
+
+
+def denominator(text: str, completions: int | None) -> tuple[str, int | None]:
+    """(aggregation, constant) of `loss_denominator`, where a step has `completions`. Raises `ValueError`.
+
+    The loss of a step is the sum over its tokens divided by the constant. The schema divides by completions x c, with
+    a whole c, so only multiples of the completions can be said.
+    """
+    if text == "token":
+        return "token_mean", None
+    number = float(text)
+    if number == 1:
+        return "token_sum", None
+    if completions is None:
+        raise ValueError(
+            f"loss_denominator {text}: with several optimizer steps per rollout the completions of a step are open"
+        )
+    constant = number / completions
+    if not 1 <= constant < 1e15 or constant != int(constant):
+        raise ValueError(f"loss_denominator {text} is no multiple of the step's {completions} completions")
+    return "sequence_sum_over_constant", int(constant)
+
+
+def _context(native: Native) -> int:
+    """grpo.py takes sequence_parallel_size and never reads it."""
+    return 1 if native[SCRIPT] == GRPO else int(native["sequence_parallel_size"])
+
+
+def _filter(native: Native) -> str:
+    if native["active_sampling"]:
+        return "replace_zero_variance"
+    return "drop_zero_variance" if native["filter_zero_std_samples"] else "none"
+
+
+def _old_logprobs(native: Native) -> str:
+    if native["use_vllm_logprobs"]:
+        return "sampler"
+    return "detached" if native["num_mini_batches"] == native["num_epochs"] == 1 else "rollout_start"
+
+
+def _kl_estimator(native: Native) -> str:
+    if native["kl_estimator"] >= len(KL_ESTIMATORS):
+        raise ValueError(f"kl_estimator {native['kl_estimator']}")
+    return KL_ESTIMATORS[native["kl_estimator"]]
+
+
+_RHO = {
+    "clamped from below at": "rho_clamp_lower_bound",
+    "clamped at": "rho_clamp_upper_bound",
+    "tokens dropped below": "rho_mask_lower_bound",
+    "tokens dropped above": "rho_mask_upper_bound",
+}
+
+
+def _correction(native: Native) -> str | None:
+    """The correction towards the sampler in words, bounds included; `_rho_settings` reads them back."""
+    if "use_rho_correction" not in native:
+        cap = native["truncated_importance_sampling_ratio_cap"]
+        return f"importance ratio clamped at {cap:g}" if cap > 0 else None
+    if not native["use_rho_correction"]:
+        return None
+    bounds = [f"{words} {native[key]!r}" for words, key in _RHO.items() if native[key] > 0]
+    return "importance ratio" + (" " + ", ".join(bounds) if bounds else "")
+
+
+def _rho_settings(text: str | None) -> dict[str, Any] | None:
+    """The settings that `text` of `_correction` stands for; None where it is not of that form."""
+    if text is None:
+        return {"use_rho_correction": False}
+    values: dict[str, Any] = {**dict.fromkeys(_RHO.values(), 0.0), "use_rho_correction": True}
+    rest = text.removeprefix("importance ratio").strip()
+    for part in rest.split(", ") if rest else []:
+        words, _, number = part.rpartition(" ")
+        try:
+            values[_RHO[words]] = float(number)
+        except (KeyError, ValueError):
+            return None
+    return values
+
+
+def _decay(native: Native) -> tuple[float, str | None, str | None]:
+    if native["set_weight_decay_on_bias_and_norm"]:
+        return native["weight_decay"], "weight_decay", None
+    return TORCH_DECAY, None, "set_weight_decay_on_bias_and_norm is off: AdamW gets no weight_decay, and takes its own"
+
+
+def _reference_sync(native: Native, on: bool) -> tuple[int | None, str | None, str | None]:
+    every = native["ref_policy_update_freq"]
+    if every is None or not on:
+        return None, "ref_policy_update_freq", None
+    steps = native["num_epochs"] * native["num_mini_batches"]
+    return every * steps, None, f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps"
+
+
+def _shared(native: Native) -> dict[str, Told]:
+    ratio, steps = native["warmup_ratio"], native.get("warm_up_steps", 0)
+    return {
+        "order.seed": Told(native["seed"], "seed"),
+        "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
+        "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
+        "carried.learning_rate": Told(native["learning_rate"], "learning_rate"),
+        "carried.lr_schedule": Told(native["lr_scheduler_type"], "lr_scheduler_type"),
+        "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
+        "carried.warmup_steps": Told(float(steps) if steps and ratio <= 0 else None, None, "warm_up_steps"),
+        "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
+        **{f"carried.{name}": Told(value, None, "torch.optim.AdamW's own") for name, value in ADAMW.items()},
+        "carried.dropout": Told("off", None, "disable_dropout_in_model"),
+        "carried.max_prompt_tokens": Told(native["max_prompt_token_length"], "max_prompt_token_length"),
+        "carried.max_completion_tokens": Told(native["response_length"], "response_length"),
+        "carried.temperature": Told(native["temperature"], "temperature"),
+        "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
+    }
+
+
+def _ppo(native: Native, checkout: str) -> dict[str, Told]:
+    world, group = learners(native), native["number_samples_per_prompt"]
+    local, mini = native["local_rollout_batch_size"], native["local_mini_batch_size"]
+    completions = local * world * group
+    on = native["beta"] != 0
+    kl = PPO_KL.get(native["kl_estimator"])
+    if kl is None:
+        raise ValueError(f"kl_estimator {native['kl_estimator']}")
+    return {
+        "topology.world_size": Told(world, "actor_num_gpus_per_node", "sum of actor_num_gpus_per_node"),
+        "rollout.prompts_per_rollout": Told(
+            local * world, None, f"local_rollout_batch_size {local} x {world} learners"
+        ),
+        "rollout.completions_per_prompt": Told(group, "number_samples_per_prompt"),
+        "optimizer_step.completions_per_step": Told(
+            mini * world, None, f"local_mini_batch_size {mini} x {world} learners"
+        ),
+        "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
+        "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
+        "micro_batch.completions_per_device": Told(
+            native["per_device_train_batch_size"], "per_device_train_batch_size"
+        ),
+        "order.last_rollout": Told("drop", None, "an epoch's remainder of prompts is dropped"),
+        "order.last_optimizer_step": Told(
+            "error" if checkout >= "2025.11.3" else "short", None, "calculate_runtime_args, exact_div"
+        ),
+        "staleness.mode": Told("lookahead" if native["async_mode"] else "sync", "async_mode"),
+        "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind"),
+        "horizon.rollouts": Told(
+            native["total_episodes"] // completions,
+            None,
+            f"total_episodes {native['total_episodes']} // ({local * world} prompts x {group})",
+        ),
+        "loss.policy.aggregation": Told("token_mean", None, "masked_mean"),
+        "advantage.baseline": Told("value", None, "a value model, and GAE"),
+        "advantage.scale": Told("batch", None, "masked_whiten"),
+        "advantage.epsilon": Told(EPSILON, None, "masked_whiten"),
+        "advantage.ddof": Told(1, None, "masked_whiten"),
+        "objective.surrogate": Told("ppo", None, "the clipped ratio"),
+        "objective.clip_low": Told(native["cliprange"], "cliprange"),
+        "objective.clip_high": Told(native["cliprange"], "cliprange"),
+        "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
+        "objective.kl_placement": Told("reward" if on else "none", None, "beta"),
+        "objective.kl_estimator": Told(kl if on else None, "kl_estimator"),
+        "objective.kl_coefficient": Told(native["beta"], "beta"),
+        "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),
+        "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
+        "carried.max_gradient_norm": Told(1.0, None, "get_train_ds_config"),
+        "carried.top_p": Told(1.0, None, "SamplingParams"),
+        **_shared(native),
+    }
+
+
+# ---- a spec
+
+
+_GROUPS: Mapping[str, Any] = {
+    "topology": Topology,
+    "rollout": Rollout,
+    "optimizer_step": OptimizerStep,
+    "micro_batch": MicroBatch,
+    "advantage": Advantage,
+    "order": Order,
+    "horizon": Horizon,
+    "staleness": Staleness,
+    "objective": Objective,
+    "carried": Carried,
+}
+
+
+def spec_of(told: Mapping[str, Told]) -> Spec:
+    """The spec of what was told."""
+    groups = {
+        name: kind(**{f.name: told[f"{name}.{f.name}"].value for f in fields(kind) if f"{name}.{f.name}" in told})
+        for name, kind in _GROUPS.items()
+    }
+    prefix = "loss.policy."
+    policy = {path.removeprefix(prefix): entry.value for path, entry in told.items() if path.startswith(prefix)}
+    return Spec(loss=Loss(policy=LossTerm(**policy)), **groups)
+
+
+def settings_for(spec: Spec, problems: list[str]) -> dict[str, Any]:
+    """The native settings that come nearest to `spec`; whoever calls reads them back and compares."""
+    if spec.advantage.baseline == "value":
+        return _ppo_settings(spec, problems)
+    return _grpo_settings(spec, problems)
+
+
+def _horizon(spec: Spec, problems: list[str]) -> int:
+    completions = spec.completions_per_rollout
+    if completions is None or spec.horizon.rollouts is None:
+        problems.append("horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts")
+        return 0
+    return spec.horizon.rollouts * completions
+
+
+def _carried_settings(spec: Spec) -> dict[str, Any]:
+    carried = spec.carried
+    said = {
+        "seed": spec.order.seed,
+        "learning_rate": carried.learning_rate,
+        "lr_scheduler_type": carried.lr_schedule,
+        "warmup_ratio": carried.warmup_ratio,
+        "max_prompt_token_length": carried.max_prompt_tokens,
+        "response_length": carried.max_completion_tokens,
+        "temperature": carried.temperature,
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
+    rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
+    completions = spec.completions_per_rollout
+    parts = step.parts_per_rollout or 1
+    if step.parts_per_rollout is None and step.completions_per_step != completions:
+        problems.append(
+            f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
+            f"({completions} completions), or on a number of parts (num_mini_batches)"
+        )
+    if spec.micro_batch.tokens_per_device is None:
+        problems.append("micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget")
+    values: dict[str, Any] = {
+        SCRIPT: GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST,
+        "num_learners_per_node": [spec.topology.world_size],
+        "sequence_parallel_size": spec.topology.context_parallel,
+        "num_unique_prompts_rollout": rollout.prompts_per_rollout,
+        "num_samples_per_prompt_rollout": rollout.completions_per_prompt,
+        "active_sampling": rollout.group_filter == "replace_zero_variance",
+        "filter_zero_std_samples": rollout.group_filter != "none",
+        "mask_truncated_completions": rollout.truncated_completions == "drop",
+        "num_mini_batches": parts,
+        "num_epochs": step.passes_per_rollout,
+        "per_device_train_batch_size": 1,
+        "pack_length": spec.micro_batch.tokens_per_device,
+        "async_steps": spec.staleness.maximum,
+        "total_episodes": _horizon(spec, problems),
+        "advantage_normalization_type": "standard" if spec.advantage.scale == "group" else "centered",
+        "loss_fn": "cispo" if objective.surrogate == "cispo" else "dapo",
+        "use_vllm_logprobs": objective.old_logprobs == "sampler",
+        **_carried_settings(spec),
+    }
+    if spec.topology.context_parallel > 1:
+        values["deepspeed_stage"] = 3
+    on = objective.kl_placement not in ("none", None)
+    values["load_ref_policy"] = on
+    values["beta"] = (
+        objective.kl_coefficient if on and objective.kl_coefficient is not None else 0.0 if not on else None
+    )
+    if on and objective.kl_estimator in KL_ESTIMATORS:
+        values["kl_estimator"] = KL_ESTIMATORS.index(objective.kl_estimator)
+    values["clip_lower"], values["clip_higher"] = objective.clip_low, objective.clip_high
+    values["vllm_top_p"] = carried.top_p
+    if carried.weight_decay_excludes == "nothing":
+        values["set_weight_decay_on_bias_and_norm"] = False
+    else:
+        values["weight_decay"] = carried.weight_decay
+    rho = _rho_settings(objective.sampler_correction)
+    if rho is None:
+        problems.append(f"objective.sampler_correction = {objective.sampler_correction}: not one that can be said")
+    values |= rho or {}
+    policy = spec.loss.policy
+    if policy.aggregation == "token_sum":
+        values["loss_denominator"] = "1"
+    elif policy.aggregation == "sequence_sum_over_constant" and completions and policy.constant:
+        values["loss_denominator"] = str(completions * policy.constant)
+    else:
+        values["loss_denominator"] = "token"
+    if (every := carried.reference_sync_steps) is not None:
+        values["ref_policy_update_freq"] = max(1, math.ceil(every / max(1, parts * step.passes_per_rollout)))
+    values = {key: value for key, value in values.items() if value is not None}
+    values["max_grad_norm"] = carried.max_gradient_norm
+    return values
+
+
+def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
+    rollout, objective = spec.rollout, spec.objective
+    world = max(spec.topology.world_size, 1)
+    prompts, per_step = rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
+    for name, total in (
+        ("rollout.prompts_per_rollout", prompts),
+        ("optimizer_step.completions_per_step", per_step),
+    ):
+        if not total or total % world:
+            problems.append(f"{name} = {total}: each of {world} learners takes an equal share")
+    kl = {canonical: native for native, canonical in PPO_KL.items()}.get(objective.kl_estimator or "k1")
+    values = {
+        SCRIPT: PPO,
+        "actor_num_gpus_per_node": [spec.topology.world_size],
+        "local_rollout_batch_size": prompts // world,
+        "number_samples_per_prompt": rollout.completions_per_prompt,
+        "local_mini_batch_size": per_step // world,
+        "per_device_train_batch_size": spec.micro_batch.completions_per_device,
+        "num_epochs": spec.optimizer_step.passes_per_rollout,
+        "total_episodes": _horizon(spec, problems),
+        "async_mode": spec.staleness.mode == "lookahead",
+        "beta": objective.kl_coefficient,
+        "kl_estimator": kl,
+        "cliprange": objective.clip_high,
+        "warm_up_steps": None if spec.carried.warmup_steps is None else int(spec.carried.warmup_steps),
+        **_carried_settings(spec),
+    }
+    return {key: value for key, value in values.items() if value is not None}

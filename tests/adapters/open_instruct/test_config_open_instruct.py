@@ -1,0 +1,346 @@
+"""Open-Instruct's command lines: published numbers, defaults per checkout, and what is said about them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import batchbridge
+from batchbridge.adapter import Context, Source
+from batchbridge.findings import Finding, verdict
+from batchbridge.shell import Argument, read_script
+from batchbridge.sources import load, parse_arguments
+from batchbridge.wrappers import programs
+from batchbridge_open_instruct import settings as tables
+from batchbridge_open_instruct.config import OpenInstructAdapter, OpenInstructReading
+from batchbridge_open_instruct.rules import RULES
+
+SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
+HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
+
+
+def judge(command: str | Sequence[str], version: str, **context: Any) -> tuple[OpenInstructReading, dict[str, Finding]]:
+    argv = shlex.split(command) if isinstance(command, str) else list(command)
+    adapter = OpenInstructAdapter()
+    source = Source(values=parse_arguments(argv), argv=tuple(argv))
+    reading = adapter.read(source, Context(framework_version=version, **context))
+    return reading, {finding.code: finding for finding in [*reading.findings, *adapter.check(reading)]}
+
+
+def fast(flags: str = "", version: str = HEAD) -> tuple[OpenInstructReading, dict[str, Finding]]:
+    return judge(f"python open_instruct/grpo_fast.py {flags}", version)
+
+
+TULU_8B = (
+    "python open_instruct/ppo_vllm_thread_ray_gtrl.py --beta 0.05 --learning_rate 3e-7 --total_episodes 10000000 "
+    "--per_device_train_batch_size 2 --local_rollout_batch_size 32 --local_mini_batch_size 32 "
+    "--local_rollout_forward_batch_size 32 --actor_num_gpus_per_node 7"
+)
+"""The flags that size the published 8B run. Source: open-instruct docs/tulu3.md, e6c3044aa."""
+
+# ---- published numbers
+
+
+@pytest.mark.parametrize("version", [PPO_FIRST, PPO_LAST])
+def test_local_mini_batch_size_32_on_7_learners_is_224_completions(version: str) -> None:
+    reading, _ = judge(TULU_8B, version, dataset_size=7473)
+    assert reading.spec is not None
+    derived = reading.derived
+    assert (reading.spec.topology.world_size, reading.spec.optimizer_step.completions_per_step) == (7, 224)
+    assert derived["gradient_accumulation_steps"] == 16
+    assert derived["total_rollouts"] == 44_642
+    assert derived["optimizer_steps_per_rollout"] * derived["total_rollouts"] == 178_568
+
+
+@pytest.mark.parametrize(
+    ("learners", "local", "samples", "mini", "micro", "epochs", "episodes", "expected"),
+    [
+        ("8 8 8 8 8", 16, 1, 16, 1, 4, 400_000, (640, 640, 625)),
+        (" ".join(["8"] * 29), 8, 1, 8, 1, 4, 400_000, (1856, 1856, 215)),
+        ("4 8", 4, 16, 32, 2, 1, 10_000_000, (768, 384, 13_020)),
+    ],
+)
+def test_published_runs_of_the_older_script(
+    learners: str, local: int, samples: int, mini: int, micro: int, epochs: int, episodes: int, expected: tuple[int]
+) -> None:
+    reading, _ = judge(
+        f"python ppo_vllm_thread_ray_gtrl.py --actor_num_gpus_per_node {learners} --local_rollout_batch_size {local} "
+        f"--number_samples_per_prompt {samples} --local_mini_batch_size {mini} --per_device_train_batch_size {micro} "
+        f"--num_epochs {epochs} --total_episodes {episodes}",
+        PPO_LAST,
+    )
+    spec = reading.spec
+    assert spec is not None
+    assert (spec.completions_per_rollout, spec.optimizer_step.completions_per_step, spec.horizon.rollouts) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompts", "samples", "episodes", "rollouts"),
+    [(64, 16, 2_000_000, 1953), (48, 16, 1_000_000, 1302), (256, 64, 10_000_000, 610), (64, 8, 1_024_000, 2000)],
+)
+def test_published_runs_of_grpo_fast(prompts: int, samples: int, episodes: int, rollouts: int) -> None:
+    reading, _ = fast(
+        f"--num_unique_prompts_rollout {prompts} --num_samples_per_prompt_rollout {samples} --total_episodes {episodes}"
+    )
+    assert reading.spec is not None
+    assert (reading.spec.completions_per_rollout, reading.spec.horizon.rollouts) == (prompts * samples, rollouts)
+
+
+def test_the_world_size_is_the_learners_of_all_nodes() -> None:
+    reading, _ = fast("--num_learners_per_node 4 8 --vllm_num_engines 20")
+    assert reading.spec is not None
+    assert reading.spec.topology.world_size == 12
+
+
+# ---- defaults per checkout
+
+
+@pytest.mark.parametrize(
+    ("version", "path", "value"),
+    [
+        ("2026.3.1", "staleness.maximum", 1),
+        ("2026.6.10", "staleness.maximum", 8),
+        ("2026.3.1", "advantage.scale", "group"),
+        ("2026.6.10", "advantage.scale", "none"),
+        ("2026.3.1", "objective.clip_high", 0.2),
+        ("2026.6.10", "objective.clip_high", 0.272),
+        ("2026.6.10", "carried.temperature", 0.7),
+        ("2026.8.20", "carried.temperature", 1.0),
+        ("2026.3.1", "order.seed", 1),
+        ("2026.6.10", "order.seed", 42),
+        ("2026.6.10", "staleness.mode", "lookahead"),
+        ("2026.8.20", "staleness.mode", "bounded"),
+        ("0.2.0", "objective.sampler_correction", None),
+        ("0.3.0", "objective.sampler_correction", "importance ratio clamped at 2.0"),
+    ],
+)
+def test_defaults_change_between_checkouts(version: str, path: str, value: object) -> None:
+    reading, _ = fast(version=version)
+    assert reading.spec is not None
+    group, name = path.split(".")
+    assert getattr(getattr(reading.spec, group), name) == value
+
+
+def test_standard_advantages_have_a_biased_deviation() -> None:
+    reading, _ = fast("--advantage_normalization_type standard")
+    assert reading.spec is not None
+    assert (reading.spec.advantage.ddof, reading.spec.advantage.epsilon) == (0, 1e-8)
+
+
+@pytest.mark.parametrize(("version", "code"), [(None, "BB-OI-001"), ("2026.4.1", "BB-OI-002"), ("x", "BB-OI-002")])
+def test_unknown_checkouts_fail_closed(version: str | None, code: str) -> None:
+    reading, found = fast(version=version)  # type: ignore[arg-type]  # None: not said
+    assert (reading.spec, list(found)) == (None, [code])
+
+
+def test_the_ppo_script_is_no_part_of_later_checkouts() -> None:
+    assert "BB-OI-002" in judge(TULU_8B, HEAD)[1]
+
+
+# ---- command lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "key", "value"),
+    [
+        ("--active_sampling", "active_sampling", True),
+        ("--active_sampling False", "active_sampling", False),
+        ("--no_filter_zero_std_samples", "filter_zero_std_samples", False),
+        ("--num-mini-batches=4", "num_mini_batches", 4),
+        ("--num_mini 4", "num_mini_batches", 4),
+        ("--num_learners_per_node 2 4", "num_learners_per_node", (2, 4)),
+        ("--learning_rate 3e-7", "learning_rate", 3e-7),
+    ],
+)
+def test_flags_are_read_as_the_parser_reads_them(flags: str, key: str, value: object) -> None:
+    reading, found = fast(flags)
+    assert reading.native[key] == value
+    assert verdict(found.values()) == "valid"
+
+
+def test_an_override_replaces_an_argument() -> None:
+    argv = ("python", "open_instruct/grpo_fast.py", "--num_learners_per_node", "2", "4")
+    source = load(list(argv), overrides={"num_learners_per_node": 3})
+    reading = OpenInstructAdapter().read(source, Context(framework_version=HEAD))
+    assert reading.native["num_learners_per_node"] == (3,)
+
+
+def test_old_flags_name_their_successors() -> None:
+    _, found = fast("--actor_num_gpus_per_node 6")
+    assert found["BB-OI-003"].fixes[0].text == "write num_learners_per_node"
+
+
+def test_a_launch_script_reads_from_end_to_end(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "#!/bin/bash\nLEARNERS=${LEARNERS:-6}\npython mason.py --gpus 8 -- source setup.sh \\&\\& "
+        "uv run python open_instruct/grpo_fast.py \\\n  --num_unique_prompts_rollout 48 \\\n"
+        "  --num_samples_per_prompt_rollout 16 --num_learners_per_node $LEARNERS 2>&1 | tee log\n"
+    )
+    source = load(script)
+    assert source.values["num_unique_prompts_rollout"] == 48
+    reading = batchbridge.read(source, framework="open_instruct", version=HEAD)
+    assert reading.spec is not None
+    assert (reading.spec.completions_per_rollout, reading.spec.topology.world_size) == (768, 6)
+    assert reading.provenance["rollout.completions_per_prompt"].line == 5
+
+
+# ---- rules
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "code"),
+    [
+        ("--num_learners_per_node 2", HEAD, "BB-OI-050"),
+        ("--mask_truncated_completions True", HEAD, "BB-OI-051"),
+        ("--num_mini_batches 4", HEAD, "BB-OI-052"),
+        ("--gradient_accumulation_steps 4", HEAD, "BB-OI-053"),
+        ("--total_episodes 100", HEAD, "BB-OI-054"),
+        ("", HEAD, "BB-OI-055"),
+        ("--sequence_parallel_size 2 --deepspeed_stage 3 --num_learners_per_node 2", HEAD, "BB-OI-056"),
+        ("--deepspeed_stage 2", "2026.1.26", "BB-OI-059"),
+        ("--set_weight_decay_on_bias_and_norm False", HEAD, "BB-OI-060"),
+    ],
+)
+def test_silent_effects_are_said(flags: str, version: str, code: str) -> None:
+    reading, found = fast(flags, version)
+    assert code in found
+    assert verdict(found.values()) == "valid", found
+    assert reading.spec is not None
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "code"),
+    [
+        ("--num_learners_per_node 1", HEAD, "BB-OI-050"),
+        ("--mask_truncated_completions True", "2026.3.1", "BB-OI-051"),
+        ("--deepspeed_stage 2", "2026.3.1", "BB-OI-059"),
+        ("--active_sampling", HEAD, "BB-OI-055"),
+    ],
+)
+def test_what_does_not_hold_is_not_said(flags: str, version: str, code: str) -> None:
+    assert code not in fast(flags, version)[1]
+
+
+def test_the_other_script_has_its_own_defects() -> None:
+    _, found = judge(
+        "python open_instruct/grpo.py --num_epochs 2 --sequence_parallel_size 2 --deepspeed_stage 3 "
+        "--num_mini_batches 2",
+        HEAD,
+    )
+    assert {"BB-OI-057", "BB-OI-058", "BB-OI-052"} <= set(found)
+    assert "fewer than 2 optimizer steps" in found["BB-OI-052"].message
+
+
+def test_the_older_script_depends_on_the_split_and_the_world() -> None:
+    reading, found = judge(TULU_8B, PPO_LAST)
+    assert {"BB-OI-062", "BB-OI-063"} <= set(found)
+    assert reading.behaviour is not None
+    assert reading.behaviour.denominator_scope == "micro_batch"
+    assert {defect.code for defect in reading.behaviour.defects} >= {"BB-OI-062", "BB-OI-063"}
+
+
+def test_a_denominator_that_the_schema_cannot_say_is_undecided() -> None:
+    reading, found = fast("--loss_denominator 1000")
+    assert (reading.spec, verdict(found.values()), "BB-OI-007" in found) == (None, "undecided", True)
+
+
+def test_codes_are_used_once() -> None:
+    codes = [rule.code for rule in RULES]
+    assert len(codes) == len(set(codes))
+
+
+def test_every_setting_has_one_row_in_each_of_its_checkouts() -> None:
+    pairs = [(row.key, checkout) for row in tables.ROWS for checkout in row.checkouts]
+    assert len(pairs) == len(set(pairs))
+
+
+def test_no_name_is_both_a_row_and_without_meaning() -> None:
+    for checkout in tables.CHECKOUTS:
+        assert not set(tables.settings_of(checkout)) & tables.other_names(checkout)
+
+
+# ---- writing
+
+
+@given(
+    prompts=st.integers(1, 512),
+    samples=st.integers(2, 64),
+    learners=st.integers(1, 16),
+    parts=st.sampled_from([1, 2, 4]),
+    rollouts=st.integers(1, 10**6),
+    epochs=st.integers(1, 4),
+    script=st.sampled_from(["grpo_fast.py", "grpo.py"]),
+    beta=st.sampled_from([0.0, 0.05]),
+    scale=st.sampled_from(["standard", "centered"]),
+)
+def test_what_is_written_reads_as_the_same(
+    prompts: int,
+    samples: int,
+    learners: int,
+    parts: int,
+    rollouts: int,
+    epochs: int,
+    script: str,
+    beta: float,
+    scale: str,
+) -> None:
+    values = {
+        "script": script,
+        "num_unique_prompts_rollout": prompts,
+        "num_samples_per_prompt_rollout": samples,
+        "num_learners_per_node": [min(learners, prompts * samples)],
+        "num_mini_batches": parts,
+        "num_epochs": epochs,
+        "total_episodes": rollouts * prompts * samples,
+        "beta": beta,
+        "advantage_normalization_type": scale,
+    }
+    adapter, context = OpenInstructAdapter(), Context(framework_version=HEAD)
+    spec = adapter.read(Source(values=values), context).spec
+    assert spec is not None
+    written = adapter.write(spec)
+    assert adapter.read(Source(values=written.values), context).spec == spec
+    argv = written.text["argv"].splitlines()
+    assert adapter.read(Source(values=parse_arguments(argv), argv=tuple(argv)), context).spec == spec
+
+
+def test_the_shell_line_is_the_argv() -> None:
+    spec = judge(TULU_8B, PPO_LAST)[0].spec
+    assert spec is not None
+    written = OpenInstructAdapter().write(spec)
+    (command,) = read_script(written.text["shell"]).commands
+    assert list(command.argv) == written.text["argv"].splitlines()
+
+
+# ---- published commands
+
+
+@pytest.mark.shared
+def test_every_published_command_is_read() -> None:
+    if not SHARED.exists():
+        pytest.skip("../shared/corpus is no part of this repository")
+    read = 0
+    for line in SHARED.read_text().splitlines():
+        row = json.loads(line)
+        if row["repository"] != "allenai/open-instruct":
+            continue
+        for command in row["commands"]:
+            for program in programs([Argument(word, 1) for word in command]):
+                source = Source(values=parse_arguments(program.argv), argv=program.argv)
+                if not OpenInstructAdapter().detect(source):
+                    continue
+                read += 1
+                reading, found = judge(program.argv, PPO_LAST if "ppo" in program.argv[1] else HEAD)
+                # Some published scripts are stale: flags that the checkout no longer has, and one pack_length.
+                errors = {code for code, finding in found.items() if finding.severity == "error"}
+                assert errors <= {"BB-OI-003", "BB-OI-010"}, (row["path"], errors)
+                assert reading.spec is not None, (row["path"], found)
+    assert read == 53

@@ -1,0 +1,192 @@
+"""The contract of every adapter, kept by Open-Instruct's: once for the GRPO scripts, once for the PPO script."""
+
+from __future__ import annotations
+
+from batchbridge.adapter import Context, Source
+from batchbridge.spec import Spec
+from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_open_instruct.config import OpenInstructAdapter
+
+GRPO = Context(framework_version="2026.8.20")
+PPO = Context(framework_version="2025.11.3")
+SIZES = {"num_unique_prompts_rollout": 8, "num_samples_per_prompt_rollout": 4, "num_learners_per_node": [2]}
+OLD_SIZES = {"local_rollout_batch_size": 4, "local_mini_batch_size": 2, "actor_num_gpus_per_node": [2]}
+FRAMEWORK = ("open_instruct", "vllm", "ray", "deepspeed", "torch", "transformers", "tree_sitter")
+FOREIGN = (
+    Source(values={"num_generations": 8, "steps_per_generation": 2}),
+    Source(argv=("python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=8")),
+    Source(argv=("python", "open_instruct/finetune.py", "--num_epochs", "1")),
+    Source(argv=("python", "grpo.py", "--num_generations", "8")),
+)
+
+
+def grpo(**values: object) -> Source:
+    return Source(values={**SIZES, **values})
+
+
+def spec(source: Source, context: Context, **changes: object) -> Spec:
+    made = OpenInstructAdapter().read(source, context).spec
+    assert made is not None
+    return made.replace(**changes)
+
+
+class TestGrpo(AdapterContract):
+    adapter_class = OpenInstructAdapter
+    framework_modules = FRAMEWORK
+    unknown_version = "2030.1.1"
+    written_version = "2026.8.20"
+    foreign = FOREIGN
+    unwritable = (
+        spec(grpo(), GRPO, **{"rollout.prompts_per_rollout": None}),
+        spec(grpo(), GRPO, **{"optimizer_step.completions_per_step": 8}),
+        spec(grpo(), GRPO, **{"staleness.mode": "sync", "staleness.maximum": 0}),
+        spec(grpo(), GRPO, **{"advantage.ddof": 1}),
+    )
+    valid = (
+        ValidCase(name="defaults", source=grpo(), context=GRPO, source_has_world_size=True),
+        ValidCase(
+            name="sequence parallel, several mini-batches",
+            source=grpo(
+                num_learners_per_node="8 8", sequence_parallel_size=2, deepspeed_stage=3, num_mini_batches=4, beta=0.0
+            ),
+            context=GRPO,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="active sampling, cispo, standard",
+            source=grpo(
+                active_sampling=True, loss_fn="cispo", advantage_normalization_type="standard", warmup_ratio=0.1
+            ),
+            context=GRPO,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="a constant denominator",
+            source=grpo(loss_denominator="3200", filter_zero_std_samples=False, use_rho_correction=False, num_epochs=2),
+            context=GRPO,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="grpo.py",
+            source=grpo(script="grpo.py", num_mini_batches=2, ref_policy_update_freq=3, max_grad_norm=None),
+            context=GRPO,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="a command line",
+            source=Source(
+                values=dict(SIZES, num_learners_per_node=4),
+                argv=("python", "open_instruct/grpo_fast.py", "--num_learners_per_node", "4", "4"),
+            ),
+            context=GRPO,
+            source_has_world_size=True,
+        ),
+    )
+    invalid = (
+        InvalidCase(name="pack", source=grpo(pack_length=300), context=GRPO, codes=("BB-OI-010",)),
+        InvalidCase(
+            name="one sample", source=grpo(num_samples_per_prompt_rollout=1), context=GRPO, codes=("BB-OI-012",)
+        ),
+        InvalidCase(
+            name="no samples", source=grpo(num_samples_per_prompt_rollout=0), context=GRPO, codes=("BB-OI-011",)
+        ),
+        InvalidCase(name="synchronous", source=grpo(async_steps=0), context=GRPO, codes=("BB-OI-013",)),
+        InvalidCase(
+            name="active sampling alone",
+            source=grpo(active_sampling=True, async_steps=1, filter_zero_std_samples=False),
+            context=GRPO,
+            codes=("BB-OI-014", "BB-OI-015"),
+        ),
+        InvalidCase(name="idle ranks", source=grpo(num_learners_per_node=[64]), context=GRPO, codes=("BB-OI-016",)),
+        InvalidCase(
+            name="sequence parallel",
+            source=grpo(sequence_parallel_size=2, deepspeed_stage=2),
+            context=GRPO,
+            codes=("BB-OI-017",),
+        ),
+        InvalidCase(name="denominator", source=grpo(loss_denominator="-1"), context=GRPO, codes=("BB-OI-018",)),
+        InvalidCase(name="no reference", source=grpo(load_ref_policy=False), context=GRPO, codes=("BB-OI-019",)),
+        InvalidCase(name="two corrections", source=grpo(use_vllm_logprobs=True), context=GRPO, codes=("BB-OI-020",)),
+        InvalidCase(
+            name="small dataset",
+            source=grpo(),
+            context=Context(framework_version="2026.8.20", dataset_size=63),
+            codes=("BB-OI-021",),
+        ),
+        InvalidCase(
+            name="normalization", source=grpo(advantage_normalization_type="x"), context=GRPO, codes=("BB-OI-022",)
+        ),
+        InvalidCase(name="no steps", source=grpo(total_episodes=31), context=GRPO, codes=("BB-OI-023",)),
+        InvalidCase(name="no prompts", source=grpo(num_unique_prompts_rollout=0), context=GRPO, codes=("BB-OI-024",)),
+        InvalidCase(name="shards", source=grpo(fsdp_shard_degree=3), context=GRPO, codes=("BB-OI-025",)),
+        InvalidCase(name="loss", source=grpo(loss_fn="grpo"), context=GRPO, codes=("BB-OI-026",)),
+        InvalidCase(name="estimator", source=grpo(kl_estimator=4), context=GRPO, codes=("BB-OI-027",)),
+        InvalidCase(
+            name="odd replicas",
+            source=grpo(num_learners_per_node=[3], sequence_parallel_size=2, deepspeed_stage=3),
+            context=GRPO,
+            codes=("BB-OI-028",),
+        ),
+        InvalidCase(name="unknown key", source=grpo(number_samples_per_prompt=4), context=GRPO, codes=("BB-OI-003",)),
+        InvalidCase(name="wrong value", source=grpo(pack_length="many"), context=GRPO, codes=("BB-OI-004",)),
+        InvalidCase(
+            name="another world",
+            source=grpo(),
+            context=Context(framework_version="2026.8.20", world_size=3),
+            codes=("BB-OI-005",),
+        ),
+        InvalidCase(name="another script", source=grpo(script="ppo.py"), context=GRPO, codes=("BB-OI-006",)),
+        InvalidCase(
+            name="a deleted script",
+            source=Source(values=OLD_SIZES),
+            context=GRPO,
+            codes=("BB-OI-002",),
+        ),
+    )
+
+
+class TestPpo(AdapterContract):
+    adapter_class = OpenInstructAdapter
+    framework_modules = FRAMEWORK
+    unknown_version = "2030.1.1"
+    written_version = "2025.11.3"
+    foreign = FOREIGN
+    unwritable = (
+        spec(Source(values=OLD_SIZES), PPO, **{"optimizer_step.completions_per_step": 3}),
+        spec(Source(values=OLD_SIZES), PPO, **{"carried.weight_decay": 0.0}),
+    )
+    valid = (
+        ValidCase(name="defaults", source=Source(values=OLD_SIZES), context=PPO, source_has_world_size=True),
+        ValidCase(
+            name="synchronous, no KL, warm-up",
+            source=Source(values={**OLD_SIZES, "async_mode": False, "beta": 0.0, "warm_up_steps": 3, "num_epochs": 1}),
+            context=PPO,
+            source_has_world_size=True,
+        ),
+    )
+    invalid = (
+        InvalidCase(
+            name="micro-batch",
+            source=Source(values={**OLD_SIZES, "per_device_train_batch_size": 4}),
+            context=PPO,
+            codes=("BB-OI-030",),
+        ),
+        InvalidCase(
+            name="mini-batch",
+            source=Source(values={**OLD_SIZES, "local_mini_batch_size": 3}),
+            context=PPO,
+            codes=("BB-OI-031",),
+        ),
+        InvalidCase(
+            name="whitening",
+            source=Source(values={**OLD_SIZES, "whiten_rewards": True}),
+            context=PPO,
+            codes=("BB-OI-032",),
+        ),
+        InvalidCase(
+            name="no steps",
+            source=Source(values={**OLD_SIZES, "total_episodes": 7}),
+            context=PPO,
+            codes=("BB-OI-034",),
+        ),
+    )
