@@ -99,6 +99,8 @@ class OpenRlhfAdapter(Adapter):
             if option is None:
                 findings.append(_unknown(name, given.places[name], options, version))
                 continue
+            if name in source.unknown and is_idle(option.identity):
+                continue  # a script leaves it open, and nothing here depends on it
             places[option.identity] = given.places[name]
             try:
                 settings[option.identity] = convert(option, value)

@@ -362,10 +362,13 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     rate = "actor.muon.lr" if muon else "actor.adam.lr"
     beta1, beta2 = settings["actor.adam.betas"]
     prompt, completion = _lengths(settings, version)
+    warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
+    if not warmup.value:
+        warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
     return {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
-        "warmup_ratio": Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio"),
+        "warmup_ratio" if warmup.value else "warmup_steps": warmup,
         "optimizer": Told("muon" if muon else "adamw", "actor.optim"),
         "beta1": Told(beta1, "actor.adam.betas"),
         "beta2": Told(beta2, "actor.adam.betas"),

@@ -334,10 +334,8 @@ def _schedule(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         not carried.warmup_steps,
         f"carried.warmup_steps = {carried.warmup_steps}: openrlhf takes a share of the run (warmup_ratio)",
     )
-    if carried.warmup_ratio is not None:
-        values["actor.lr_warmup_ratio"] = carried.warmup_ratio
-    elif carried.warmup_steps is not None:
-        values["actor.lr_warmup_ratio"] = 0.0
+    if carried.warmup_ratio is not None or carried.warmup_steps is not None:
+        values["actor.lr_warmup_ratio"] = carried.warmup_ratio or 0.0
     if carried.lr_schedule is None:
         return
     name, _, text = carried.lr_schedule.partition(" ")

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import batchbridge
+from batchbridge import plugins
 from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import verdict
 from batchbridge.sources import load
@@ -21,6 +23,7 @@ from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import ABSENT, OPTIONS, RELEASES, defaults_of, names_of, options_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus"
+INSTALLED = pytest.mark.skipif("openrlhf" not in plugins.adapters(), reason="scripts need the installed entry point")
 COMMANDS = Path(__file__).parent / "launch_commands.json"
 """Commands of three published launch scripts of OpenRLHF (Apache-2.0), as executed; absolute paths replaced by ABS."""
 
@@ -155,11 +158,23 @@ def test_the_last_of_two_occurrences_counts():
     assert read(["--train.seed", "1", "--train.seed", "2"]).spec.order.seed == 2
 
 
+@INSTALLED
 def test_a_launch_script_gives_file_and_line_of_every_option(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("TB=256\nray job submit -- python3 -m openrlhf.cli.train_ppo_ray \\\n  --train.batch_size $TB\n")
     origin = read(script).provenance["optimizer_step.completions_per_step"]
     assert (origin.key, origin.value, origin.file, origin.line) == ("train.batch_size", 256, str(script), 3)
+
+
+@INSTALLED
+def test_what_a_script_leaves_open_matters_only_where_something_depends_on_it(tmp_path):
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "python3 -m openrlhf.cli.train_ppo_ray --logger.logging_steps $LOG --actor.num_gpus_per_node $GPUS\n"
+    )
+    context = {"framework": "openrlhf", "version": "0.11.2"}
+    readings = [batchbridge.read(script, env=env, **context) for env in (None, {"GPUS": "4"})]
+    assert [reading.verdict for reading in readings] == ["undecided", "valid"]
 
 
 # ---- mappings and files
