@@ -6,6 +6,7 @@ For tests and examples; needs datasets, torch, transformers and trl.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,7 @@ def scripted_trainer(
     policy = tiny_policy() if policy is None else policy
     beta = arguments.get("beta", 0.0)
     if beta and peft_config is None:
-        folder = Path(output_dir) / "reference"
+        folder = Path(output_dir) / f"reference-{os.environ.get('RANK', '0')}"  # ranks must not write the same file
         (policy if reference is None else reference).save_pretrained(folder)
         policy.config._name_or_path = str(folder)
     return GRPOTrainer(

@@ -45,7 +45,7 @@ def torchrun(what: str, folder: Path, *, check: bool = True) -> subprocess.Compl
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    assert not check or ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    assert not check or ran.returncode == 0, ran.stderr[-20000:]
     return ran
 
 
