@@ -23,7 +23,7 @@ from batchbridge.adapter import (
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec, walk
 from batchbridge_openrlhf import options as tables
-from batchbridge_openrlhf.given import Given, given_of, names_in, program_of
+from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of
 from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
 from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
@@ -67,6 +67,8 @@ class OpenRlhfAdapter(Adapter):
             return 0.0
         if source.argv and program_of(source.argv) is not None:
             return 1.0
+        if source.argv and not is_bare(source.argv):
+            return 0.9 if other_program(source.argv) else 0.0
         names = set(names_in(source))
         known = names & tables.spellings().keys()
         if not known:

@@ -64,6 +64,16 @@ def program_of(argv: Sequence[str]) -> int | None:
     return next((index for index, word in enumerate(argv) if PROGRAM.search(word)), None)
 
 
+def other_program(argv: Sequence[str]) -> str | None:
+    """The word that names another program of OpenRLHF."""
+    return next((word for word in argv if OTHER_PROGRAM.search(word)), None)
+
+
+def is_bare(argv: Sequence[str]) -> bool:
+    """Whether these are options or settings alone, without a program before them."""
+    return bool(argv) and (argv[0].startswith("--") or bool(_SETTING.match(argv[0])))
+
+
 def names_in(source: Source) -> list[str]:
     """Option names in `source`, whatever the version."""
     if source.argv and not all(_SETTING.match(word) for word in source.argv):
@@ -78,8 +88,8 @@ def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
     file = None if source.path is None else str(source.path)
     start = program_of(argv)
     if start is None:
-        given.other = next((word for word in argv if OTHER_PROGRAM.search(word)), None)
-        given.no_command = given.other is None and not (argv and argv[0].startswith("--"))
+        given.other = other_program(argv)
+        given.no_command = given.other is None and not is_bare(argv)
         if given.other or given.no_command:
             return given
     words = list(argv[0 if start is None else start + 1 :])

@@ -112,6 +112,9 @@ class TestOpenRlhfAdapter(AdapterContract):
     foreign = (
         Source(values={"num_generations": 8, "per_device_train_batch_size": 4, "learning_rate": 1e-6}),
         Source(values={"data": {"rollout_batch_size": 8}, "worker": {"actor": {"global_batch_size": 8}}}),
+        Source(
+            argv=("python", "open_instruct/grpo_fast.py", "--seed", "1", "--lr_scheduler", "linear", "--gamma", "1")
+        ),
         Source(argv=("python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=1024")),
     )
     unwritable = (
