@@ -281,6 +281,9 @@ def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     key = "train.async_queue_size"
     ahead = settings[key]
     formula = None
+    if holds("<0.8.2", sizes.version):
+        # Source: openrlhf 0.8.0 and 0.8.1 generate before they wait for room; later ones wait first.
+        ahead, formula = ahead + 1, "and a rollout that waits for room"
     if holds(">=0.10.0", sizes.version) and sizes.generation is not None:
         # Rollouts that one generation fills beyond the first wait in the generator's own buffer.
         ahead += max(-(-sizes.generation // sizes.rollout_prompts) - 1, 0)

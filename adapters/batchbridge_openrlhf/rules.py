@@ -580,7 +580,8 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
 def _split_dependent(facts: Facts) -> str | None:
     s = facts.sizes
     old = holds("<0.10.3", facts.version)
-    if s.dynamic and not old:
+    by_token = (facts["algo.kl.use_loss"] and facts["algo.kl.init_coef"]) or facts["actor.entropy_coef"]
+    if (s.dynamic and not old) or (sequence_mean(facts.settings, facts.version) and not by_token):
         return None
     if not s.dynamic and s.accumulation * (s.replicas if old else 1) <= 1:
         return None

@@ -371,6 +371,11 @@ def test_asynchronous_training_is_bounded_by_its_queue():
     assert (staleness.mode, staleness.maximum, staleness.unit) == ("bounded", 3, "rollouts")
 
 
+def test_versions_that_generate_before_they_wait_run_one_rollout_further_ahead():
+    ahead = [read({"async_train": True}, version=v).spec.staleness.maximum for v in ("0.8.1.post1", "0.8.2")]
+    assert ahead == [2, 1]
+
+
 # ---- reported cases (issue threads)
 
 

@@ -180,6 +180,12 @@ def test_the_loss_depends_on_the_split_until_0_10_3(version, fires):
     assert ("BB-ORL-047" in codes(LEGAL, version=version)) is fires
 
 
+def test_a_mean_over_sequences_depends_on_no_split_unless_another_term_does():
+    run = {**OLD, "policy_loss_type": "gspo"}
+    found = [codes({**run, "use_kl_loss": kl, "kl_estimator": "k2"}, version="0.10.1") for kl in (False, True)]
+    assert ["BB-ORL-047" in each for each in found] == [False, True]
+
+
 @pytest.mark.parametrize(("version", "fires"), [("0.11.0", True), ("0.11.1", False)])
 def test_filtered_groups_are_thrown_away_at_the_end_of_the_prompts_until_0_11_0(version, fires):
     values = {**LEGAL, "algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"}
