@@ -23,6 +23,7 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec, walk
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
+from batchbridge_trl.recipe import recipe_of
 from batchbridge_trl.settings import Gone, Group, Setting, settings_of
 from batchbridge_trl.sizes import sizes_of
 from batchbridge_trl.values import WrongValue, convert, too_large
@@ -63,6 +64,8 @@ class TrlAdapter(Adapter):
         """Certain for a config object; else by GRPO's own key names."""
         if source.native is not None:
             return 1.0 if _is_config(source.native) else 0.0
+        if source.argv[:2] == ("trl", "grpo"):
+            return 0.95
         keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
         if not keys:
             return 0.0
@@ -84,7 +87,11 @@ class TrlAdapter(Adapter):
             given, places = _from_object(source.native, rows)
         else:
             findings += [_no_text(key) for key in source.values if not isinstance(key, str)]
-            given, places = _from_values(source)
+            source, recipe, problem = recipe_of(source)
+            findings += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
+            given, places = _from_values(recipe) if recipe else ({}, {})
+            arguments, argument_places = _from_values(source)
+            given, places = {**given, **arguments}, {**places, **argument_places}
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv)
         bad = set()

@@ -1,7 +1,8 @@
 """How many processes a recipe runs on. TRL's own config does not say it: accelerate does, in a file beside it.
 
-Asked in this order: the user (`--world-size`); the native object; `num_processes` in the recipe (`trl grpo` hands it to
-accelerate); the file or packaged name in its `accelerate_config`; accelerate files beside the recipe:
+Asked in this order: the user (`--world-size`); the native object; what `accelerate launch` or `torchrun` is told;
+`num_processes` in the recipe (`trl grpo` hands it to accelerate); the file or packaged name that the launcher's
+`config_file` or the recipe's `accelerate_config` gives; accelerate files beside the recipe:
 `*accelerate*.yaml` in its folder, and every file of a folder `accelerate_configs` in its folder or up to three above
 (Open-R1's layout). Several files beside it count only if they agree.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Context, Provenance, Source
+from batchbridge.wrappers import world_size as launched
+from batchbridge_trl.recipe import near
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 KEY = "num_processes"
@@ -39,18 +42,20 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         return _said(context.world_size, "argument", "the world size that was asked for")
     if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
         return _said(size, "object", "the config object's world_size")
+    if (size := launched(source.launcher)) is not None:
+        return _said(size, "argument", f"what {source.launcher.get('launcher')} is told")
     if native.get(KEY) is not None:
         line, file = source.lines.get(KEY), str(source.path) if source.path else None
         return _said(
             native[KEY], "file" if line else "argument", "the recipe's num_processes", file if line else None, line
         )
-    named = native.get("accelerate_config") or native.get("config_file")
+    named = source.launcher.get("config_file") or native.get("accelerate_config") or native.get("config_file")
     if isinstance(named, str):
         if named in PACKAGED_ACCELERATE_CONFIGS:
             return _said(PACKAGED_ACCELERATE_CONFIGS[named], "default", f"trl's accelerate_configs/{named}.yaml")
         folder = source.path.parent if source.path else Path()
-        for path in (folder / named, Path(named)):
-            if found := _read(path):
+        for path in (folder / named, near(named, source.path)):
+            if path is not None and (found := _read(path)):
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
         return World(None, None, f"accelerate_config = {named} does not say num_processes")
     return _beside(source.path)
