@@ -138,7 +138,8 @@ class OpenInstructAdapter(Adapter):
         argv = ["python", f"open_instruct/{values[SCRIPT]}", *_arguments(values)]
         shell = " \\\n    ".join([shlex.join(argv[:2]), *(shlex.join(words) for words in _pairs(argv[2:]))])
         head = f"# open-instruct, checkout of {version}; dataset, model and engines are to be added\n"
-        return Written(values=values, text={"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"})
+        texts = {"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"}
+        return Written(values=values, text=texts, framework_version=version)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
 from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
+from batchbridge.derived import derive
 from batchbridge.reading import read_source
 from batchbridge.spec import MicroBatch, Spec, field_type
 
@@ -211,7 +212,7 @@ def _status(
         if same.field == effect.field or (length and same.field == "horizon"):
             return "equivalent", same.reason, None
     if adapter.enforces(effect.field, one):
-        return "patched", f"the configuration cannot say it; wrap brings it about: {effect.reason}", None
+        return "patched", effect.reason, None
     if one is None and effect.missing == "unknown":
         return "filled", f"the source leaves it open; {adapter.framework} has {other}", None
     if length:
@@ -271,6 +272,8 @@ class _Search:
         self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
         self.refused: tuple[str, ...] = ()
         self._left = MAX_WRITES
+        self._moved: set[str] = set()
+        self._seen: set[Spec] = set()
         self._write = writer(adapter, version)
 
     def nearest(self, spec: Spec) -> Written | None:
@@ -282,7 +285,11 @@ class _Search:
         defaults = self._defaults(spec)
         current, reset = spec, 0
         while not isinstance(result, Written) and self._left > 0:
-            step = self._improve(current, spec, result, defaults)
+            self._seen.add(current)
+            step = self._improve(current, result, _moves(current, _named(result), defaults, self.dataset_size))
+            if step is None:
+                # The refusal names no field that helps: each one, the least effect first.
+                step = self._improve(current, result, _any_field(current, defaults))
             if step is None and defaults is not None and reset < _RESETS:
                 # No single change helps: everything that is named goes to the target's defaults at once.
                 reset += 1
@@ -322,37 +329,68 @@ class _Search:
         return None
 
     def _improve(
-        self, current: Spec, wanted: Spec, problems: tuple[str, ...], defaults: Spec | None
+        self, current: Spec, problems: tuple[str, ...], moves: Iterator[dict[str, Any]]
     ) -> tuple[Spec, Written | tuple[str, ...]] | None:
-        """The first change of what the problems name after which there are fewer of them."""
-        for changes in _moves(current, wanted, _named(problems), defaults):
+        """The first of `moves` after which there are fewer problems.
+
+        Where there is none: the first that ends a problem and whose own field is named by no new one, for adapters
+        that find the next problems only when the first ones are gone. No field is moved twice in this way.
+        """
+        other: tuple[Spec, tuple[str, ...], frozenset[str]] | None = None
+        for changes in moves:
             if self._left <= 0:
                 return None
             changed = _replace(current, changes)
-            if changed is None or changed == current:
+            if changed is None or changed in self._seen:
                 continue
             result = self._try(changed)
             if isinstance(result, Written) or len(result) < len(problems):
                 return changed, result
-        return None
+            fields = frozenset(changes)
+            ends = len(set(problems) - set(result)) > 0 and not fields & (self._moved | set(_named(result)))
+            other = other or ((changed, result, fields) if ends else None)
+        if other is None:
+            return None
+        self._moved |= other[2]
+        return other[:2]
 
     def _from_defaults(self, spec: Spec, defaults: Spec) -> Written | None:
-        """The framework's defaults, with as much of `spec` as goes in: sizes together, then field by field."""
+        """The framework's defaults, with as much of `spec` as goes in: what belongs together first, then each field."""
         current = defaults.replace(**{"topology.world_size": spec.topology.world_size})
         best = self._try(current)
-        groups = [{path: _get(spec, path) for path in _SIZES}]
-        groups += [{path: _get(spec, path)} for path in RANKED if path not in _SIZES]
-        for changes in groups:
-            changed = _replace(current, changes)
-            if changed is None or changed == current or self._left <= -len(groups):
-                continue
-            result = self._try(changed)
-            if isinstance(result, Written):
-                current, best = changed, result
+        self._left += _FROM_DEFAULTS
+        for group in _TOGETHER:
+            said = {path: _get(spec, path) for path in group}
+            sized = _replace(current, said)
+            for change in [{}, *(splits(sized, None) if group is _SIZES and sized is not None else ())]:
+                current, taken = self._take(current, {**said, **change})
+                best = taken or best
+                if taken is not None:
+                    break
+        for path in RANKED:
+            current, taken = self._take(current, {path: _get(spec, path)})
+            best = taken or best
         return best if isinstance(best, Written) else None
 
+    def _take(self, current: Spec, changes: Mapping[str, Any]) -> tuple[Spec, Written | None]:
+        """`current` with `changes` where that is written, else `current` itself."""
+        if (
+            any(path.startswith("micro_batch.") and path != "micro_batch." for path in changes)
+            and "micro_batch." in changes
+        ):
+            changes = {path: value for path, value in changes.items() if path == "micro_batch." or "micro" not in path}
+        changed = _replace(current, changes)
+        if changed is None or changed == current or self._left <= 0:
+            return current, None
+        result = self._try(changed)
+        return (changed, result) if isinstance(result, Written) else (current, None)
 
+
+_FROM_DEFAULTS = 150
+"""Attempts that are kept for building up from the target's defaults."""
 _RESETS = 3
+_SEEDS = 1 << 32
+"""Most frameworks take seeds below this."""
 _SIZES = (
     "rollout.prompts_per_rollout",
     "rollout.completions_per_prompt",
@@ -360,6 +398,16 @@ _SIZES = (
     "micro_batch.completions_per_device",
     "micro_batch.tokens_per_device",
 )
+_TOGETHER = (
+    _SIZES,
+    ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps"),
+    ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
+    ("objective.kl_placement", "objective.kl_coefficient"),
+    ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
+    ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
+    ("carried.warmup_steps", "carried.warmup_ratio"),
+)
+"""Fields that only go together."""
 RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
 _PATH = re.compile(r"\b(?:" + "|".join(sorted({path.split(".")[0] for path in UNIT_OF})) + r")\.[a-z0-9_.]*[a-z0-9_]")
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
@@ -389,9 +437,13 @@ def _named(problems: Sequence[str]) -> list[str]:
     return sorted(found, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
 
 
-def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | None) -> Iterator[dict[str, Any]]:
+def _moves(
+    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
+) -> Iterator[dict[str, Any]]:
     """Changes to try for the fields `named`, those that keep the meaning first."""
     sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
+    if "micro_batch.cap" in named:
+        yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
     if sizes:
         yield from splits(current, defaults)
         yield from _steps(current)
@@ -401,9 +453,9 @@ def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | N
             for split in splits(_replace(current, alone) or current, defaults):
                 yield {**alone, **split}
     if any(path.startswith("horizon.") for path in named):
-        yield from _lengths(current)
+        yield from _lengths(current, defaults, dataset_size)
     for path in named:
-        if path.startswith(("topology.", "micro_batch.")):
+        if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
             continue
         for term in ("loss.kl", "loss.entropy"):
             if path.startswith(term) and getattr(current.loss, term[5:]) is not None:
@@ -411,6 +463,16 @@ def _moves(current: Spec, wanted: Spec, named: Sequence[str], defaults: Spec | N
                 yield {term: current.loss.policy}
         if path in UNIT_OF:
             for value in _candidates(path, _get(current, path), current, defaults):
+                yield {path: value}
+    if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
+        yield from _parts(current)
+
+
+def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """Every field with its first other values, the least effect first."""
+    for path in reversed(RANKED):
+        if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS:
+            for value in list(_candidates(path, _get(spec, path), spec, defaults))[:2]:
                 yield {path: value}
 
 
@@ -455,24 +517,47 @@ _LARGEST_MICRO_BATCH = 4096
 _SPLITS_TRIED = 6
 
 
-def _lengths(spec: Spec) -> Iterator[dict[str, Any]]:
-    """The same length of the run in another unit."""
-    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
-    if not step or not rollout:
-        return
-    completions = rollout * spec.optimizer_step.passes_per_rollout
-    none = {"horizon.epochs": None, "horizon.rollouts": None, "horizon.optimizer_steps": None}
-    if spec.horizon.rollouts and spec.horizon.rollouts * completions % step == 0:
-        yield {**none, "horizon.optimizer_steps": spec.horizon.rollouts * completions // step}
-    if spec.horizon.optimizer_steps and completions:
-        rollouts = max(round(spec.horizon.optimizer_steps * step / completions), 1)
-        yield {**none, "horizon.rollouts": rollouts}
+def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Steps of a number of completions as parts of a rollout, and back: as many steps, with other members."""
+    step, rollout = spec.optimizer_step, spec.completions_per_rollout
+    if rollout and step.completions_per_step and rollout % step.completions_per_step == 0:
+        parts = rollout // step.completions_per_step
+        yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
+    if rollout and step.parts_per_rollout:
+        completions = max(rollout // step.parts_per_rollout, 1)
+        yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": completions}
+
+
+_LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
+
+
+def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
+    """The same length of the run in another unit, where it follows; then the target's default length."""
+    derived = derive(spec, dataset_size)
+    steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]
+    per_rollout = derived["optimizer_steps_per_rollout"]
+    if per_rollout:
+        steps = rollouts * per_rollout if steps is None and rollouts is not None else steps
+        rollouts = max(round(steps / per_rollout), 1) if rollouts is None and steps is not None else rollouts
+    per_epoch = derived["optimizer_steps_per_epoch"]
+    found: dict[str, Any] = {
+        "horizon.rollouts": rollouts,
+        "horizon.optimizer_steps": int(steps) if steps is not None and steps == int(steps) else None,
+        "horizon.epochs": None if steps is None or not per_epoch else steps / per_epoch,
+    }
+    for path, value in found.items():
+        if value and _get(spec, path) is None:
+            yield {**dict.fromkeys(_LENGTHS), path: value}
+    if defaults is not None:
+        yield {path: _get(defaults, path) for path in _LENGTHS}
 
 
 def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Iterator[Any]:
     """Values to try instead of `value`, each once, the nearest first."""
     found: list[Any] = list(_NEARER.get((path, value), ()))
     found += _WORDS.get(path, ())
+    if path == "order.seed" and isinstance(value, int) and not 0 <= value < _SEEDS:
+        found.append(value % _SEEDS)
     if path in ("optimizer_step.completions_per_step", "rollout.prompts_per_rollout") and isinstance(value, int):
         found += _near_sizes(path, value, spec)
     if defaults is not None:

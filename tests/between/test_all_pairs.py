@@ -1,0 +1,103 @@
+"""Every ordered pair of the frameworks that this distribution registers; a new adapter needs no change here."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from toys import plain_spec, reading_of
+
+from batchbridge.adapter import Adapter, Reading
+from batchbridge.between.convert import Conversion, convert_to
+from batchbridge.between.diff import diff
+from batchbridge.between.effects import leaves
+from batchbridge.between.scale import scale_with
+
+ROOT = Path(__file__).parents[2]
+ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+CASES = {
+    "one step per rollout": {"optimizer_step.completions_per_step": 128},
+    "four steps per rollout": {"optimizer_step.completions_per_step": 32},
+    "two passes": {"optimizer_step.passes_per_rollout": 2},
+    "KL in the loss": {
+        "objective.kl_placement": "loss",
+        "objective.kl_coefficient": 0.1,
+        "objective.kl_estimator": "k3",
+    },
+    "a number of steps": {"horizon.epochs": None, "horizon.optimizer_steps": 40},
+}
+
+
+@cache
+def adapters() -> dict[str, Adapter]:
+    found = {}
+    for module in ENTRY_POINTS["batchbridge"].values():
+        for adapter_class in importlib.import_module(module).batchbridge_adapters():
+            found[adapter_class.framework] = adapter_class()
+    return found
+
+
+@cache
+def native_reading(framework: str, case: str) -> Reading:
+    """What the framework reads of its own nearest configuration of a case."""
+    found = convert_to(adapters()[framework], reading_of(plain_spec(**CASES[case]), dataset_size=160))
+    assert found.back is not None, found.refused
+    return found.back
+
+
+def account(found: Conversion) -> dict[str, str]:
+    return {field.field: field.status for field in found.fields}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("one", "other"), list(permutations(sorted(adapters()), 2)))
+def test_a_conversion_is_written_valid_and_wholly_accounted_for(one: str, other: str, case: str) -> None:
+    source = native_reading(one, case)
+    found = convert_to(adapters()[other], source)
+    assert found.back is not None, found.refused
+    assert found.back.spec is not None, found.back.findings
+    assert source.spec is not None
+    assert found.back.verdict == "valid", [f.message for f in found.back.findings if f.severity == "error"]
+    before, after = leaves(source.spec), leaves(found.back.spec)
+    silent = [path for path, status in account(found).items() if status == "exact" and before[path] != after[path]]
+    assert [path for path in silent if not path.startswith(("loss.kl.", "loss.entropy."))] == []
+
+
+@pytest.mark.parametrize(("one", "other"), list(permutations(sorted(adapters()), 2)))
+def test_there_and_back_is_the_identity_on_what_is_exact_both_times(one: str, other: str) -> None:
+    source = native_reading(one, "one step per rollout")
+    there = convert_to(adapters()[other], source)
+    assert there.back is not None
+    back = convert_to(adapters()[one], there.back, version=source.framework_version)
+    assert back.back is not None
+    assert back.back.spec is not None
+    assert source.spec is not None
+    before, after = leaves(source.spec), leaves(back.back.spec)
+    exact = [p for p, status in account(there).items() if status == "exact" == account(back)[p] and "loss." not in p]
+    assert {path: before[path] for path in exact} == {path: after[path] for path in exact}
+    for plan in (
+        "optimizer_step.completions_per_step",
+        "rollout.prompts_per_rollout",
+        "rollout.completions_per_prompt",
+    ):
+        assert plan in exact
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+def test_a_reading_is_equivalent_to_itself(framework: str) -> None:
+    reading = native_reading(framework, "four steps per rollout")
+    assert diff(reading, reading).verdict == "equivalent"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 8, 16])
+@pytest.mark.parametrize("framework", sorted(adapters()))
+def test_devices_that_divide_keep_the_plan(framework: str, world_size: int) -> None:
+    found = scale_with(adapters()[framework], native_reading(framework, "one step per rollout"), world_size)
+    (choice, *_) = found.choices
+    assert choice.spec.topology.world_size == world_size
+    assert choice.spec.optimizer_step.completions_per_step == 128
+    assert choice.spec.rollout.prompts_per_rollout == 16
