@@ -137,7 +137,11 @@ class VerlAdapter(Adapter):
             raise CannotWrite(self.framework, problems)
         from batchbridge_verl.text import hydra_text, yaml_text
 
-        return Written(values=values, text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)})
+        return Written(
+            values=values,
+            framework_version=version,
+            text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
+        )
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
