@@ -40,7 +40,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
     None among objective, carried and advantage settings means unknown: OpenRLHF's default stays.
     """
     values: dict[str, Any] = {}
-    _sizes(spec, values, problems)
+    _sizes(spec, version, values, problems)
     _micro_batch(spec, values, problems)
     _loss(spec, values, problems)
     _advantage(spec, version, values, problems)
@@ -114,7 +114,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 spec does not hold."""
 
 
-def _sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     rollout, step, topology = spec.rollout, spec.optimizer_step, spec.topology
     for path, value in (
         ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
@@ -149,7 +149,8 @@ def _sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
             staleness.unit == "rollouts" and maximum is not None and maximum > 0,
             f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more",
         )
-        values["train.async_queue_size"] = maximum
+        early = holds("<0.8.2", version) and maximum is not None
+        values["train.async_queue_size"] = maximum - 1 if early and maximum else maximum
 
 
 def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
@@ -286,7 +287,10 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
         values["algo.advantage.is_correction_threshold"] = bounds[-1]
     if problems.need(bool(kinds), f"objective.sampler_correction = {text}: not in openrlhf {version}"):
         values["algo.advantage.is_correction_enable"] = True
-        values["algo.advantage.is_correction_type"] = kinds[0]
+        if kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version):
+            values["use_icepop"] = True
+        else:
+            values["algo.advantage.is_correction_type"] = kinds[0]
 
 
 _CARRIED = {

@@ -488,6 +488,38 @@ def test_what_was_read_is_written_for_an_older_version_or_refused(values, versio
     assert read(written.values, version=version).spec == spec
 
 
+CHOICES = {
+    "algo.advantage.estimator": ["gae", "reinforce", "rloo", "reinforce_baseline", "group_norm", "dr_grpo"],
+    "algo.kl.init_coef": [0.0, 0.1],
+    "algo.kl.use_loss": [True],
+    "algo.kl.estimator": ["k1", "k2", "k3"],
+    "algo.advantage.no_std_norm": [True],
+    "actor.policy_loss_type": ["gspo", "ppo"],
+    "actor.entropy_coef": [0.01],
+    "actor.lr_scheduler": ["constant", "cosine_with_min_lr"],
+    "algo.advantage.is_correction_enable": [True],
+    "algo.advantage.is_correction_type": ["tis", "icepop", "mis", "seq-mask-tis"],
+    "use_icepop": [True],
+    "bf16": [True],
+    "train.async_enable": [True],
+    "train.dynamic_batch_enable": [True],
+    "prompt_max_len": [77],
+    "rollout.vllm_generate_batch_size": [16],
+}
+"""By identity, so that each release gets what it knows."""
+
+
+@given(st.fixed_dictionaries({}, optional={name: st.sampled_from(CHOICES[name]) for name in CHOICES}), st.data())
+def test_what_was_read_under_a_release_is_written_for_it(chosen, data):
+    version = data.draw(st.sampled_from(RELEASES))
+    names, options = names_of(version), options_of(version)
+    chosen = {"ds.zero_stage": 3, "vllm.num_engines": 1, "rollout.n_samples_per_prompt": 4, **chosen}
+    values = {names[key]: value for key, value in chosen.items() if key in names}
+    values = {key: value for key, value in values.items() if value in (options[key].choices or [value])}
+    spec = read(values, version=version).spec
+    assert read(OpenRlhfAdapter().write(spec, version).values, version=version).spec == spec
+
+
 def test_the_shell_snippet_is_a_command():
     text = OpenRlhfAdapter().write(read(SIZES).spec).text["shell"]
     assert "python3 -m openrlhf.cli.train_ppo_ray \\\n  --actor.num_nodes 1 \\\n" in text
