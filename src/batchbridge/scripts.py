@@ -82,7 +82,8 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
                 continue
             seen.add((program.argv, program.words[0].line))
-            source = _source(program, path)
+            # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
+            source = _source(Program(tuple(_sure(program)), program.launcher), path)
             sure = 0.0
             for adapter in asked:
                 try:
@@ -184,17 +185,23 @@ def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
 
 def _loose(program: Program, file: str) -> Iterable[Finding]:
     """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
-    from batchbridge.sources import argument_keys
-
-    values = {index for _, _, index in argument_keys(program.argv)}
-    for index, word in enumerate(program.words):
-        if index and index not in values and _whole(word):
+    sure = _sure(program)
+    for word in program.words:
+        if word not in sure:
             names = _names(word.unknown)
             message = f"{word.text} may hold settings: {', '.join(names)} is not known"
             fixes = _fixes(names) or (Fix("name the settings with --set KEY=VALUE"),)
             yield Finding(
                 "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
             )
+
+
+def _sure(program: Program) -> list[Argument]:
+    """The words of the program without those that are nothing but an unknown value, and no setting's value."""
+    from batchbridge.sources import argument_keys
+
+    values = {index for _, _, index in argument_keys(program.argv)}
+    return [word for index, word in enumerate(program.words) if not index or index in values or not _whole(word)]
 
 
 def _whole(word: Argument) -> bool:

@@ -284,7 +284,7 @@ class _Shell:
             if first is not None and all(value == first for value in values):
                 merged[name] = first
             else:
-                merged[name] = self.unknowns.mark(Unknown(f"${name}", line, given or (name,)))
+                merged[name] = self.unknowns.mark(Unknown(f"${name}", line, given))
         self.variables = merged
         return Outcome(None, unknown)
 

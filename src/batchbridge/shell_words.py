@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
 MAX_TEXT = 1 << 16
@@ -65,6 +65,15 @@ class Unknowns:
     def of(self, text: str) -> tuple[Unknown, ...]:
         """What `text` depends on."""
         return tuple(dict.fromkeys(self.known[int(number)] for number in _MARK.findall(text)))
+
+    def given_by(self, text: str, name: str) -> str:
+        """`text` where `name` decides what nothing else would: `${DEVICE:-$(probe)}` is decided by `--env DEVICE`."""
+
+        def one(match: re.Match[str]) -> str:
+            unknown = self.known[int(match[1])]
+            return match[0] if unknown.given else self.mark(replace(unknown, given=(name,)))
+
+        return _MARK.sub(one, text)
 
     def shown(self, text: str) -> str:
         """`text` with the user's own spelling in place of every mark."""
@@ -386,7 +395,10 @@ def _operated(
             return [_Event(kind, text)]
         if act == "?":
             return [_Event(kind, text or unknowns.mark(Unknown(f"${{{content}}}", line, (name,))))]
-        made = _alternative(argument, line, scope, kind)
+        made = [
+            event if event.items else event._replace(text=unknowns.given_by(event.text, name))
+            for event in _alternative(argument, line, scope, kind)
+        ]
         if act == "=":
             scope.assign(name, _joined(iter(made)), line)
         return made

@@ -159,8 +159,10 @@ def test_a_command_that_may_not_run_is_undecided(tmp_path: Path) -> None:
 
 
 def test_words_that_may_hold_settings_are_undecided(tmp_path: Path) -> None:
-    (problem,) = load(tmp_path, f"python {TRL} --seed 1 x $EXTRA").problems
+    source = load(tmp_path, f"python {TRL} --seed 1 x $EXTRA")
+    (problem,) = source.problems
     assert (problem.code, problem.undecided) == ("BB011", True)
+    assert source.argv[-1] == "x"
     assert codes(load(tmp_path, f"python {TRL} --seed 1 x $EXTRA", env={"EXTRA": ""})) == []
 
 

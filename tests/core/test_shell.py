@@ -85,7 +85,7 @@ def test_what_bash_calls_no_arithmetic_is_refused(expression: str) -> None:
 
 
 def unknown(text: str, env: dict[str, str] | None = None) -> list[tuple[str, tuple[str, ...]]]:
-    (command,) = read_script(text, env).commands
+    command = read_script(text, env).commands[-1]
     return [(word.text, word.unknown[0].given) for word in command.words if word.unknown]
 
 
@@ -101,6 +101,9 @@ def unknown(text: str, env: dict[str, str] | None = None) -> list[tuple[str, tup
         ("python t=$(date +%s)", "t=$(date +%s)", ()),
         ("python r=$RANDOM", "r=$RANDOM", ()),
         ("python ~/data", "$HOME/data", ("HOME",)),
+        ("D=${D:-$(probe)}\npython x=$D", "x=$(probe)", ("D",)),
+        ("D=${D:-$(probe)}\nif [ $D = a ]; then N=1; else N=2; fi\npython x=$N", "x=$N", ("D",)),
+        ("if probe; then N=1; else N=2; fi\npython x=$N", "x=$N", ()),
     ],
 )
 def test_what_is_not_decided_is_named(script: str, word: str, names: tuple[str, ...]) -> None:
