@@ -162,3 +162,15 @@ def test_scale_in_json_has_the_choices(run: Run, inputs: None) -> None:
     shown = json.loads(out)
     assert (code, shown["verdict"]) == (3, "not kept")
     assert {"title", "keeps_everything", "settings", "lost", "derived", "spec", "text"} <= set(shown["choices"][0])
+
+
+def test_launch_scripts_are_compared_with_their_variables(run: Run, inputs: None) -> None:
+    Path("run.sh").write_text(
+        "#!/bin/bash\naccelerate launch --num_processes 4 grpo.py --num_generations 8 "
+        "--per_device_train_batch_size $MICRO\n",
+        encoding="utf-8",
+    )
+    same = ("diff", "run.sh", "--framework", "trl", "--framework-version", "1.16.0", "--env", "MICRO=8")
+    code, out, _ = run(*same, "--set-b", "per_device_train_batch_size=4", "--set-b", "gradient_accumulation_steps=2")
+    assert "micro_batch.completions_per_device: 8 | 4" in out
+    assert code == 0

@@ -10,7 +10,7 @@ import click
 from batchbridge.cli import FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Reading
+    from batchbridge.adapter import Reading, Source
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -66,11 +66,8 @@ def reading_from(
     command_number: int | None = None,
 ) -> tuple[str, Reading]:
     """(what was read, for a person; the reading). Raises `click.UsageError`."""
-    from batchbridge import plugins, reading, sources
-    from batchbridge.adapter import Source
+    from batchbridge import plugins, reading
 
-    overrides = dict(_setting(text) for text in settings)
-    variables = dict(_variable(text) for text in env)
     if file is None and not framework:
         raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
     if framework is not None and framework not in plugins.adapters():
@@ -83,16 +80,31 @@ def reading_from(
         raise click.UsageError("--nodes needs --gpus (devices per node)")
     if gpus is not None:
         world_size = (nodes or 1) * gpus
-    # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
-    source: object = (
-        Source(values=overrides, argv=settings, env=variables)
-        if file is None
-        else sources.load(file, overrides=overrides, env=variables, framework=framework, command=command_number)
-    )
+    source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
     read = reading.read(
         source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
     )
     return file or "arguments", read
+
+
+def source_from(
+    *,
+    file: str | None,
+    framework: str | None,
+    settings: tuple[str, ...],
+    env: tuple[str, ...] = (),
+    command_number: int | None = None,
+) -> Source:
+    """What is to be read: the file with the settings, or the settings alone. Raises `click.UsageError`."""
+    from batchbridge import sources
+    from batchbridge.adapter import Source
+
+    overrides = dict(_setting(text) for text in settings)
+    variables = dict(_variable(text) for text in env)
+    if file is not None:
+        return sources.load(file, overrides=overrides, env=variables, framework=framework, command=command_number)
+    # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
+    return Source(values=overrides, argv=settings, env=variables)
 
 
 def _setting(text: str) -> tuple[str, Any]:

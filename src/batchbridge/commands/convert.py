@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from batchbridge.cli import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
-from batchbridge.commands._input import input_options, reading_from
+from batchbridge.commands._input import input_options, reading_from, source_from
 
 EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
@@ -44,7 +44,7 @@ def command(
     if output is not None and output.exists() and not overwrite:
         raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     name, reading = reading_from(**source)
-    found = convert(reading, to, version=to_version, given=_given(source["file"], source["settings"]))
+    found = convert(reading, to, version=to_version, given=_given(**source))
     code = EXIT_CODES[found.verdict]
     if code == NOT_EQUIVALENT and allow_lossy and found.written is not None:
         code = FINE
@@ -67,12 +67,18 @@ def command(
     return code
 
 
-def _given(file: str | None, settings: tuple[str, ...]) -> dict[str, Any]:
+def _given(
+    *,
+    file: str | None,
+    framework: str | None,
+    settings: tuple[str, ...],
+    env: tuple[str, ...],
+    command_number: int | None,
+    **sizes: object,
+) -> dict[str, Any]:
     """The native keys that the user gave."""
-    from batchbridge import sources
-
-    given = {} if file is None else dict(sources.load(file).values)
-    return {**given, **{key: value for key, _, value in (text.partition("=") for text in settings)}}
+    source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
+    return dict(source.values)
 
 
 def _text(texts: Any, form: str | None) -> str:

@@ -55,12 +55,15 @@ def _for_each_side(function: _F) -> _F:
 @click.argument("b", type=click.Path(path_type=str), required=False)
 @_for_each_side
 @click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
+@click.option("--command-a", type=_SIZE, metavar="NUMBER", help="Which command of launch script A.")
+@click.option("--command-b", type=_SIZE, metavar="NUMBER", help="Which command of launch script B.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(a: str, b: str | None, dataset_size: int | None, as_json: bool, **sides: Any) -> int:
+def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...], as_json: bool, **sides: Any) -> int:
     """Say how configurations A and B differ in meaning, the largest effect first.
 
-    A and B are files in their frameworks' own forms. Without B, A is compared with itself: under another version
-    (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
+    A and B are files in their frameworks' own forms, or launch scripts. Without B, A is compared with itself:
+    under another version (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
     """
     from batchbridge.between.diff import diff
 
@@ -80,6 +83,8 @@ def command(a: str, b: str | None, dataset_size: int | None, as_json: bool, **si
             nodes=None,
             gpus=None,
             dataset_size=dataset_size,
+            env=env,
+            command_number=sides[f"command_{side}"],
         )
         readings.append(reading)
     found = diff(readings[0], readings[1])
