@@ -260,7 +260,7 @@ def _native(
         for inner in [known for known in merged if known.startswith(f"{key}.")] if isinstance(value, Mapping) else ():
             del merged[inner]
         merged[key] = value
-    resolver = Resolver(merged, env)
+    resolver = Resolver(merged, env, told.unknown)
     native: dict[str, Any] = {}
     unread: set[str] = set()
     for row in SETTINGS:

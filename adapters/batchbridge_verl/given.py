@@ -59,7 +59,7 @@ class Said:
         for path, leaf in leaves.items():
             self.values.pop(path, None)
             self.values[path] = leaf
-            self.places[path] = place if path == key else Where(path, _shown(leaf), place.file, place.line)
+            self.places[path] = place if path == key else Where(path, shown(leaf), place.file, place.line)
             self.operations[path] = operation
 
 
@@ -75,7 +75,7 @@ def said(source: Source) -> Said:
     before = sources.parse_arguments(source.argv)
     for key, value in source.values.items():
         if key not in before or (before[key] is not value and before[key] != value):
-            result.put(key, value, Where(key, _shown(value)), "force")
+            result.put(key, value, Where(key, shown(value)), "force")
     result.unknown = {key.lstrip("+~"): tuple(names) for key, names in source.unknown.items()}
     return result
 
@@ -133,15 +133,15 @@ def _from_words(source: Source, result: Said) -> None:
             )
             continue
         line = source.lines.get(override.word.partition("=")[0])
-        place = Where(override.key, _shown(override.value), file if line else None, line)
+        place = Where(override.key, shown(override.value), file if line else None, line)
         if override.key in words_seen and result.values.get(override.key) != override.value:
             result.findings.append(
                 Finding(
                     "BB-VERL-011",
                     "warning",
                     "config",
-                    f"{override.key} is given twice, as {_shown(result.values.get(override.key))} and as "
-                    f"{_shown(override.value)}; the last one counts",
+                    f"{override.key} is given twice, as {shown(result.values.get(override.key))} and as "
+                    f"{shown(override.value)}; the last one counts",
                     where=(place,),
                 )
             )
@@ -179,7 +179,7 @@ def _from_mapping(values: Mapping[str, Any], lines: Mapping[str, int], path: Pat
             _defaults_list(value, file, lines.get(key), result)
             continue
         line = lines.get(key)
-        result.put(key, value, Where(key, _shown(value), file if line else None, line))
+        result.put(key, value, Where(key, shown(value), file if line else None, line))
 
 
 def _defaults_list(entries: list[Any], file: str | None, line: int | None, result: Said) -> None:
@@ -192,9 +192,9 @@ def _defaults_list(entries: list[Any], file: str | None, line: int | None, resul
                     "BB-VERL-007",
                     "error",
                     "config",
-                    f"the defaults list names {_shown(entry)}, which is not followed; verl's own are "
+                    f"the defaults list names {shown(entry)}, which is not followed; verl's own are "
                     f"{', '.join(CONFIGS)}",
-                    where=(Where("defaults", _shown(entry), file if line else None, line),),
+                    where=(Where("defaults", shown(entry), file if line else None, line),),
                     undecided=True,
                 )
             )
@@ -293,7 +293,7 @@ def _unknown(key: str, place: Where, version: str, engine: str, known: Mapping[s
     )
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """A value for messages and JSON: plain and short."""
     if value is None or isinstance(value, (bool, float)):
         return value if not isinstance(value, float) or math.isfinite(value) else repr(value)

@@ -8,7 +8,7 @@ Source: omegaconf 2.3.1, grammar OmegaConfGrammarParser.g4, built-in resolver `o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from batchbridge_verl.overrides import NotRead, parse_value
@@ -55,9 +55,12 @@ def flatten(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iter
 class Resolver:
     """Values by dotted key, with their interpolations followed."""
 
-    def __init__(self, values: Mapping[str, Any], env: Mapping[str, str] | None = None) -> None:
-        """`env`: environment variables that the user gave; no other is looked at."""
-        self.values, self.env = values, dict(env or {})
+    def __init__(
+        self, values: Mapping[str, Any], env: Mapping[str, str] | None = None, unknown: Collection[str] = ()
+    ) -> None:
+        """`env`: environment variables that the user gave; no other is looked at. `unknown`: keys whose value is not
+        known, nor what refers to them."""
+        self.values, self.env, self.unknown = values, dict(env or {}), frozenset(unknown)
         self._groups: set[str] | None = None
 
     def get(self, key: str) -> Any:
@@ -67,6 +70,8 @@ class Resolver:
     def _follow(self, key: str, chain: tuple[str, ...]) -> Any:
         if key in chain or len(chain) > MAX_DEPTH:
             raise Unresolved(f"{' -> '.join([*chain[:4], key])}: the interpolation leads back to itself")
+        if key in self.unknown:
+            raise Unresolved(f"it refers to {key}, which is not known")
         value = self.values[key]
         if isinstance(value, str) and "${" in value:
             return self._expand(value, key, (*chain, key))

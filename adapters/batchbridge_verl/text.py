@@ -24,7 +24,7 @@ def hydra_text(values: Mapping[str, Any], version: str) -> str:
         if key == ENGINE and not holds(">=0.7.1", version):
             continue
         plus = "" if key in known or key == ENGINE else "+"
-        words.append(_shell(f"{plus}{key}={hydra_value(value)}"))
+        words.append(shell_word(f"{plus}{key}={hydra_value(value)}"))
     return f"# verl {version}\n" + " \\\n    ".join(words) + "\n"
 
 
@@ -40,16 +40,19 @@ def yaml_text(values: Mapping[str, Any], version: str) -> str:
         "  - ppo_megatron_trainer" if engine == "megatron" else "  - ppo_trainer",
         "  - _self_",
     ]
+    return "\n".join(lines) + "\n" + nested_yaml({key: value for key, value in values.items() if key != ENGINE})
+
+
+def nested_yaml(values: Mapping[str, Any]) -> str:
+    """Dotted keys as nested YAML."""
     tree: dict[str, Any] = {}
     for key, value in values.items():
-        if key == ENGINE:
-            continue
         *parents, leaf = key.split(".")
         at = tree
         for parent in parents:
             at = at.setdefault(parent, {})
         at[leaf] = value
-    return "\n".join([*lines, *_yaml(tree, 0)]) + "\n"
+    return "\n".join(_yaml(tree, 0)) + "\n"
 
 
 def hydra_value(value: Any) -> str:
@@ -68,7 +71,8 @@ def hydra_value(value: Any) -> str:
     return repr(value)
 
 
-def _shell(word: str) -> str:
+def shell_word(word: str) -> str:
+    """`word`, quoted for a POSIX shell where it must be."""
     return word if _PLAIN_WORD.fullmatch(word.replace("=", "")) else "'" + word.replace("'", "'\\''") + "'"
 
 

@@ -433,3 +433,11 @@ def test_reading_and_checking_take_less_than_600_ms_of_cpu():
     adapter = VerlAdapter()
     adapter.check(read(words, prompts=10_000))
     assert time.process_time() - start < 0.6
+
+
+def test_what_a_script_leaves_open_is_no_error_of_the_settings_that_follow_it():
+    key = f"{ACTOR}ppo_mini_batch_size"
+    source = Source(values={**RUN, key: "$MINI"}, unknown={key: ("MINI",)})
+    reading = read(source)
+    assert reading.verdict == "undecided"
+    assert "MINI" in reading.findings[0].message

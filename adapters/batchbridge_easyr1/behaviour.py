@@ -1,0 +1,130 @@
+"""What unwrapped EasyR1 really does: in words, and optimizer step by optimizer step on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import count
+
+from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge_easyr1.rules import defects
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import DATA, DYNAMIC, GROUP, MICRO, MINI_ROLLOUT, MODE, PASSES, PROMPTS
+from batchbridge_trl.randomness import TorchGenerator
+
+FORMULAS = {
+    # (token-weighted, mode) -> weight of one token
+    (True, "token"): "1 / T",
+    (True, "seq"): "T_m / (T m L_i)",
+    (False, "token"): "1 / (D k T_m)",
+    (False, "seq"): "1 / (D k m L_i)",
+}
+"""T tokens of the step, T_m tokens and m rows of the micro-batch, k micro-batches, D replicas. Source: EasyR1
+dp_actor.py:287 (0.3.2 on); 0.3.1 dp_actor.py."""
+
+
+def behaviour(run: Run) -> Behaviour:
+    """What EasyR1 does with this run."""
+    undecided = []
+    if run.world > 1:
+        undecided.append("which optimizer step and device train a completion: prompt and response lengths decide")
+    if run[DYNAMIC]:
+        undecided.append("which completions share a micro-batch: token counts decide")
+    shuffled = f"torch.randperm of a generator seeded with {run[f'{DATA}seed']}, every second draw being an epoch"
+    return Behaviour(
+        order=f"{shuffled if run[f'{DATA}shuffle'] else 'as in the dataset'}; an epoch's incomplete batch is dropped",
+        membership=(
+            f"a rollout is balanced by length into {run.world} parts, which keep their order; each of {run.replicas} "
+            f"replicas cuts its part into steps of {run.share}; all passes alike"
+        ),
+        denominator_scope="micro_batch" if run.depends_on_split else "optimizer_step",
+        denominator_formula=FORMULAS[run.token_weighted, run[MODE]],
+        lr_tick="after every rollout (one call of update_actor), not after every optimizer step",
+        resume="the data loader's state and the global step are saved",
+        defects=defects(run),
+        undecided=tuple(undecided),
+        source="EasyR1 dp_actor.py update_policy, ray_trainer.py _balance_batch",
+    )
+
+
+def native_steps(
+    reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+) -> Iterator[NativeStep]:
+    """The optimizer steps on one device with fixed micro-batches, weights as exact fractions.
+
+    Raises `ValueError` naming what the settings leave open.
+    """
+    run = getattr(reading, "run", None)
+    if not isinstance(run, Run) or reading.spec is None:
+        raise ValueError("the settings give no run: see the findings")
+    for open_, why in (
+        (run.world > 1, "completions are balanced over the devices by prompt and response length"),
+        (run[DYNAMIC], "dynamic_batching cuts micro-batches by prompt and response length"),
+        (run["algorithm.online_filtering"], "groups are filtered by their rewards"),
+        (run[MINI_ROLLOUT] not in (None, run[PROMPTS]), "mini_rollout_batch_size differs from rollout_batch_size"),
+        (run.completions_per_rollout % run.completions_per_step != 0, "the last optimizer step is not whole"),
+        (run.share % run[MICRO] != 0, "micro-batches are not whole"),
+    ):
+        if open_:
+            raise ValueError(f"left open: {why}")
+    return _steps(run, dataset_size, response_tokens)
+
+
+def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
+    """Each epoch's order: of the generator's draws the first, the third, ... (measured)."""
+    generator = TorchGenerator(run[f"{DATA}seed"])
+    while True:
+        if not run[f"{DATA}shuffle"]:
+            yield list(range(dataset_size))
+            continue
+        yield generator.permutation(dataset_size)
+        generator.permutation(dataset_size)
+
+
+def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+    prompts, group, micro, size = run[PROMPTS], run[GROUP], run[MICRO], run.completions_per_step
+    index, rollout, limit = count(), 0, run["trainer.max_steps"]
+    epochs = _prompt_orders(run, dataset_size)
+    if dataset_size < prompts:
+        return
+    while True:
+        order = next(epochs)
+        for start in range(0, dataset_size - prompts + 1, prompts):
+            done = limit if limit is not None else run[run.epochs_key] * (dataset_size // prompts)
+            if rollout >= done:
+                return
+            rows = [(prompt, sample) for prompt in order[start : start + prompts] for sample in range(group)]
+            for pass_index in range(run[PASSES]):
+                for cut in range(0, len(rows), size):
+                    members = rows[cut : cut + size]
+                    parts = [members[at : at + micro] for at in range(0, size, micro)]
+                    total = sum(tokens[row] for row in members)
+                    yield NativeStep(
+                        index=next(index),
+                        rows=tuple(
+                            NativeRow(
+                                rollout=rollout,
+                                pass_index=pass_index,
+                                prompt=prompt,
+                                sample=sample,
+                                rank=0,
+                                micro_batch=place,
+                                weight=_weight(run, tokens[prompt, sample], [tokens[row] for row in part], total),
+                            )
+                            for place, part in enumerate(parts)
+                            for prompt, sample in part
+                        ),
+                    )
+            rollout += 1
+
+
+def _weight(run: Run, length: int, local: list[int], total: int) -> Fraction:
+    """`FORMULAS` in numbers."""
+    if not length:
+        return Fraction(0)
+    if run.token_weighted:
+        return Fraction(1, total) if run[MODE] == "token" else Fraction(sum(local), total * len(local) * length)
+    micro_batches = run.share // len(local)
+    if run[MODE] == "token":
+        return Fraction(1, micro_batches * sum(local))
+    return Fraction(1, micro_batches * len(local) * length)

@@ -1,0 +1,371 @@
+"""Reading and writing EasyR1's configuration: config.yaml with dotted overrides, files and dicts, without EasyR1."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from batchbridge import sources
+from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge.spec import Spec, walk
+from batchbridge_easyr1 import settings as tables
+from batchbridge_easyr1.meaning import meaning, settings_for
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, GPUS, NODES, OPEN_GROUPS, OTHER_KEYS, settings_of
+from batchbridge_verl.given import shown
+from batchbridge_verl.meaning import Problems, Told, spec_of
+from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
+from batchbridge_verl.text import nested_yaml, shell_word
+from batchbridge_verl.values import WrongValue, convert
+
+ENTRY = "verl.trainer.main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EasyR1Reading(Reading):
+    """A reading that remembers the run and where each native key was given."""
+
+    run: Run | None = None
+    given: Mapping[str, Where] = field(default_factory=dict)
+
+
+@dataclass
+class _Said:
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Where] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    example: bool = False
+    unknown: frozenset[str] = frozenset()
+
+    def put(self, values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None) -> None:
+        """Sets every leaf of `values`."""
+        for key, value in flatten(values):
+            line = lines.get(key)
+            self.values[key] = value
+            self.places[key] = Where(key, shown(value), None if path is None or not line else str(path), line)
+
+
+class EasyR1Adapter(Adapter):
+    """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
+
+    framework: ClassVar[str] = "easyr1"
+    distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
+    versions: ClassVar[str] = tables.VERSIONS
+    restates: ClassVar[Mapping[str, str]] = {
+        "BB-EZR1-013": "BB127",
+        "BB-EZR1-015": "BB122",
+        "BB-EZR1-017": "BB102",
+        "BB-EZR1-021": "BB108",
+        "BB-EZR1-025": "BB120",
+        "BB-EZR1-031": "BB142",
+    }
+
+    def detect(self, source: Source) -> float:
+        """Certain for its own command; else by its own key names."""
+        if source.native is not None:
+            return 0.0
+        if ENTRY in source.argv:
+            return 1.0
+        keys = {key for key in source.values if isinstance(key, str)}
+        keys |= {
+            f"{key}.{inner}" for key, value in source.values.items() if isinstance(value, Mapping) for inner in value
+        }
+        telling = {tables.PROMPTS, "worker.actor", "worker.rollout"}
+        return min(0.95, 0.6 * len(keys & telling) + 0.6 * any(key.startswith(("worker.",)) for key in keys))
+
+    def read(self, source: Source, context: Context) -> EasyR1Reading:
+        """See `Adapter.read`."""
+        findings = list(source.problems)
+        version = context.framework_version or _installed()
+        if version is None or not tables.is_known(version):
+            findings.append(_version_finding(version))
+            return self._reading(version, findings, context)
+        if source.native is not None:
+            message = f"a {type(source.native).__name__} is no configuration of EasyR1"
+            findings.append(Finding("BB-EZR1-007", "error", "config", message))
+            return self._reading(version, findings, context)
+        if not source.values and not source.argv and source.problems:
+            return self._reading(version, findings, context)
+        said = _said(source, version)
+        findings += said.findings
+        rows = settings_of(version)
+        findings += _unknown_keys(said, version, rows)
+        native, bad = _native(said, version, source.env, findings)
+        reading = dataclasses.replace(self._reading(version, findings, context), native=native, given=said.places)
+        if bad or any(found.code in ("BB-EZR1-006", "BB-EZR1-007") for found in findings):
+            return dataclasses.replace(reading, findings=tuple(findings))
+        product = native[NODES] * native[GPUS]
+        world = product if context.world_size is None else context.world_size
+        if world != product and (NODES in said.places or GPUS in said.places):
+            message = f"{world} devices are asked about; the configuration says {NODES} x {GPUS} = {product}"
+            findings.append(Finding("BB-EZR1-009", "note", "config", message, where=(Where(GPUS, native[GPUS]),)))
+        run = Run(native, version, world, frozenset(said.places), context.dataset_size)
+        told = meaning(run)
+        from batchbridge_easyr1.behaviour import behaviour
+
+        return dataclasses.replace(
+            reading,
+            findings=tuple(findings),
+            run=run,
+            spec=None if told is None else spec_of(told),
+            provenance={path: _provenance(entry, said, native, version) for path, entry in (told or {}).items()},
+            behaviour=None if told is None else behaviour(run),
+        )
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """EasyR1's own rules and known defects; see `rules`."""
+        from batchbridge_easyr1.rules import check
+
+        return check(reading)
+
+    def write(self, spec: Spec) -> Written:
+        """config.yaml and a launch command for the newest known version. Raises `CannotWrite`."""
+        problems = Problems()
+        values = settings_for(spec, problems)
+        if not problems:
+            problems.extend(self._differences(spec, values))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        words = [f"python3 -m {ENTRY} config=examples/config.yaml", *(_word(k, v) for k, v in values.items())]
+        header = f"# EasyR1 {tables.NEWEST}\n"
+        text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
+        return Written(values=values, text=text, framework_version=tables.NEWEST)
+
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run on one device; see `behaviour.native_steps`."""
+        from batchbridge_easyr1.behaviour import native_steps
+
+        return native_steps(reading, dataset_size, response_tokens)
+
+    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
+        return EasyR1Reading(
+            framework=self.framework,
+            framework_version=version,
+            spec=None,
+            provenance={},
+            behaviour=None,
+            findings=tuple(findings),
+            dataset_size=context.dataset_size,
+        )
+
+    def _differences(self, spec: Spec, values: Mapping[str, Any]) -> Iterator[str]:
+        """Reads `values` back: whatever would not come out as `spec` says it, and whatever EasyR1 would refuse."""
+        back = self.read(Source(values=values), Context(framework_version=tables.NEWEST))
+        refused = [*back.findings, *(f for f in self.check(back) if f.severity == "error")]
+        yield from (finding.message for finding in refused)
+        if back.spec is None:
+            if not refused:
+                yield "the settings leave the run open"
+            return
+        read = {path: value for path, value, _ in walk(back.spec)}
+        for path, value, _ in walk(spec):
+            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
+            if not unknown and read.get(path) != value:
+                yield f"{path} = {value}: easyr1 would do {read.get(path)}"
+
+
+def _installed() -> str | None:
+    from batchbridge_verl.installed import installed
+
+    found = installed()
+    return found.version if found is not None and found.project == "easyr1" else None
+
+
+def _version_finding(version: str | None) -> Finding:
+    if version is None:
+        return Finding(
+            "BB-EZR1-001",
+            "warning",
+            "config",
+            f"the version of EasyR1 is not known; known are {tables.VERSIONS}",
+            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
+            undecided=True,
+        )
+    return Finding(
+        "BB-EZR1-002",
+        "error",
+        "config",
+        f"EasyR1 {version} is not known here; known are {tables.VERSIONS}",
+        where=(Where("framework version", version),),
+        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
+    )
+
+
+def _said(source: Source, version: str) -> _Said:
+    said = _Said(unknown=frozenset(source.unknown))
+    if not source.argv:
+        values = {key: value for key, value in source.values.items() if key != "config"}
+        _base(source.values.get("config"), version, said)
+        said.put(values, source.lines, source.path)
+        return said
+    words = list(source.argv)
+    words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
+    pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
+    _base(next((text for key, text in pairs if key == "config"), None), version, said)
+    before = sources.parse_arguments(source.argv)
+    changed = {key for key, value in source.values.items() if before.get(key) != value or key not in before}
+    for key, text in pairs:
+        if key == "config":
+            continue
+        try:
+            value = sources.parse_scalar(text)
+        except ValueError:
+            value = text
+        said.put({key: value}, source.lines, source.path)
+    said.put({key: source.values[key] for key in changed}, {}, None)
+    return said
+
+
+def _base(name: Any, version: str, said: _Said) -> None:
+    """The file that `config=` names; the published example's own values where only its name is known."""
+    if not isinstance(name, str):
+        return
+    loaded = sources.load(Path(name)) if "\0" not in name else Source()
+    if loaded.values:
+        said.findings += loaded.problems
+        said.put(loaded.values, loaded.lines, loaded.path)
+    elif name.endswith(EXAMPLE_NAME):
+        said.example = True
+        older = tables.holds("<0.3.2", version)
+        known = {key: value for key, value in EXAMPLE.items() if key in settings_of(version)}
+        said.put({**known, **({tables.MICRO: 4, tables.FORWARD: 16} if older else {})}, {}, None)
+        said.findings.append(
+            Finding(
+                "BB-EZR1-008",
+                "note",
+                "config",
+                f"{name} is not here: EasyR1's published {EXAMPLE_NAME} is taken for it",
+                where=(Where("config", name),),
+                source="EasyR1 b44b311",
+            )
+        )
+    else:
+        said.findings.append(
+            Finding(
+                "BB-EZR1-007",
+                "error",
+                "config",
+                f"the configuration {shown(name)} cannot be read",
+                where=(Where("config", shown(name)),),
+                fixes=(Fix("run the check where the file lies"),),
+                undecided=True,
+            )
+        )
+
+
+def _unknown_keys(said: _Said, version: str, rows: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    groups = {key.rpartition(".")[0] for key in [*rows, *OTHER_KEYS]} | {"data", "algorithm", "worker", "trainer"}
+    for key, place in said.places.items():
+        if key in groups and not isinstance(said.values[key], Mapping):
+            found.append(_wrong(place, "a group of settings"))
+        if key in rows or key in OTHER_KEYS or key in groups or f"{key}.".startswith(OPEN_GROUPS):
+            continue
+        near = difflib.get_close_matches(key, [*rows, *OTHER_KEYS], n=2, cutoff=0.85)
+        found.append(
+            Finding(
+                "BB-EZR1-003",
+                "error",
+                "config",
+                f"{key} is no setting of EasyR1 {version}",
+                where=(place,),
+                fixes=(*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}")),
+                native=f"omegaconf: ConfigKeyError: Key '{key.rpartition('.')[2]}' not in ...",
+                source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
+            )
+        )
+    return found
+
+
+def _native(
+    said: _Said, version: str, env: Mapping[str, str], findings: list[Finding]
+) -> tuple[dict[str, Any], set[str]]:
+    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
+    resolver = Resolver(said.values, env, said.unknown)
+    native: dict[str, Any] = {}
+    bad: set[str] = set()
+    for key, row in settings_of(version).items():
+        native[key] = row.default
+        if key in said.unknown:
+            bad.add(key)
+            findings.append(_open(said, key, "it depends on what the script does not say"))
+            continue
+        if key not in said.values:
+            continue
+        try:
+            native[key] = convert(row.kind, _typed(row.kind, resolver.get(key)))
+        except Unresolved as error:
+            bad.add(key)
+            findings.append(_open(said, key, str(error)))
+        except WrongValue as error:
+            bad.add(key)
+            findings.append(_wrong(said.places[key], str(error)))
+    return native, bad
+
+
+def _typed(kind: str, value: Any) -> Any:
+    """OmegaConf converts text to the field's type in a structured configuration. Source: omegaconf 2.3 nodes.py."""
+    if not isinstance(value, str) or len(value) > 40:
+        return value
+    if kind.startswith("int"):
+        return int(value) if value.strip().lstrip("+-").isascii() and value.strip().lstrip("+-").isdigit() else value
+    if kind.startswith("float") and number(value) is None:
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if kind == "bool":
+        return {
+            "true": True,
+            "yes": True,
+            "on": True,
+            "1": True,
+            "false": False,
+            "no": False,
+            "off": False,
+            "0": False,
+        }.get(value.lower(), value)
+    return value
+
+
+def _open(said: _Said, key: str, why: str) -> Finding:
+    place = said.places.get(key) or Where(key)
+    fix = Fix(f"give {key} a plain value")
+    message = f"{key} is left open: {why}"
+    return Finding("BB-EZR1-005", "error", "config", message, where=(place,), fixes=(fix,), undecided=True)
+
+
+def _wrong(place: Where, expected: str) -> Finding:
+    return Finding(
+        "BB-EZR1-006",
+        "error",
+        "config",
+        f"{place.key} = {place.value!s:.60}: expected {expected}",
+        where=(place,),
+        native="omegaconf.errors.ValidationError",
+        source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
+    )
+
+
+def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: str) -> Provenance:
+    if entry.key is None:
+        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+    place, value = said.places.get(entry.key), native[entry.key]
+    if place is None:
+        return Provenance(entry.key, value, "default", f"default of EasyR1 {version}")
+    if place.file is not None:
+        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}", place.file, place.line)
+    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")
+
+
+def _word(key: str, value: Any) -> str:
+    import json
+
+    return shell_word(f"{key}={json.dumps(value)}")

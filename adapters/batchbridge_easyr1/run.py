@@ -1,0 +1,98 @@
+"""One run as EasyR1 sees it: its settings and its batch arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge_easyr1.settings import (
+    ACTOR,
+    BATCH,
+    DYNAMIC,
+    GROUP,
+    MICRO,
+    MODE,
+    PASSES,
+    PROMPT_TOKENS,
+    PROMPTS,
+    RESPONSE_TOKENS,
+    SETTINGS,
+    holds,
+)
+
+_ABSENT = {row.key: row.default for row in SETTINGS} | {DYNAMIC: False}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Settings by native key, with the version and the devices. Symbols as in docs/easyr1.md."""
+
+    native: Mapping[str, Any]
+    version: str
+    world: int
+    given: frozenset[str] = frozenset()
+    prompts_in_dataset: int | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        """The setting, or what holds in versions that do not have it."""
+        return self.native[key] if key in self.native else _ABSENT[key]
+
+    @property
+    def ulysses_key(self) -> str:
+        return f"{ACTOR}{'ulysses_sequence_parallel_size' if holds('<0.3.1', self.version) else 'ulysses_size'}"
+
+    @property
+    def epochs_key(self) -> str:
+        return f"trainer.total_{'episodes' if holds('<0.3.1', self.version) else 'epochs'}"
+
+    @property
+    def plain(self) -> bool:
+        """Every size is positive."""
+        sizes = (self.world, self[PROMPTS], self[GROUP], self[BATCH], self[MICRO], self[PASSES], self[self.ulysses_key])
+        return bool(min(sizes) >= 1)
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel size D (floored where the devices do not divide); 0 where nothing is left."""
+        return self.world // self[self.ulysses_key] if self[self.ulysses_key] >= 1 else 0
+
+    @property
+    def share(self) -> int:
+        """Completions per replica and optimizer step, floored. Source: EasyR1 fsdp_workers.py:146 (0.3.2 on),
+        (B n S) // W in 0.3.1, B n // W x S in 0.3.0."""
+        asked, ulysses = self[BATCH] * self[GROUP], self[self.ulysses_key]
+        if holds("<0.3.1", self.version):
+            return int(asked // self.world * ulysses)
+        if holds("<0.3.2", self.version):
+            return int(asked * ulysses // self.world)
+        return int(asked // self.replicas) if self.replicas else 0
+
+    @property
+    def completions_per_step(self) -> int:
+        """What one optimizer step really has."""
+        return self.share * self.replicas
+
+    @property
+    def completions_per_rollout(self) -> int:
+        return int(self[PROMPTS] * self[GROUP])
+
+    @property
+    def steps_per_rollout(self) -> float:
+        """Optimizer steps of one rollout, all passes."""
+        return float(self[PASSES] * self.completions_per_rollout / self.completions_per_step)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a padded sequence."""
+        return int(self[PROMPT_TOKENS] + self[RESPONSE_TOKENS])
+
+    @property
+    def token_weighted(self) -> bool:
+        """Losses of micro-batches are weighed by their tokens (0.3.2 on), not averaged."""
+        return holds(">=0.3.2", self.version)
+
+    @property
+    def depends_on_split(self) -> bool:
+        """The aggregation that the version gets wrong: `seq` from 0.3.2 on, `token` before."""
+        return bool((self[MODE] == "seq") == self.token_weighted)

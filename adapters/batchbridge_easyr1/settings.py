@@ -1,0 +1,163 @@
+"""EasyR1's settings by version: keys, kinds, defaults of its dataclasses, and what its published config.yaml says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+VERSIONS = ">=0.3.0,<0.3.4"
+"""Versions whose rows are complete: the tags v0.3.0, v0.3.1, v0.3.2, and 0.3.3.dev0 (b44b311, 2026-07-30)."""
+NEWEST = "0.3.3.dev0"
+
+DATA, ACTOR, ROLLOUT = "data.", "worker.actor.", "worker.rollout."
+NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
+PROMPTS, MINI_ROLLOUT = f"{DATA}rollout_batch_size", f"{DATA}mini_rollout_batch_size"
+GROUP, BATCH = f"{ROLLOUT}n", f"{ACTOR}global_batch_size"
+MICRO = f"{ACTOR}micro_batch_size_per_device_for_update"
+FORWARD = f"{ACTOR}micro_batch_size_per_device_for_experience"
+DYNAMIC, PASSES = f"{ACTOR}dynamic_batching", f"{ACTOR}ppo_epochs"
+MODE, LOSS_TYPE = f"{ACTOR}loss_avg_mode", f"{ACTOR}loss_type"
+ESTIMATOR = "algorithm.adv_estimator"
+PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_response_length"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key: its kind (as in verl's adapter), its default, and the versions that know it (empty: all)."""
+
+    key: str
+    kind: str
+    default: Any
+    versions: str = ""
+
+
+SETTINGS = tuple(
+    Setting(*row)
+    for row in (
+        (PROMPTS, "int", 512),
+        (MINI_ROLLOUT, "int?", None, ">=0.3.1"),
+        (PROMPT_TOKENS, "int", 512),
+        (RESPONSE_TOKENS, "int", 512),
+        (f"{DATA}shuffle", "bool", True),
+        (f"{DATA}seed", "int", 1),
+        (f"{DATA}filter_overlong_prompts", "bool", True),
+        (ESTIMATOR, "str", "grpo"),
+        ("algorithm.disable_kl", "bool", False),
+        ("algorithm.use_kl_loss", "bool", False),
+        ("algorithm.kl_penalty", "str", "kl"),
+        ("algorithm.kl_coef", "float", 0.001),
+        ("algorithm.kl_type", "str", "fixed"),
+        ("algorithm.online_filtering", "bool", False, ">=0.3.1"),
+        (BATCH, "int", 256),
+        (MICRO, "int", 4),
+        (FORWARD, "int", 16),
+        (f"{ACTOR}max_grad_norm", "float", 1.0),
+        (f"{ACTOR}clip_ratio_low", "float", 0.2),
+        (f"{ACTOR}clip_ratio_high", "float", 0.3),
+        (f"{ACTOR}clip_ratio_dual", "float", 3.0),
+        (MODE, "str", "token", ">=0.3.1"),
+        (LOSS_TYPE, "str", "default", ">=0.3.3.dev0"),
+        (PASSES, "int", 1),
+        (f"{ACTOR}padding_free", "bool", False, "<0.3.1"),
+        (f"{ACTOR}padding_free", "bool", True, ">=0.3.1"),
+        (DYNAMIC, "bool", True, ">=0.3.2"),
+        (f"{ACTOR}ulysses_sequence_parallel_size", "int", 1, "<0.3.1"),
+        (f"{ACTOR}ulysses_size", "int", 1, ">=0.3.1"),
+        (f"{ACTOR}optim.lr", "float", 1e-6),
+        (f"{ACTOR}optim.betas", "list", [0.9, 0.999]),
+        (f"{ACTOR}optim.weight_decay", "float", 0.01),
+        (f"{ACTOR}optim.strategy", "str", "adamw"),
+        (f"{ACTOR}optim.lr_warmup_ratio", "float", 0.0),
+        (f"{ACTOR}optim.lr_warmup_steps", "int?", None, ">=0.3.1"),
+        (f"{ACTOR}optim.min_lr_ratio", "float?", None, ">=0.3.3.dev0"),
+        (f"{ACTOR}optim.lr_scheduler_type", "str", "constant", ">=0.3.3.dev0"),
+        (f"{ACTOR}fsdp.enable_cpu_offload", "bool", False),
+        (f"{ACTOR}fsdp.mp_param_dtype", "str", "bf16"),
+        (GROUP, "int", 1),
+        (f"{ROLLOUT}temperature", "float", 1.0),
+        (f"{ROLLOUT}top_p", "float", 1.0),
+        (f"{ROLLOUT}top_k", "int", -1),
+        (f"{ROLLOUT}tensor_parallel_size", "int", 2),
+        (f"{ROLLOUT}max_num_batched_tokens", "int", 8192),
+        ("trainer.total_episodes", "int", 10, "<0.3.1"),
+        ("trainer.total_epochs", "int", 15, ">=0.3.1"),
+        ("trainer.max_steps", "int?", None),
+        (NODES, "int", 1),
+        (GPUS, "int", 8),
+        ("trainer.critic_warmup", "int", 0),
+    )
+)
+"""Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those versions."""
+
+OTHER_KEYS = frozenset(
+    f"{group}.{name}"
+    for group, names in {
+        "data": "train_files val_files prompt_key answer_key image_key video_key image_dir video_fps val_batch_size "
+        "format_prompt override_chat_template min_pixels max_pixels filter_overlong_prompts_workers system_prompt",
+        "algorithm": "gamma lam kl_horizon kl_target filter_key filter_low filter_high",
+        "worker": "hybrid_engine",
+        "worker.actor": "strategy use_torch_compile tau_positive tau_negative",
+        "worker.actor.optim": "warmup_style training_steps",
+        "worker.actor.fsdp": "enable_full_shard enable_rank0_init use_orig_params torch_dtype fsdp_size "
+        "mp_reduce_dtype mp_buffer_dtype",
+        "worker.rollout": "name seed limit_images dtype gpu_memory_utilization ignore_eos enforce_eager "
+        "enable_chunked_prefill max_model_len disable_log_stats disable_tqdm",
+        "trainer": "project_name experiment_name logger val_freq val_before_train val_only val_generations_to_log "
+        "save_freq save_limit save_model_only save_checkpoint_path load_checkpoint_path max_try_make_batch "
+        "find_last_checkpoint ray_timeline",
+    }.items()
+    for name in names.split()
+)
+OPEN_GROUPS = (
+    "worker.critic.",
+    "worker.ref.",
+    "worker.reward.",
+    "worker.actor.model.",
+    "worker.actor.offload.",
+    "worker.rollout.val_override_config",
+)
+"""Groups whose keys decide nothing here and are not listed one by one."""
+
+EXAMPLE: Mapping[str, Any] = {
+    PROMPT_TOKENS: 2048,
+    RESPONSE_TOKENS: 2048,
+    PROMPTS: 512,
+    "algorithm.use_kl_loss": True,
+    "algorithm.kl_penalty": "low_var_kl",
+    "algorithm.kl_coef": 0.01,
+    BATCH: 128,
+    MICRO: 1,
+    FORWARD: 2,
+    GROUP: 5,
+    f"{ROLLOUT}tensor_parallel_size": 2,
+    "trainer.total_epochs": 15,
+    NODES: 1,
+    GPUS: 8,
+}
+"""What examples/config.yaml (0.3.2 on) says about the settings above. Source: EasyR1 b44b311."""
+EXAMPLE_NAME = "examples/config.yaml"
+
+
+@lru_cache(maxsize=256)
+def holds(versions: str, version: str) -> bool:
+    """Whether `version` lies in the range `versions` (empty: every version)."""
+    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
+
+
+def is_known(version: str) -> bool:
+    """Whether the rows are complete for `version`."""
+    try:
+        return SpecifierSet(VERSIONS).contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
+
+
+@lru_cache(maxsize=16)
+def settings_of(version: str) -> Mapping[str, Setting]:
+    """Key to its row in `version`."""
+    return {row.key: row for row in SETTINGS if holds(row.versions, version)}

@@ -1,0 +1,351 @@
+"""Reading, writing and predicting EasyR1's runs, without EasyR1."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.findings import verdict
+from batchbridge.reading import read_source
+from batchbridge.sources import load
+from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_easyr1.rules import RULES
+from batchbridge_easyr1.settings import SETTINGS
+
+COMMANDS = json.loads((Path(__file__).parent / "commands.json").read_text(encoding="utf-8"))
+SHARED = Path(__file__).parents[4] / "shared" / "corpus"
+ACTOR, ROLLOUT = "worker.actor.", "worker.rollout."
+MICRO, FORWARD = (f"{ACTOR}micro_batch_size_per_device_for_{use}" for use in ("update", "experience"))
+VERSIONS = ("0.3.0", "0.3.1", "0.3.2", "0.3.3.dev0")
+RUN = {
+    "data.rollout_batch_size": 64,
+    f"{ACTOR}global_batch_size": 16,
+    MICRO: 2,
+    FORWARD: 2,
+    f"{ROLLOUT}n": 8,
+}
+
+
+def read(source, *, version="0.3.3.dev0", world=None, prompts=None):
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return EasyR1Adapter().read(load(source), context)
+
+
+def judge(values, *, version="0.3.3.dev0", world=None, prompts=None):
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return read_source(load({**RUN, **values}), EasyR1Adapter(), context).findings
+
+
+def codes(values, **said):
+    return [finding.code for finding in judge(values, **said)]
+
+
+def test_the_articles_128_completions_per_step_are_16_on_each_of_8_devices():
+    reading = read(RUN)
+    assert reading.spec.optimizer_step.completions_per_step == 128
+    assert reading.derived["completions_per_device_per_step"] == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "step", "world", "steps"),
+    [
+        # The reference's table of published configurations.
+        ("qwen3_14b_dapo17k_dapo", 512, 512, 8, 16),
+        ("qwen2_5_vl_3b_android_gui_grpo", 32, 256, 2, 1),
+        ("qwen2_5_vl_7b_geo3k_sapo", 512, 640, 8, 4),
+        ("qwen3_vl_4b_geo3k_grpo", 512, 640, 2, 4),
+    ],
+)
+def test_a_published_command_means_its_sizes(name, prompts, step, world, steps):
+    reading = read(COMMANDS[name]["argv"])
+    spec = reading.spec
+    assert (spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step) == (prompts, step)
+    assert spec.topology.world_size == world
+    assert reading.derived["optimizer_steps_per_rollout"] == steps
+    assert EasyR1Adapter().detect(load(COMMANDS[name]["argv"])) == 1.0
+
+
+@pytest.mark.shared
+def test_every_command_of_the_corpus_is_read_without_an_error():
+    file = SHARED / "launch_argv.jsonl"
+    if not file.exists():
+        pytest.skip("../shared/corpus is not here")
+    for line in file.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if entry["repository"] == "hiyouga/EasyR1":
+            for argv in entry["commands"]:
+                reading = read_source(load(argv), EasyR1Adapter(), Context(framework_version="0.3.3.dev0"))
+                assert reading.verdict == "valid", entry["path"]
+
+
+@pytest.mark.shared
+def test_the_published_file_of_the_corpus_is_what_its_name_stands_for():
+    file = SHARED / "configs" / "easyr1" / "config.yaml"
+    if not file.exists():
+        pytest.skip("../shared/corpus is not here")
+    assert read(file).spec == read({"config": "examples/config.yaml"}).spec
+
+
+def test_a_file_that_config_names_is_the_base_of_the_overrides(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("data:\n  rollout_batch_size: 64\nworker:\n  rollout:\n    n: 8\n")
+    reading = read(["python3", "-m", "verl.trainer.main", f"config={file}", f"{ROLLOUT}n=4"])
+    assert (reading.spec.rollout.prompts_per_rollout, reading.spec.rollout.completions_per_prompt) == (64, 4)
+    assert reading.provenance["rollout.prompts_per_rollout"].line == 2
+
+
+def test_text_that_is_a_number_is_one():
+    assert (
+        read({**RUN, f"{ACTOR}optim.lr": "1e-5", f"{ROLLOUT}n": "8"}).spec
+        == read({**RUN, f"{ACTOR}optim.lr": 1e-5}).spec
+    )
+
+
+def test_an_environment_variable_leaves_the_run_open():
+    assert read({**RUN, f"{ROLLOUT}n": "${oc.env:N}"}).verdict == "undecided"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_known_version_is_read(version):
+    assert read(RUN, version=version).spec is not None
+
+
+@pytest.mark.parametrize("version", ["0.2.0", "0.4.0", "main"])
+def test_an_unknown_version_fails_closed(version):
+    assert read(RUN, version=version).spec is None
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "scope"),
+    [
+        ("0.3.3.dev0", "token", "optimizer_step"),
+        ("0.3.2", "seq", "micro_batch"),
+        ("0.3.1", "seq", "optimizer_step"),
+        ("0.3.1", "token", "micro_batch"),
+    ],
+)
+def test_the_mode_that_depends_on_the_split_was_swapped_in_0_3_2(version, mode, scope):
+    values = {**RUN, f"{ACTOR}loss_avg_mode": mode}
+    assert read(values, version=version).behaviour.denominator_scope == scope
+    assert ("BB-EZR1-023" in codes({f"{ACTOR}loss_avg_mode": mode}, version=version)) is (scope == "micro_batch")
+
+
+CASES = [
+    ({"data.rollout_batch_size": 60}, "BB-EZR1-011"),
+    ({FORWARD: 7}, "BB-EZR1-012"),
+    ({f"{ROLLOUT}n": 1}, "BB-EZR1-013"),
+    ({f"{ACTOR}global_batch_size": 1, f"{ROLLOUT}n": 4}, "BB-EZR1-014"),
+    ({MICRO: 3}, "BB-EZR1-015"),
+    ({f"{ACTOR}fsdp.enable_cpu_offload": True}, "BB-EZR1-016"),
+    ({f"{ACTOR}ulysses_size": 3}, "BB-EZR1-017"),
+    ({f"{ROLLOUT}tensor_parallel_size": 3}, "BB-EZR1-018"),
+    ({"data.max_response_length": 9000}, "BB-EZR1-019"),
+    ({"data.rollout_batch_size": 60, f"{ACTOR}global_batch_size": 12}, "BB-EZR1-020"),
+    ({"data.rollout_batch_size": 24, f"{ACTOR}global_batch_size": 12, f"{ROLLOUT}n": 5, MICRO: 1}, "BB-EZR1-021"),
+    ({"data.rollout_batch_size": 12, f"{ACTOR}global_batch_size": 3, f"{ROLLOUT}n": 4, MICRO: 1}, "BB-EZR1-022"),
+    ({f"{ACTOR}loss_avg_mode": "seq"}, "BB-EZR1-023"),
+    ({"algorithm.adv_estimator": "gae"}, "BB-EZR1-024"),
+    ({"data.mini_rollout_batch_size": 40}, "BB-EZR1-026"),
+    ({f"{ACTOR}loss_avg_mode": "mean"}, "BB-EZR1-027"),
+    ({f"{ACTOR}loss_type": "ppo"}, "BB-EZR1-028"),
+    ({"algorithm.adv_estimator": "mine"}, "BB-EZR1-029"),
+    ({"algorithm.adv_estimator": "remax"}, "BB-EZR1-030"),
+    ({}, "BB-EZR1-031"),
+    ({"algorithm.kl_penalty": "k9"}, "BB-EZR1-032"),
+    ({f"{ROLLOUT}n": 0}, "BB-EZR1-010"),
+]
+
+
+@pytest.mark.parametrize(("values", "code"), CASES)
+def test_a_rule_speaks_where_it_is_broken(values, code):
+    assert code in codes(values)
+
+
+def test_every_rule_has_a_case():
+    assert {rule.code for rule in RULES} - {"BB-EZR1-025"} == {code for _, code in CASES}  # 025 needs a dataset
+
+
+def test_a_dataset_that_fills_no_generation_batch_gives_a_run_of_no_steps():
+    assert "BB-EZR1-025" in codes({"data.mini_rollout_batch_size": 40}, prompts=70)
+    assert "BB-EZR1-025" not in codes({"data.mini_rollout_batch_size": 32}, prompts=70)
+
+
+def test_a_floored_step_is_smaller_than_asked():
+    # Recorded: 8 devices, P 12, B 3, n 4: steps of 8 completions instead of 12.
+    values = {"data.rollout_batch_size": 12, f"{ACTOR}global_batch_size": 3, f"{ROLLOUT}n": 4, MICRO: 1}
+    assert read({**RUN, **values}).spec.optimizer_step.completions_per_step == 8
+
+
+@pytest.mark.parametrize("code", ["BB-EZR1-011", "BB-EZR1-012", "BB-EZR1-015"])
+def test_a_proposed_size_mends_the_rule(code):
+    values = next(values for values, name in CASES if name == code)
+    (finding,) = [finding for finding in judge(values) if finding.code == code]
+    assert finding.fixes
+    for fix in finding.fixes:
+        assert code not in codes({**values, **fix.changes}), fix.text
+
+
+# Reported in issue threads, with their outcomes.
+
+
+def test_reported_512_prompts_on_6_devices_fail_in_equal_chunks():
+    # hiyouga/EasyR1 issue 44, 2025-02; read as 0.3.0, the oldest version that is known.
+    values = {"data.rollout_batch_size": 512, f"{ACTOR}global_batch_size": 256, f"{ROLLOUT}tensor_parallel_size": 2}
+    (finding,) = [f for f in judge(values, version="0.3.0", world=6) if f.code == "BB-EZR1-020"]
+    assert "only support equal chunk" in finding.native
+
+
+def test_reported_16_samples_per_device_and_update():
+    # hiyouga/EasyR1 issue 259
+    reading = read(RUN, version="0.3.0", world=8)
+    assert reading.derived["completions_per_device_per_step"] == 16
+
+
+def test_reported_published_configuration_has_80_micro_batches_and_4_steps():
+    values = {"config": "examples/config.yaml", f"{ACTOR}dynamic_batching": False}
+    derived = read(values).derived
+    assert derived["completions_per_device_per_step"] == 80
+    assert derived["optimizer_steps_per_rollout"] == 4
+    assert derived["gradient_accumulation_steps"] == 80
+
+
+def test_reported_cpu_offload_needs_one_micro_batch():
+    values = {"data.rollout_batch_size": 512, f"{ACTOR}global_batch_size": 128, f"{ROLLOUT}n": 5, MICRO: 4}
+    (finding,) = [f for f in judge({**values, f"{ACTOR}fsdp.enable_cpu_offload": True}) if f.code == "BB-EZR1-016"]
+    assert "cannot use FSDP's CPU offload when gradient accumulation is enabled" in finding.native
+
+
+@pytest.mark.parametrize(("micro", "loss"), [(2, Fraction(1, 2)), (1, Fraction(1, 4))])
+def test_reported_seq_mode_depends_on_the_micro_batch(micro, loss):
+    # Lengths 1 and 3; the first completion's token has loss 1, the others 0.
+    values = {
+        **RUN,
+        "data.rollout_batch_size": 1,
+        f"{ACTOR}global_batch_size": 1,
+        f"{ROLLOUT}n": 2,
+        MICRO: micro,
+        f"{ACTOR}loss_avg_mode": "seq",
+        f"{ACTOR}dynamic_batching": False,
+        f"{ROLLOUT}tensor_parallel_size": 1,
+        "trainer.n_gpus_per_node": 1,
+        "trainer.max_steps": 1,
+    }
+    (step,) = EasyR1Adapter().native_steps(read(values), 1, {(0, 0): 1, (0, 1): 3})
+    assert next(row.weight for row in step.rows if row.sample == 0) == loss
+
+
+def test_several_devices_leave_the_steps_open():
+    with pytest.raises(ValueError, match="balanced over the devices"):
+        EasyR1Adapter().native_steps(read(RUN), 64, {})
+
+
+# ---- writing
+
+
+def test_written_arguments_and_yaml_are_read_again(tmp_path):
+    spec = read({**RUN, f"{ACTOR}optim.lr": 3e-7}).spec
+    text = EasyR1Adapter().write(spec).text
+    file = tmp_path / "config.yaml"
+    file.write_text(text["yaml"])
+    assert yaml.safe_load(text["yaml"])["data"]["rollout_batch_size"] == 64
+    assert read(file).spec == spec
+    words = shlex.split(text["arguments"].partition("\n")[2].replace("\\\n", " "))
+    assert read([word for word in words if not word.startswith("config=")]).spec == spec
+
+
+def test_every_problem_of_an_unwritable_spec_is_named():
+    spec = read(RUN).spec.replace(**{"horizon.epochs": 1.5, "optimizer_step.completions_per_step": 30})
+    with pytest.raises(CannotWrite) as caught:
+        EasyR1Adapter().write(spec)
+    assert len(caught.value.problems) == 2
+
+
+@st.composite
+def configurations(draw):
+    world, ulysses = draw(st.sampled_from([(1, 1), (2, 1), (8, 1), (8, 2), (16, 1)]))
+    group, micro, times = draw(st.integers(2, 8)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    batch = world * micro * times
+    gpus = min(world, 8)
+    values = {
+        "data.rollout_batch_size": batch * draw(st.integers(1, 3)),
+        f"{ACTOR}global_batch_size": batch,
+        MICRO: micro,
+        FORWARD: draw(st.sampled_from([micro, 1])),
+        f"{ACTOR}ulysses_size": ulysses,
+        f"{ROLLOUT}n": group,
+        f"{ROLLOUT}tensor_parallel_size": 1,
+        "trainer.nnodes": world // gpus,
+        "trainer.n_gpus_per_node": gpus,
+    }
+    optional = {
+        f"{ACTOR}dynamic_batching": st.booleans(),
+        f"{ACTOR}loss_avg_mode": st.sampled_from(["token", "seq"]),
+        f"{ACTOR}loss_type": st.sampled_from(["default", "gspo", "gspo_token", "cispo", "sapo"]),
+        f"{ACTOR}ppo_epochs": st.integers(1, 3),
+        f"{ACTOR}clip_ratio_high": st.sampled_from([0.28, 0.3]),
+        f"{ACTOR}clip_ratio_dual": st.sampled_from([3.0, 10.0]),
+        f"{ACTOR}optim.lr": st.sampled_from([1e-6, "1e-5"]),
+        f"{ACTOR}optim.lr_warmup_ratio": st.sampled_from([0.0, 0.1]),
+        f"{ACTOR}optim.lr_scheduler_type": st.sampled_from(["constant", "cosine"]),
+        f"{ACTOR}optim.strategy": st.sampled_from(["adamw", "adamw_bf16"]),
+        f"{ROLLOUT}temperature": st.sampled_from([1.0, 0.7]),
+        "algorithm.adv_estimator": st.sampled_from(["grpo", "rloo", "reinforce_plus_plus"]),
+        "algorithm.disable_kl": st.booleans(),
+        "algorithm.use_kl_loss": st.booleans(),
+        "algorithm.kl_penalty": st.sampled_from(["kl", "mse", "low_var_kl"]),
+        "algorithm.online_filtering": st.booleans(),
+        "data.seed": st.integers(0, 99),
+        "data.shuffle": st.booleans(),
+        "data.max_prompt_length": st.integers(1, 4000),
+        "data.max_response_length": st.integers(1, 4000),
+        "trainer.total_epochs": st.integers(1, 20),
+        "trainer.max_steps": st.none() | st.integers(1, 99),
+    }
+    return values | draw(st.fixed_dictionaries({}, optional=optional))
+
+
+@given(configurations())
+def test_what_was_read_is_read_again_from_what_was_written(values):
+    adapter = EasyR1Adapter()
+    reading = read(values)
+    assert verdict([*reading.findings, *adapter.check(reading)]) == "valid"
+    assert read(adapter.write(reading.spec).values).spec == reading.spec
+
+
+keys = st.sampled_from(sorted(row.key for row in SETTINGS)) | st.text(max_size=5)
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+)
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(keys, anything, max_size=6), st.none() | st.integers(-2, 9), st.sampled_from(VERSIONS))
+def test_no_input_makes_reading_or_checking_raise(values, world, version):
+    adapter = EasyR1Adapter()
+    reading = adapter.read(Source(values=values), Context(framework_version=version, world_size=world, dataset_size=9))
+    assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
+
+
+def test_importing_the_plugin_module_imports_neither_yaml_nor_a_framework():
+    forbidden = "{'yaml', 'torch', 'verl', 'omegaconf', 'pydantic'}"
+    code = f"import sys, batchbridge_easyr1; sys.exit(', '.join({forbidden} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_reading_and_checking_take_less_than_600_ms_of_cpu():
+    start = time.process_time()
+    EasyR1Adapter().check(read(COMMANDS["qwen3_14b_dapo17k_dapo"]["argv"], prompts=10_000))
+    assert time.process_time() - start < 0.6
