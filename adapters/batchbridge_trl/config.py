@@ -65,7 +65,7 @@ class TrlAdapter(Adapter):
         if source.native is not None:
             return 1.0 if _is_config(source.native) else 0.0
         if source.argv[:2] == ("trl", "grpo"):
-            return 0.95
+            return 0.97
         keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
         if not keys:
             return 0.0

@@ -15,6 +15,9 @@ from batchbridge.wrappers import Program, programs
 RECOGNISED = 0.5
 """The least confidence of an adapter that makes a command a training command; as in `batchbridge.reading`."""
 
+CERTAIN = 0.96
+"""The confidence of an adapter that knows the program itself, not only names of settings."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -91,7 +94,9 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
                 except Exception:  # a broken plugin is reported by the reading that follows
                     continue
             all_of_them.append(Candidate(command, program, source, sure))
-    recognised = [one for one in all_of_them if one.sure >= RECOGNISED]
+    # Where some are known by their program, those that only have settings of similar names are something else.
+    bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
+    recognised = [one for one in all_of_them if one.sure >= bar]
     if not recognised and named is not None:
         recognised = [one for one in all_of_them if one.sure > 0]
     return recognised

@@ -315,7 +315,7 @@ class _Shell:
                 shown = " ".join(self.raw(node).replace("\\", " ").split())
                 if shown:
                     self.remark("not_read", self.at(node), f"{shown[:40]} is not understood as bash")
-            else:
+            elif node.type != "expansion":  # ${...} is read by `shell_words`, whatever the grammar thinks of its inside
                 left += [child for child in reversed(node.children) if child.has_error or child.is_missing]
 
     def at(self, node: Node) -> int:

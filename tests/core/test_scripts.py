@@ -144,6 +144,14 @@ def test_several_commands_are_named_and_one_can_be_chosen(tmp_path: Path) -> Non
     assert codes(load(tmp_path, text, command=3)) == ["BB012"]
 
 
+def test_a_known_program_counts_more_than_names_of_settings(tmp_path: Path) -> None:
+    similar = (
+        "python reward.py --per_device_train_batch_size 1 --learning_rate 1 --max_steps 1 --beta 1 --num_train_epochs 1"
+    )
+    source = load(tmp_path, f"{similar} --gradient_accumulation_steps 2\ntrl grpo --num_generations 8\n")
+    assert (codes(source), source.argv[0]) == ([], "trl")
+
+
 def test_commands_of_which_one_runs_are_undecided_until_the_variable_is_given(tmp_path: Path) -> None:
     text = f'if [ "$D" = npu ]; then python {TRL} --seed 1; else python {TRL} --seed 2; fi'
     assert load(tmp_path, text).problems[0].undecided
