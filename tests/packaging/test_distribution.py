@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-FIRST_PARTY = {"trl": "batchbridge_trl", "open_r1": "batchbridge_open_r1", "openrlhf": "batchbridge_openrlhf"}
+FIRST_PARTY = {
+    name: f"batchbridge_{name}" for name in ("trl", "open_r1", "openrlhf", "open_instruct", "verl", "easyr1")
+}
 
 
 @pytest.fixture(scope="module")
