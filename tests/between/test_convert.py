@@ -13,7 +13,7 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 from batchbridge.adapter import Adapter
 from batchbridge.between.convert import Conversion, convert_to, left_behind
 from batchbridge.between.effects import EFFECTS, leaves
-from batchbridge.spec import Spec
+from batchbridge.spec import LossTerm, Spec
 from batchbridge_trl.config import TrlAdapter
 
 
@@ -164,3 +164,14 @@ def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
 def test_a_conversion_reads_back_under_the_version_that_was_written() -> None:
     found = convert_to(TrlAdapter(), reading_of(plain_spec()))
     assert found.framework_version == "1.16.0"
+
+
+def test_a_framework_whose_kl_term_has_weights_of_its_own_gets_them() -> None:
+    class OwnKl(NarrowAdapter):
+        only: ClassVar[Mapping[str, tuple[Any, ...]]] = {"loss.kl": (LossTerm(aggregation="token_mean"),)}
+
+    kl = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}
+    spec = plain_spec(**kl, **{"loss.policy": LossTerm(aggregation="sequence_mean")})
+    found = convert_to(OwnKl(), reading_of(spec))
+    assert statuses(found)["loss.kl.aggregation"] == "inexpressible"
+    assert statuses(found)["loss.policy.aggregation"] == "exact"

@@ -20,7 +20,7 @@ from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
 from batchbridge.derived import derive
 from batchbridge.reading import read_source
-from batchbridge.spec import MicroBatch, Spec, field_type
+from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
@@ -458,9 +458,10 @@ def _moves(
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
             continue
         for term in ("loss.kl", "loss.entropy"):
-            if path.startswith(term) and getattr(current.loss, term[5:]) is not None:
+            if path.startswith(term):
                 yield {term: None}
                 yield {term: current.loss.policy}
+                yield from ({term: LossTerm(aggregation=mean)} for mean in _MEANS)
         if path in UNIT_OF:
             for value in _candidates(path, _get(current, path), current, defaults):
                 yield {path: value}
@@ -515,6 +516,10 @@ def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
 
 _LARGEST_MICRO_BATCH = 4096
 _SPLITS_TRIED = 6
+
+
+_MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
+"""What frameworks do with a term that has weights of its own."""
 
 
 def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
