@@ -6,7 +6,6 @@ For tests and examples; needs datasets, torch, transformers and trl.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,15 +87,17 @@ def scripted_trainer(
         "optim": "sgd",
     }
     policy = tiny_policy() if policy is None else policy
-    beta = arguments.get("beta", 0.0)
-    if beta and peft_config is None:
-        folder = Path(output_dir) / f"reference-{os.environ.get('RANK', '0')}"  # ranks must not write the same file
-        (policy if reference is None else reference).save_pretrained(folder)
+    args = GRPOConfig(**settings | arguments)
+    if args.beta and peft_config is None:
+        folder = Path(output_dir) / "reference"
+        with args.distributed_state.main_process_first():
+            if args.distributed_state.is_main_process:
+                (policy if reference is None else reference).save_pretrained(folder)
         policy.config._name_or_path = str(folder)
     return GRPOTrainer(
         model=policy,
         reward_funcs=reward_func(script),
-        args=GRPOConfig(**settings | arguments),
+        args=args,
         train_dataset=Dataset.from_dict({"prompt": [script.prompt(index) for index in range(prompts)]}),
         processing_class=tiny_tokenizer(),
         rollout_func=rollout_func(script),
