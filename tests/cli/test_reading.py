@@ -199,7 +199,14 @@ def test_no_values_make_the_toy_adapter_fail(toy: ModuleType, values: dict[str, 
     reading.to_dict()
 
 
-VERSIONS = {"trl": "1.16.0", "open_r1": "1.16.0"}
+VERSIONS = {
+    "trl": "1.16.0",
+    "open_r1": "1.16.0",
+    "verl": "0.9.1",
+    "easyr1": "0.3.2",
+    "openrlhf": "0.11.2",
+    "open_instruct": "2026.8.20",
+}
 """A version that each first-party adapter reads: under an unknown one it says so and looks at nothing else."""
 
 # Larger numbers have a test of their own, below.
