@@ -27,6 +27,14 @@ class Variable:
     maximum: int | None = None
 
 
+class TooFar(ValueError):
+    """Nothing legal was found within the budget of `tried` questions: too far away to be worth a proposal."""
+
+    def __init__(self, tried: int) -> None:
+        super().__init__(f"nothing legal among the {tried} nearest assignments")
+        self.tried = tried
+
+
 class Unsatisfiable(ValueError):
     """No assignment within the bounds is legal: `bounds` names them."""
 
@@ -36,20 +44,47 @@ class Unsatisfiable(ValueError):
         self.bounds = dict(bounds)
 
 
-def neighbours(variables: Sequence[Variable], legal: Legal) -> tuple[dict[str, int], ...]:
+def neighbours(variables: Sequence[Variable], legal: Legal, *, budget: int = 200_000) -> tuple[dict[str, int], ...]:
     """Nearest legal changes, each as {name: new value}; never empty.
 
     For every variable the nearest legal values below and above its present one, the others unchanged, in the order of
     `variables`. Where no single change works: for every pair the nearest change of both (smallest larger step first,
     then smallest sum), nearest pair first; then triples, and so on. `legal` sees all names. Raises `Unsatisfiable` when
-    nothing within the bounds is legal; an open maximum grows until something is found, at most to 2**20.
+    nothing within the bounds is legal; an open maximum grows until something is found, at most to 2**20. `budget`
+    bounds how often `legal` is asked, and so the time, whatever the values: `TooFar` when it is spent without a find;
+    what was found by then is returned.
     """
+    ask = _Budget(legal, budget)
+    try:
+        return _neighbours(variables, ask)
+    except TooFar:
+        if ask.found:
+            return tuple(ask.found)
+        raise
+
+
+class _Budget:
+    """`legal`, asked at most so often; remembers single changes that were found before it ran out."""
+
+    def __init__(self, legal: Legal, budget: int) -> None:
+        self._legal, self._budget, self._left = legal, budget, budget
+        self.found: list[dict[str, int]] = []
+
+    def __call__(self, assignment: Mapping[str, int]) -> bool:
+        if not self._left:
+            raise TooFar(self._budget)
+        self._left -= 1
+        return self._legal(assignment)
+
+
+def _neighbours(variables: Sequence[Variable], legal: _Budget) -> tuple[dict[str, int], ...]:
     present = {variable.name: variable.value for variable in variables}
     reach = {v.name: _first_maximum(v) for v in variables}
     while True:
-        singles = [change for v in variables for change in _single(v, reach[v.name], present, legal)]
-        if singles:
-            return tuple(singles)
+        for variable in variables:
+            legal.found += _single(variable, reach[variable.name], present, legal)
+        if legal.found:
+            return tuple(legal.found)
         for count in range(2, len(variables) + 1):
             found = [_nearest(group, reach, present, legal) for group in combinations(variables, count)]
             changes = [change for change in found if change is not None]

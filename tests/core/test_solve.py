@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.solve import Unsatisfiable, Variable, neighbours
+from batchbridge.solve import TooFar, Unsatisfiable, Variable, neighbours
 
 small = st.integers(1, 12)
 
@@ -96,3 +97,21 @@ def test_a_search_over_real_sizes_takes_less_than_a_tenth_of_a_second_of_cpu():
     start = time.process_time()
     neighbours(variables, divides)
     assert time.process_time() - start < 0.1
+
+
+def test_a_search_ends_when_its_budget_is_spent() -> None:
+    asked = 0
+
+    def never(assignment: Mapping[str, int]) -> bool:
+        nonlocal asked
+        asked += 1
+        return False
+
+    with pytest.raises(TooFar, match="1000 nearest"):
+        neighbours([Variable("a", 10**12), Variable("b", 10**12)], never, budget=1000)
+    assert asked == 1000
+
+
+def test_what_was_found_before_the_budget_was_spent_is_kept() -> None:
+    found = neighbours([Variable("a", 10), Variable("b", 10**12)], lambda now: now["a"] == 8, budget=500)
+    assert found == ({"a": 8},)
