@@ -1,4 +1,9 @@
-"""Run by torchrun in each of two processes: records a real run and prints, per case, whether it went as predicted."""
+"""Run by torchrun in each of two processes: records real runs and writes, per case, whether they went as predicted.
+
+    torchrun --nproc_per_node 2 two_process_run.py FOLDER
+
+Each rank leaves `rank-R.json` in FOLDER: standard output is shared, and lines of two ranks can run together.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +31,7 @@ CASES = (
 
 def main() -> None:
     rank = int(os.environ["RANK"])
+    results = []
     for prompts, settings in CASES:
         with tempfile.TemporaryDirectory() as folder:
             config, recorded = one_process.record(folder, prompts, settings)
@@ -44,7 +50,8 @@ def main() -> None:
         seen = [[rows for rows, _ in step] for step in recorded]
         losses = [loss for step in recorded for _, loss in step]
         error = max((abs(a - b) / b for a, b in zip(weights, losses, strict=False)), default=1.0)
-        print("RESULT " + json.dumps([settings["loss_type"], rank, predicted == seen, error < 1e-5]), flush=True)
+        results.append([settings["loss_type"], rank, predicted == seen, error < 1e-5])
+    Path(sys.argv[1], f"rank-{rank}.json").write_text(json.dumps(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
