@@ -160,3 +160,6 @@ def resume(folder: Path) -> None:
 
 if __name__ == "__main__":
     {"gradients": gradients, "crash": crash, "resume": resume}[sys.argv[1]](Path(sys.argv[2]))
+    # Together and in order: a rank that leaves while gloo's threads still serve the other can abort at exit.
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
