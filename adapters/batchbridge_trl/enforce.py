@@ -409,24 +409,17 @@ class Enforcer:
             raise CannotAttach(
                 {"resume": f"{checkpoint} was written without batchbridge: its place in the plan is unknown"}
             )
-        own = folder / f"rank-{self._accelerator.process_index:05d}.pt"
-        state = torch.load(files[0] if own not in files else own, weights_only=True, map_location="cpu")
+        own, ranks = folder / f"rank-{self._accelerator.process_index:05d}.pt", self._accelerator.num_processes
+        state = torch.load(own if own in files else files[0], weights_only=True, map_location="cpu")
+        if state["world_size"] != ranks or own not in files:
+            reason = f"{checkpoint} was written by {state['world_size']} ranks, this run has {ranks}: start as many"
+            raise CannotAttach({"resume": reason})
         try:
             position = self._plan.seek(state["plan"])
         except PlanError as error:
             raise CannotAttach({"resume": f"{checkpoint}: {error.reason}"}) from None
-        states = [state]
-        if state["world_size"] != self._accelerator.num_processes:
-            states = [torch.load(file, weights_only=True, map_location="cpu") for file in files]
-            if len(states) != state["world_size"]:
-                raise CannotAttach(
-                    {"resume": f"{checkpoint} holds {len(states)} of {state['world_size']} ranks' rollouts"}
-                )
         for number, index in enumerate(position.live_rollouts):
-            self._rollouts[index] = RolloutRows.from_states(
-                [each["rollouts"][number] for each in states], self._accelerator.device
-            )
-        self._holds_others = len(states) > 1
+            self._rollouts[index] = RolloutRows.from_state(state["rollouts"][number], self._accelerator.device)
 
 
 def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Advantage) -> torch.Tensor:

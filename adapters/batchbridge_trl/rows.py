@@ -74,24 +74,10 @@ class RolloutRows:
         }
 
     @classmethod
-    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> RolloutRows:
-        """The rollout from what some ranks stored of it: every row that any of them held."""
-        first = states[0]
-        slots: dict[int, int] = {}
-        parts: list[Tensors] = []
-        offset = 0
-        for state in states:
-            fresh = {position: row for position, row in state["slots"].items() if position not in slots}
-            slots |= {position: offset + row for position, row in fresh.items()}
-            parts.append(state["tensors"])
-            offset += len(next(iter(state["tensors"].values())))
-        tensors = {name: torch.cat(_same_width(name, [part[name] for part in parts])) for name in parts[0]}
-        return cls(
-            first["index"],
-            {name: tensor.to(device) for name, tensor in tensors.items()},
-            slots,
-            *(list(first[name]) for name in ("response_tokens", "prompt_tokens", "completion_tokens", "facts")),
-        )
+    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> RolloutRows:
+        """The rollout from what this rank stored of it."""
+        tensors = {name: tensor.to(device) for name, tensor in state["tensors"].items()}
+        return cls(**{**state, "tensors": tensors})
 
 
 class MicroBatch(dict[str, torch.Tensor]):
@@ -115,14 +101,6 @@ def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
         if len(tensor) != rows:
             raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")
     return columns
-
-
-def _same_width(name: str, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    kind, padding = COLUMNS[name]
-    if kind == "row" or tensors[0].dim() == 1:
-        return list(tensors)
-    width = max(tensor.shape[1] for tensor in tensors)
-    return [_to_width(tensor, width, kind, padding) for tensor in tensors]
 
 
 def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> torch.Tensor:

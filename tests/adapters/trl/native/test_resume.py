@@ -111,3 +111,11 @@ def test_a_checkpoint_of_another_spec_is_refused(tmp_path: Path) -> None:
     wrap(build(tmp_path / "run")).train()
     with pytest.raises(CannotAttach, match="spec was"):
         wrap(build(tmp_path / "run", seed=43)).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-17"))
+
+
+def test_a_checkpoint_of_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    wrap(build(tmp_path / "run")).train()
+    saved = tmp_path / "run" / "checkpoint-17" / "batchbridge" / "rank-00000.pt"
+    torch.save(torch.load(saved, weights_only=True) | {"world_size": 2}, saved)
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1"):
+        wrap(build(tmp_path / "run")).train(resume_from_checkpoint=str(saved.parent.parent))
