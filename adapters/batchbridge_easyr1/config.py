@@ -123,18 +123,19 @@ class EasyR1Adapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec) -> Written:
-        """config.yaml and a launch command for the newest known version. Raises `CannotWrite`."""
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
+        version = framework_version or tables.NEWEST
         problems = Problems()
         values = settings_for(spec, problems)
         if not problems:
-            problems.extend(self._differences(spec, values))
+            problems.extend(self._differences(spec, values, version))
         if problems:
             raise CannotWrite(self.framework, problems)
         words = [f"python3 -m {ENTRY} config=examples/config.yaml", *(_word(k, v) for k, v in values.items())]
-        header = f"# EasyR1 {tables.NEWEST}\n"
+        header = f"# EasyR1 {version}\n"
         text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
-        return Written(values=values, text=text, framework_version=tables.NEWEST)
+        return Written(values=values, text=text, framework_version=version)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -155,9 +156,9 @@ class EasyR1Adapter(Adapter):
             dataset_size=context.dataset_size,
         )
 
-    def _differences(self, spec: Spec, values: Mapping[str, Any]) -> Iterator[str]:
+    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
         """Reads `values` back: whatever would not come out as `spec` says it, and whatever EasyR1 would refuse."""
-        back = self.read(Source(values=values), Context(framework_version=tables.NEWEST))
+        back = self.read(Source(values=values), Context(framework_version=version))
         refused = [*back.findings, *(f for f in self.check(back) if f.severity == "error")]
         yield from (finding.message for finding in refused)
         if back.spec is None:

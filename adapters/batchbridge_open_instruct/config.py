@@ -123,14 +123,16 @@ class OpenInstructAdapter(Adapter):
 
         return check(reading) if isinstance(reading, OpenInstructReading) else ()
 
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise.
+
+        For the checkout of `framework_version`; None: the newest that has the script.
 
         Dataset, model and engines are not a spec's business, and have to be added. Raises `CannotWrite`.
         """
         problems: list[str] = []
         values = settings_for(spec, problems)
-        version = tables.NEWEST_PPO if values[SCRIPT] == PPO else tables.NEWEST
+        version = framework_version or (tables.NEWEST_PPO if values[SCRIPT] == PPO else tables.NEWEST)
         if not problems:
             problems += _differences(spec, values, version)
         if problems:

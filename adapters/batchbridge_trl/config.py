@@ -157,6 +157,8 @@ class TrlAdapter(Adapter):
         problems = Problems()
         problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
         values = settings_for(spec, problems)
+        if spec.carried.router_loss_coefficient is None and tables.is_known(version) and tables.holds("<1.14", version):
+            values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
         if not problems:
             problems.extend(self._differences(spec, values, version))
         if problems:

@@ -219,8 +219,11 @@ class Adapter(ABC):
         """The framework's own rules and known defects on this reading; `read` has not applied them yet."""
 
     @abstractmethod
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """The native configuration that says `spec`; `read` of it gives `spec` back. Raises `CannotWrite`.
+
+        framework_version: what it is written for, one of `versions` (a caller sees to that); None: the newest that
+        can say it. `Written.framework_version` says which it became.
 
         A spec that this adapter read comes back exactly. In any other, a None among `objective`, `carried` and
         `advantage` means unknown, and the framework's default may fill it in; every other field comes back as it is,

@@ -153,7 +153,7 @@ def test_trl_is_patched_in_what_wrap_plans_and_computes_itself() -> None:
 
 def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
     class Warming(NarrowAdapter):
-        def write(self, spec):  # type: ignore[no-untyped-def]  # as in the base
+        def write(self, spec, framework_version=None):  # type: ignore[no-untyped-def]  # as in the base
             ratio = 0.03 if spec.carried.warmup_ratio is None else spec.carried.warmup_ratio
             return super().write(spec.replace(**{"carried.warmup_ratio": ratio}))
 

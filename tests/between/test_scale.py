@@ -108,7 +108,7 @@ def test_no_size_makes_the_search_long(world_size: int, step: int, prompts: int)
     asked = 0
 
     class Counting(NarrowAdapter):
-        def write(self, spec):  # type: ignore[no-untyped-def]  # as in the base
+        def write(self, spec, framework_version=None):  # type: ignore[no-untyped-def]  # as in the base
             nonlocal asked
             asked += 1
             return super().write(spec)

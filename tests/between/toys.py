@@ -93,7 +93,7 @@ class AnyAdapter(Adapter):
     def check(self, reading: Reading) -> Sequence[Finding]:
         return ()
 
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         data = copy.deepcopy(spec.to_dict())
         return Written(values={"spec": data}, text={"json": "{}"}, framework_version="1.0")
 
@@ -143,7 +143,7 @@ class NarrowAdapter(AnyAdapter):
         "advantage.epsilon": (None, 1e-6),
     }
 
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         problems = [
             f"{path} = {value}: narrow has {' or '.join(map(str, only))}"
             for path, only in self.only.items()

@@ -104,7 +104,7 @@ class ToyAdapter(Adapter):
             )
         ]
 
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         values = {"toy.prompts": spec.rollout.prompts_per_rollout}
         return Written(values=values, text={"yaml": f"toy:\n  prompts: {values['toy.prompts']}\n"})
 

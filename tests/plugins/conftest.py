@@ -23,7 +23,7 @@ ADAPTER = """
         def detect(self, source): return 0.0
         def read(self, source, context): raise NotImplementedError
         def check(self, reading): return ()
-        def write(self, spec): raise NotImplementedError
+        def write(self, spec, framework_version=None): raise NotImplementedError
         def native_steps(self, reading, dataset_size, response_tokens): return iter(())
 
     @hookimpl

@@ -55,7 +55,7 @@ class EmptyAdapter(Adapter):
     def check(self, reading: Reading) -> tuple[Finding, ...]:
         return ()
 
-    def write(self, spec: Any) -> Any:
+    def write(self, spec: Any, framework_version: str | None = None) -> Any:
         raise NotImplementedError
 
     def native_steps(self, reading: Any, dataset_size: Any, response_tokens: Any) -> Any:

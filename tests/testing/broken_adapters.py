@@ -65,26 +65,26 @@ def _strict_read(self, source, context):
     return ToyAdapter.read(self, source, context)
 
 
-def _careless_write(self, spec):
+def _careless_write(self, spec, framework_version=None):
     try:
         return ToyAdapter.write(self, spec)
     except CannotWrite:
         return ToyAdapter.write(self, spec.replace(**{"order.last_rollout": "drop"}))
 
 
-def _seeded_write(self, spec):
+def _seeded_write(self, spec, framework_version=None):
     return ToyAdapter.write(self, spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}))
 
 
-def _rounding_write(self, spec):
+def _rounding_write(self, spec, framework_version=None):
     return ToyAdapter.write(self, spec.replace(**{"carried.learning_rate": 0.5}))
 
 
-def _empty_refusal(self, spec):
+def _empty_refusal(self, spec, framework_version=None):
     raise CannotWrite(self.framework, [])
 
 
-def _unfaithful(self, spec):
+def _unfaithful(self, spec, framework_version=None):
     written = ToyAdapter.write(self, spec)
     return Written(values={**written.values, "rate": 0.25}, text=written.text)
 
@@ -274,10 +274,16 @@ ALL = [
         "Unfaithful", ["test_what_was_read_can_be_written_and_read_again", "valid"], "learning_rate", write=_unfaithful
     ),
     _broken(
+        "OfAnotherVersion",
+        ["test_what_is_written_names_its_version", "valid"],
+        "another version than asked",
+        write=lambda s, x, v=None: Written(values={"a": 1}, text={"toy": "a 1"}, framework_version="0.9"),
+    ),
+    _broken(
         "Textless",
         ["test_writing_gives_text_and_native_values", "valid"],
         "no text",
-        write=lambda s, x: Written(values={"a": 1}, text={}),
+        write=lambda s, x, v=None: Written(values={"a": 1}, text={}),
     ),
     _broken(
         "Careless",

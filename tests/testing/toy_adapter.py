@@ -110,7 +110,7 @@ class ToyAdapter(Adapter):
         fix = Fix(f"step = {nearest}", {"step": nearest})
         return [Finding("BB-TOY-010", "error", "construction", text, where, (fix,), source="toy 1.0")]
 
-    def write(self, spec: Spec) -> Written:
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         if spec.carried.learning_rate is None:  # unknown: toy's default is as good as any
             spec = spec.replace(**{"carried.learning_rate": DEFAULTS["rate"]})
         given = {path: value for path, value, _ in walk(spec)}

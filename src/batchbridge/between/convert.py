@@ -8,7 +8,6 @@ nothing differs that it does not name.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,13 +251,9 @@ def _natively(back: Reading) -> Iterator[str]:
 
 def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[str, ...]]:
     """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
-    several = version is not None and "framework_version" in inspect.signature(adapter.write).parameters
-
     def write(spec: Spec) -> Written | tuple[str, ...]:
         try:
-            if several:
-                return adapter.write(spec, framework_version=version)  # type: ignore[call-arg]  # asked above
-            return adapter.write(spec)
+            return adapter.write(spec, version)
         except CannotWrite as refused:
             return refused.problems
 

@@ -117,7 +117,7 @@ class AdapterContract:
     unknown_version: ClassVar[str]
     """A version that the adapter does not know."""
     written_version: ClassVar[str | None] = None
-    """The version whose configuration `write` writes; None if the framework has one only."""
+    """The version that `write` writes for when it is told none and names none; None if the framework has one only."""
     valid: ClassVar[Sequence[ValidCase]]
     invalid: ClassVar[Sequence[InvalidCase]]
     foreign: ClassVar[Sequence[Source]] = ()
@@ -345,12 +345,19 @@ class AdapterContract:
     # ---- write
 
     def test_what_was_read_can_be_written_and_read_again(self, valid_case: ValidCase) -> None:
-        spec = _spec(self._valid(valid_case))
-        again = self._read_back(self.adapter_class().write(spec), spec, valid_case)
+        reading = self._valid(valid_case)
+        spec, version = _spec(reading), reading.framework_version
+        again = self._read_back(self.adapter_class().write(spec, version), spec, valid_case)
         assert again == spec, _differences(spec, again)
 
+    def test_what_is_written_names_its_version(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        written = self.adapter_class().write(_spec(reading), reading.framework_version)
+        assert written.framework_version in (None, reading.framework_version), "written for another version than asked"
+
     def test_writing_gives_text_and_native_values(self, valid_case: ValidCase) -> None:
-        written = self.adapter_class().write(_spec(self._valid(valid_case)))
+        reading = self._valid(valid_case)
+        written = self.adapter_class().write(_spec(reading), reading.framework_version)
         assert isinstance(written, Written)
         assert written.values, "no values"
         assert written.text, "no text"
@@ -358,9 +365,10 @@ class AdapterContract:
 
     def test_a_changed_field_is_written_faithfully_or_refused(self, change: tuple[str, Any]) -> None:
         case = self.valid[0]
-        spec = _spec(self._valid(case)).replace(**{change[0]: change[1]})
+        reading = self._valid(case)
+        spec = _spec(reading).replace(**{change[0]: change[1]})
         try:
-            written = self.adapter_class().write(spec)
+            written = self.adapter_class().write(spec, reading.framework_version)
         except CannotWrite as refused:
             _check_refusal(refused, self.adapter_class.framework)
             return
@@ -452,7 +460,7 @@ class AdapterContract:
 
     def _read_back(self, written: Written, spec: Spec, case: ValidCase) -> Spec | None:
         context = Context(
-            framework_version=self.written_version,
+            framework_version=written.framework_version or self.written_version,
             world_size=spec.topology.world_size,
             dataset_size=case.context.dataset_size,
         )
