@@ -251,6 +251,7 @@ def _natively(back: Reading) -> Iterator[str]:
 
 def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[str, ...]]:
     """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
+
     def write(spec: Spec) -> Written | tuple[str, ...]:
         try:
             return adapter.write(spec, version)
