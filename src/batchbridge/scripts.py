@@ -8,8 +8,7 @@ from pathlib import Path
 
 from batchbridge.adapter import Source
 from batchbridge.findings import Finding, Fix, Severity, Where
-from batchbridge.shell import Argument, Command, Script, read_script
-from batchbridge.shell_words import Unknown
+from batchbridge.shell import Argument, Command, Script, Unknown, read_script
 from batchbridge.wrappers import Program, programs
 
 RECOGNISED = 0.5

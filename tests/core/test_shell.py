@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchbridge.shell import MAX_BYTES, Argument, Script, read_script
-from batchbridge.shell_arithmetic import NotArithmetic, evaluate
+from batchbridge.shell.arithmetic import NotArithmetic, evaluate
 
 CASES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "scripts").glob("*.sh"))}
 """Constructs that launch scripts use, each in a small harmless script; `show` prints its arguments."""

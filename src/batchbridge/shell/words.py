@@ -7,111 +7,14 @@ Bash Reference Manual 5.2, "Shell Expansions".
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
-MAX_TEXT = 1 << 16
-"""Longest value of one word (characters)."""
-
-Array = dict[int | str, "Word"]
-
-
-class Word(NamedTuple):
-    """One word and the line of the script that it stands in; marks of `Unknowns` stand for what is not decided."""
-
-    text: str
-    line: int
-
-
-class TooMuch(Exception):
-    """The script wants more than the bounds allow; the text says what."""
-
-
-class NotBash(Exception):
-    """A word that bash itself would refuse, or that is not read here; the text says why."""
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """Something that only running the script would tell.
-
-    shown: as the user wrote it. given: the names that `--env` decides it with. plain: an environment variable that
-    nothing has set, which counts as unset where the script itself says what then (`${X:-8}`, `[ -z "$X" ]`).
-    """
-
-    shown: str
-    line: int
-    given: tuple[str, ...] = ()
-    plain: bool = False
-
-
-@dataclass
-class Unknowns:
-    """The unknown values of one script. No text of a script holds NUL, so that marks cannot be mistaken."""
-
-    known: list[Unknown] = field(default_factory=list)
-    places: dict[Unknown, int] = field(default_factory=dict)
-
-    def mark(self, unknown: Unknown) -> str:
-        """The text that stands for `unknown`."""
-        place = self.places.setdefault(unknown, len(self.known))
-        if place == len(self.known):
-            self.known.append(unknown)
-        return f"\0{place}\0"
-
-    def of(self, text: str) -> tuple[Unknown, ...]:
-        """What `text` depends on."""
-        return tuple(dict.fromkeys(self.known[int(number)] for number in _MARK.findall(text)))
-
-    def given_by(self, text: str, name: str) -> str:
-        """`text` where `name` decides what nothing else would: `${DEVICE:-$(probe)}` is decided by `--env DEVICE`."""
-
-        def one(match: re.Match[str]) -> str:
-            unknown = self.known[int(match[1])]
-            return match[0] if unknown.given else self.mark(replace(unknown, given=(name,)))
-
-        return _MARK.sub(one, text)
-
-    def shown(self, text: str) -> str:
-        """`text` with the user's own spelling in place of every mark."""
-        return _MARK.sub(lambda match: self.known[int(match[1])].shown, text)
-
-    def plain(self, text: str) -> bool:
-        """Whether `text` is nothing but variables that nothing has set."""
-        return bool(text) and not _MARK.sub("", text) and all(unknown.plain for unknown in self.of(text))
-
-    def empty(self, text: str) -> bool | None:
-        """Whether `text` is empty; unset environment variables are. None: not decided."""
-        if not text or self.plain(text):
-            return True
-        return False if _MARK.sub("", text) else None
-
-
-class Scope(Protocol):
-    """What a word is expanded in."""
-
-    unknowns: Unknowns
-
-    def value(self, name: str, line: int) -> str | Array | None:
-        """The variable's value; None: nothing has set it."""
-
-    def words(self) -> list[Word]:
-        """The positional parameters."""
-
-    def assign(self, name: str, value: str, line: int) -> None:
-        """`${X:=value}`."""
-
-    def substitute(self, code: str, line: int) -> str:
-        """The output of `$(code)`."""
-
-    def arithmetic(self, text: str, line: int) -> str:
-        """The value of `$((text))`."""
-
-    def spend(self, amount: int) -> None:
-        """Counts work; raises `TooMuch`."""
+from batchbridge.shell.braces import braces
+from batchbridge.shell.patterns import at_slash, trimmed
+from batchbridge.shell.quotes import ansi_c, closing, find, matching
+from batchbridge.shell.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Unknowns, Word
 
 
 class _Event(NamedTuple):
@@ -194,7 +97,6 @@ def _split(events: Iterator[_Event], line: int) -> list[Word]:
 
 
 _BLANKS = re.compile(r"[ \t\n]+")
-_MARK = re.compile("\0(\\d+)\0")
 
 
 # ---- the pieces of a word
@@ -222,13 +124,13 @@ def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator
                 yield _Event("quoted", char + following if kept else following)
             place += 2
         elif char == "'":
-            end = _find(raw, "'", place + 1)
+            end = find(raw, "'", place + 1)
             yield _Event("quoted", raw[place + 1 : end])
             place = end + 1
         elif char == '"' and mode == "alternative":
             place += 1
         elif char == '"':
-            end = _closing(raw, place + 1, '"')
+            end = closing(raw, place + 1, '"')
             inner = list(_events(raw[place + 1 : end], line, scope, "quotes"))
             if not inner or any(event.items != () for event in inner):  # "$@" without words is no word, "" is one
                 yield _Event("quoted")
@@ -239,8 +141,8 @@ def _events(raw: str, line: int, scope: Scope, mode: _Mode = "word") -> Iterator
             yield _Event("quoted", _variable("HOME", line, scope)) if home else _Event("literal", "~")
             place += 1
         elif char == "$" and following == "'" and mode == "word":
-            end = _closing(raw, place + 2, "'")
-            yield _Event("quoted", _ansi_c(raw[place + 2 : end]))
+            end = closing(raw, place + 2, "'")
+            yield _Event("quoted", ansi_c(raw[place + 2 : end]))
             place = end + 1
         elif char == "$" and following == '"' and mode == "word":
             place += 1  # a translated string: as it is written
@@ -257,19 +159,19 @@ def _expansion(
 ) -> tuple[list[_Event], int]:
     """What stands at a `$` or a backquote, and where it ends."""
     if raw[place] == "`":
-        end = _closing(raw, place + 1, "`")
+        end = closing(raw, place + 1, "`")
         code = re.sub(r"\\([$`\\])", r"\1", raw[place + 1 : end])
         return [_Event(kind, scope.substitute(code, line))], end + 1
     rest = raw[place + 1 :]
     if rest.startswith("(("):
-        end = _matching(raw, place + 1)
+        end = matching(raw, place + 1)
         if raw[end - 1] == ")":
             return [_Event(kind, scope.arithmetic(raw[place + 3 : end - 1], line))], end + 1
     if rest.startswith("("):
-        end = _matching(raw, place + 1)
+        end = matching(raw, place + 1)
         return [_Event(kind, scope.substitute(raw[place + 2 : end], line))], end + 1
     if rest.startswith("{"):
-        end = _matching(raw, place + 1)
+        end = matching(raw, place + 1)
         return _parameter(raw[place + 2 : end], line, scope, kind), end + 1
     if match := _NAME.match(rest):
         return _plain(match[0], line, scope, kind), place + 1 + match.end()
@@ -326,7 +228,7 @@ def _parameter(content: str, line: int, scope: Scope, kind: Literal["quoted", "s
     name, rest = match[1], match[2]
     subscript = None
     if rest.startswith("["):
-        end = _matching(rest, 0)
+        end = matching(rest, 0)
         subscript, rest = rest[1:end], rest[end + 1 :]
     operation = _OPERATOR.fullmatch(rest) if rest else None
     if rest and operation is None:
@@ -430,9 +332,9 @@ def _changed(text: str, operator: str, argument: str, line: int, scope: Scope) -
     if operator == ":":
         return _slice_text(text, argument, line, scope)
     if operator[0] in "#%":
-        return _cut(text, operator, pattern(argument, line, scope), scope)
+        return trimmed(text, operator, pattern(argument, line, scope), scope)
     if operator[0] == "/":
-        old, _, new = _at_slash(argument)
+        old, _, new = at_slash(argument)
         wanted, instead = pattern(old, line, scope), single(new, line, scope)
         if scope.unknowns.of(wanted) or set(wanted) & set("*?[") or not wanted:
             return None  # patterns inside a text: not read
@@ -443,39 +345,6 @@ def _changed(text: str, operator: str, argument: str, line: int, scope: Scope) -
             return instead + text[len(part) :] if front else text[: len(text) - len(part)] + instead
         return text.replace(wanted, instead, -1 if operator == "//" else 1)
     return None
-
-
-def _at_slash(argument: str) -> tuple[str, str, str]:
-    place = 0
-    while place < len(argument) and argument[place] != "/":
-        place += 2 if argument[place] == "\\" else 1
-    return argument[:place], argument[place : place + 1], argument[place + 1 :]
-
-
-def _cut(text: str, operator: str, shape: str, scope: Scope) -> str | None:
-    """`#`, `##`, `%`, `%%`: the shortest or longest prefix or suffix that matches."""
-    if scope.unknowns.of(shape):
-        return None
-    if len(text) > 4096:
-        raise TooMuch("a pattern is matched against more than 4,096 characters")
-    matches = matcher(shape)
-    lengths = range(len(text) + 1) if len(operator) == 1 else range(len(text), -1, -1)
-    for length in lengths:
-        scope.spend(1 + length // 16)
-        if operator[0] == "#" and matches(text[:length]):
-            return text[length:]
-        if operator[0] == "%" and matches(text[len(text) - length :]):
-            return text[: len(text) - length]
-    return text
-
-
-def matcher(shape: str) -> Callable[[str], bool]:
-    """Whether a text matches the pattern `shape`."""
-    try:
-        match = re.compile(fnmatch.translate(shape)).match
-    except re.error as error:
-        raise NotBash(f"the pattern {shape} is not read: {error}") from None
-    return lambda text: match(text) is not None
 
 
 def _slice_text(text: str, argument: str, line: int, scope: Scope) -> str | None:
@@ -581,159 +450,3 @@ def _indirect(content: str, line: int, scope: Scope, kind: Literal["quoted", "sp
     else:
         names = ()
     return [_Event(kind, scope.unknowns.mark(Unknown(f"${{!{content}}}", line, names)))]
-
-
-# ---- finding ends
-
-
-def _find(raw: str, char: str, start: int) -> int:
-    end = raw.find(char, start)
-    if end < 0:
-        raise NotBash(f"a {char} is not closed")
-    return end
-
-
-def _closing(raw: str, start: int, quote: str) -> int:
-    """Where the quote that opened before `start` closes."""
-    place = start
-    while place < len(raw):
-        char = raw[place]
-        if char == "\\":
-            place += 2
-            continue
-        if char == quote:
-            return place
-        if quote == '"' and char == "$" and raw[place + 1 : place + 2] in ("(", "{"):
-            place = _matching(raw, place + 1)
-        elif quote == '"' and char == "`":
-            place = _closing(raw, place + 1, "`")
-        place += 1
-    raise NotBash(f"a {quote} is not closed")
-
-
-_PAIRS = {"(": ")", "{": "}", "[": "]"}
-
-
-def _matching(raw: str, start: int) -> int:
-    """Where the bracket at `start` closes; quotes and nested brackets of its kind are skipped."""
-    opened, depth, place = raw[start], 0, start
-    while place < len(raw):
-        char = raw[place]
-        if char == "\\":
-            place += 1
-        elif char == "'" and opened != "{":
-            place = _find(raw, "'", place + 1)
-        elif char == '"' or char == "`":
-            place = _closing(raw, place + 1, char)
-        elif char == "$" and raw[place + 1 : place + 2] in ("{", "(") and raw[place + 1] != opened:
-            place = _matching(raw, place + 1)
-        elif char == opened:
-            depth += 1
-        elif char == _PAIRS[opened]:
-            depth -= 1
-            if not depth:
-                return place
-        place += 1
-    raise NotBash(f"a {opened} is not closed")
-
-
-_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "r": "\r", "e": "\x1b"}
-
-
-def _ansi_c(raw: str) -> str:
-    """`$'...'`."""
-
-    def one(match: re.Match[str]) -> str:
-        code = match[1]
-        if code in _ESCAPES:
-            return _ESCAPES[code]
-        try:
-            number = int(code[1:], 16) if code[0] in "xuU" else int(code, 8)
-            return chr(number) if 0 < number < 0xD800 else ""
-        except ValueError:
-            return match[0]
-
-    return re.sub(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", one, raw, flags=re.DOTALL)
-
-
-# ---- {a,b} and {1..3}
-
-_RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])")
-
-
-def braces(raw: str, scope: Scope) -> list[str]:
-    """The raw words that brace expansion makes of `raw`; it comes before everything else and respects quotes."""
-    scope.spend(len(raw) + 1)
-    start = 0
-    while (found := _brace(raw, start, scope)) is not None:
-        place, end, parts = found
-        inner = raw[place + 1 : end]
-        made = parts if len(parts) > 1 else _range(inner, scope)
-        if made is not None:
-            heads, tails = [raw[:place]], braces(raw[end + 1 :], scope)
-            middles = [text for part in made for text in (braces(part, scope) if len(parts) > 1 else [part])]
-            scope.spend(len(middles) * len(tails) * (len(raw) + 1))
-            return [head + middle + tail for head in heads for middle in middles for tail in tails]
-        start = place + 1
-    return [raw]
-
-
-def _range(inner: str, scope: Scope) -> list[str] | None:
-    match = _RANGE.fullmatch(inner)
-    if match is None:
-        return None
-    if match[4]:
-        first, last, step = ord(match[4]), ord(match[5]), 1
-    else:
-        first, last, step = int(match[1]), int(match[2]), abs(int(match[3] or 1)) or 1
-    scope.spend(abs(last - first) // step + 1)
-    numbers = range(first, last + 1, step) if first <= last else range(first, last - 1, -step)
-    if match[4]:
-        return [chr(number) for number in numbers]
-    ends = (match[1], match[2])
-    width = max(len(end) for end in ends) if any(re.match(r"-?0\d", end) for end in ends) else 0
-    return [f"{number:0{width}d}" for number in numbers]
-
-
-def _brace(raw: str, start: int, scope: Scope) -> tuple[int, int, list[str]] | None:
-    """The first unquoted `{...}` from `start`: where it opens and closes, and its parts between commas."""
-    place = start
-    while place < len(raw):
-        char = raw[place]
-        if char == "{" and (closed := _brace_parts(raw, place, scope)) is not None:
-            return place, closed[0], closed[1]
-        place = skipped(raw, place)
-    return None
-
-
-def _brace_parts(raw: str, opened: int, scope: Scope) -> tuple[int, list[str]] | None:
-    scope.spend(len(raw) - opened)
-    depth, place, cut = 0, opened, opened + 1
-    parts: list[str] = []
-    while place < len(raw):
-        char = raw[place]
-        if char == "{":
-            depth += 1
-        elif char == "}":
-            depth -= 1
-            if not depth:
-                return place, [*parts, raw[cut:place]]
-        elif char == "," and depth == 1:
-            parts.append(raw[cut:place])
-            cut = place + 1
-        place = skipped(raw, place)
-    return None
-
-
-def skipped(raw: str, place: int) -> int:
-    """The place after the character, the quoted text or the expansion at `place`."""
-    char, following = raw[place], raw[place + 1 : place + 2]
-    if char == "\\":
-        return place + 2
-    if char == "'":
-        return _find(raw, "'", place + 1) + 1
-    if char in '"`':
-        return _closing(raw, place + 1, char) + 1
-    if char == "$" and following in ("{", "("):
-        return _matching(raw, place + 1) + 1
-    return place + 1

@@ -3,20 +3,12 @@ Conditional Expressions". Files (`-f x`) and regular expressions (`=~`) are neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchbridge.shell_words import NotBash, Scope, Unknown, fields, matcher, pattern, single, skipped
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a command ended. value: success; None: not decided, and `unknown` says what would decide it. assumed: a
-    program that is expected to succeed, so that what follows `&&` runs, but `if` is not decided by it."""
-
-    value: bool | None
-    unknown: tuple[Unknown, ...] = ()
-    assumed: bool = False
+from batchbridge.shell.patterns import matcher
+from batchbridge.shell.quotes import skipped
+from batchbridge.shell.values import NotBash, Outcome, Scope, Unknown
+from batchbridge.shell.words import fields, pattern, single
 
 
 class _Operand(NamedTuple):

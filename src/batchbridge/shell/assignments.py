@@ -1,0 +1,119 @@
+"""Assignments and declarations of variables and arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchbridge.shell.state import Shell
+from batchbridge.shell.syntax import WORDS
+from batchbridge.shell.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
+from batchbridge.shell.words import fields, index, single
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+def assign_all(shell: Shell, node: Node) -> Outcome:
+    for child in node.children:
+        if child.type == "variable_assignment":
+            assign(shell, child)
+    return DONE
+
+
+def assign(shell: Shell, node: Node) -> Outcome:
+    name_node, value = node.child_by_field_name("name"), node.child_by_field_name("value")
+    if name_node is None:
+        raise NotBash("an assignment is not read")
+    line, append = shell.at(node), any(child.type == "+=" for child in node.children)
+    raw_name = shell.raw(name_node)
+    name, bracketed, rest = raw_name.partition("[")
+    # The grammar ends a value early in rare cases; the whole text up to the node's end is the value.
+    raw_value = "" if value is None else shell.source[value.start_byte : node.end_byte].decode("utf-8", "replace")
+    if value is not None and value.type == "array" and not bracketed:
+        _array(shell, name, value, line, append)
+        return DONE
+    text = single(raw_value, line, shell)
+    if bracketed:
+        array = _as_array(shell, name, line)
+        key = index(array, rest.removesuffix("]"), line, shell)
+        if key is not None:
+            old = array[key].text if append and key in array else ""
+            array[key] = Word(old + text, line)
+            shell.variables[name] = array
+        else:
+            shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
+    elif append:
+        before = shell.value(name, line)
+        if isinstance(before, dict):
+            before[0] = Word((before[0].text if 0 in before else "") + text, line)
+        else:
+            plain_before = shell.unknowns.mark(Unknown(f"${name}", line, (name,), plain=True))
+            shell.variables[name] = (plain_before if before is None else before) + text
+            shell.spend(len(str(before)))
+    else:
+        shell.variables[name] = text
+    if isinstance(made := shell.variables.get(name), str) and len(made) > MAX_TEXT:
+        raise TooMuch(f"a variable has more than {MAX_TEXT:,} characters")
+    return DONE
+
+
+def _as_array(shell: Shell, name: str, line: int) -> Array:
+    before = shell.value(name, line)
+    if isinstance(before, dict):
+        return before
+    return {0: Word(before, line)} if before else {}
+
+
+def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None:
+    array: Array = _as_array(shell, name, line) if append else {}
+    place = max((key for key in array if isinstance(key, int)), default=-1) + 1
+    for raw, at in shell.raw_words([child for child in node.children if child.type in WORDS]):
+        if raw.startswith("[") and "]=" in raw:
+            subscript, _, value = raw[1:].partition("]=")
+            text = single(value, at, shell)
+            number = subscript.strip()
+            if number.isascii() and number.isdigit() and len(number) < 7:
+                place = int(number)
+                array[place] = Word(text, at)
+                place += 1
+            else:
+                array[single(subscript, at, shell)] = Word(text, at)
+            continue
+        shell.spend(16)
+        for word in fields(raw, at, shell):
+            array[place] = word
+            place += 1
+    shell.variables[name] = array
+
+
+def declare(shell: Shell, node: Node) -> Outcome:
+    local = shell.in_function and shell.raw(node).startswith(("local", "declare", "typeset"))
+    associative = any(
+        child.type == "word" and shell.raw(child).startswith("-") and "A" in shell.raw(child) for child in node.children
+    )
+    for child in node.children:
+        if child.type == "variable_assignment":
+            name_node = child.child_by_field_name("name")
+            if local and name_node is not None:
+                _keep(shell, shell.raw(name_node))
+            assign(shell, child)
+        elif child.type == "variable_name":
+            name = shell.raw(child)
+            if local:
+                _keep(shell, name)
+            if local or associative:
+                shell.variables[name] = {} if associative else ""
+    return DONE
+
+
+def _keep(shell: Shell, name: str) -> None:
+    """Remembers what a function's local variable hides."""
+    if shell.locals and name not in shell.locals[-1]:
+        shell.locals[-1][name] = shell.variables.get(name)
+
+
+def unset(shell: Shell, node: Node) -> Outcome:
+    for child in node.children:
+        if child.type in ("variable_name", "word"):
+            shell.variables[shell.raw(child)] = ""  # the environment's value is gone, too
+    return DONE

@@ -1,0 +1,132 @@
+"""Commands of bash itself that run no other command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from batchbridge.shell.conditions import plain
+from batchbridge.shell.state import Exit, LoopLeft, Return, Shell
+from batchbridge.shell.values import ASSUMED, DONE, Outcome, Unknown, Word
+
+Builtin = Callable[[Shell, list[Word], int, "str | None"], Outcome]
+"""Runs a command, its own name included, that stands on a line, with the here-document that is its input."""
+
+
+def _nothing(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    return Outcome(words[0].text != "false")
+
+
+def _ignored(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    return ASSUMED
+
+
+def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    if shell.captured is None:
+        return DONE
+    arguments = [word.text for word in words[1:]]
+    end = "\n"
+    while arguments and arguments[0] in ("-n", "-e", "-ne", "-en"):
+        option = arguments.pop(0)
+        end = "" if "n" in option else end
+        if "e" in option and any("\\" in text for text in arguments):
+            shell.decided_output = False
+    shell.captured.append(" ".join(arguments) + end)
+    return DONE
+
+
+def _cat(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    if shell.captured is not None and document is not None and len(words) == 1:
+        shell.captured.append(document)
+        return DONE
+    shell.record(words, line)
+    return ASSUMED
+
+
+def _printf(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    if len(words) > 2 and words[1].text == "-v":
+        shell.variables[words[2].text] = shell.unknowns.mark(Unknown(f"${words[2].text}", line))
+    shell.decided_output = False
+    return DONE
+
+
+def _seq(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    numbers = [word.text for word in words[1:]]
+    whole = all(number.removeprefix("-").isdigit() and len(number) < 10 for number in numbers)
+    if shell.captured is None or not whole or not 1 <= len(numbers) <= 3:
+        shell.record(words, line)
+        return ASSUMED
+    first, step, last = {1: ("1", "1", numbers[0]), 2: (numbers[0], "1", numbers[-1])}.get(len(numbers), numbers)
+    stride = int(step) or 1
+    counted = range(int(first), int(last) + (1 if stride > 0 else -1), stride)
+    shell.spend(len(counted) * 4)
+    shell.captured.extend(f"{number}\n" for number in counted)
+    return DONE
+
+
+def _test(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    texts = [word.text for word in words[1:]]
+    if words[0].text == "[" and texts:
+        texts.pop()
+    return plain(texts, line, shell)
+
+
+def _let(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    outcome = DONE
+    for word in words[1:]:
+        outcome = shell.nonzero(word.text, line)
+    return outcome
+
+
+def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    name = words[0].text
+    if name == "exit":
+        raise Exit(line)
+    if name == "return":
+        raise Return
+    levels = words[1].text if len(words) > 1 else "1"
+    raise LoopLeft(name, int(levels[:3]) if levels.isascii() and levels.isdigit() else 1)
+
+
+def _shift(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    count = words[1].text if len(words) > 1 else "1"
+    if count.isascii() and count.isdigit():
+        shell.positional = shell.positional[int(count[:6]) :]
+    return DONE
+
+
+def _set(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    texts = [word.text for word in words]
+    if "--" in texts:
+        shell.positional = words[texts.index("--") + 1 :]
+    return DONE
+
+
+def _read(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    for word in words[1:]:
+        if word.text.isidentifier():
+            shell.variables[word.text] = shell.unknowns.mark(Unknown(f"${word.text}", line))
+    return ASSUMED
+
+
+def _source(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    shell.decided_output = False
+    shown = shell.unknowns.shown(" ".join(word.text for word in words[1:2]))
+    shell.remark("source", line, f"{words[0].text} {shown} is not followed")
+    return ASSUMED
+
+
+BUILTINS: Mapping[str, Builtin] = {
+    **dict.fromkeys(("true", ":", "false"), _nothing),
+    **dict.fromkeys(("cd", "pushd", "popd", "trap", "wait", "sleep", "umask", "ulimit", "shopt"), _ignored),
+    **dict.fromkeys(("exit", "return", "break", "continue"), _leave),
+    **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
+    **dict.fromkeys(("test", "["), _test),
+    **dict.fromkeys(("source", "."), _source),
+    "cat": _cat,
+    "echo": _echo,
+    "let": _let,
+    "printf": _printf,
+    "seq": _seq,
+    "set": _set,
+    "shift": _shift,
+}

@@ -1,0 +1,135 @@
+"""Simple commands: what they become after expansion, and who runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from batchbridge.shell.assignments import assign
+from batchbridge.shell.builtins import BUILTINS, Builtin
+from batchbridge.shell.state import Exit, Return, Shell
+from batchbridge.shell.syntax import WORDS, beyond
+from batchbridge.shell.values import ASSUMED, DONE, Outcome, Word
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+def command(shell: Shell, node: Node, extra: Sequence[Node] = (), document: str | None = None) -> Outcome:
+    """Runs a simple command; extra: words of it that the grammar put elsewhere. document: its here-document."""
+    line = shell.at(node)
+    nodes: list[Node] = []
+    for child in node.children:
+        if child.type == "variable_assignment":
+            # FOO=1 program: for the program only; its value may set nothing here.
+            continue
+        if child.type == "command_name":
+            nodes += child.children or [child]
+        elif child.type == "file_redirect":
+            nodes += beyond(child)
+        elif child.type in WORDS:
+            nodes.append(child)
+    words = shell.expanded([*nodes, *extra])
+    prefix = [child for child in node.children if child.type == "variable_assignment"]
+    if not words:
+        for child in prefix:
+            assign(shell, child)
+        return DONE
+    if prefix and words[0].text in (*shell.functions, "bash", "sh", "eval"):
+        saved = shell.copied()
+        for child in prefix:
+            assign(shell, child)
+        try:
+            return execute(shell, words, line, document)
+        finally:
+            shell.variables = saved
+    return execute(shell, words, line, document)
+
+
+def execute(shell: Shell, words: list[Word], line: int, document: str | None = None) -> Outcome:
+    """Runs what the shell itself does, and records everything else."""
+    name, arguments = words[0].text, words[1:]
+    if name in shell.functions:
+        return _call(shell, name, arguments, line)
+    act = _RUNNERS.get(name) or BUILTINS.get(name)
+    if act is not None:
+        return act(shell, words, line, document)
+    shell.record(words, line)
+    return ASSUMED
+
+
+def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
+    body, source = shell.functions[name]
+    before = shell.positional, shell.source, shell.base
+    shell.positional, shell.in_function = arguments, shell.in_function + 1
+    shell.locals.append({})
+    shell.source = source
+    try:
+        return shell.run(body)
+    except Return:
+        return ASSUMED
+    finally:
+        for kept, value in shell.locals.pop().items():
+            if value is None:
+                shell.variables.pop(kept, None)
+            else:
+                shell.variables[kept] = value
+        shell.in_function -= 1
+        shell.positional, shell.source, shell.base = before
+
+
+def _nested(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    """`bash -c TEXT`, `bash <<EOF`; a script file is not opened."""
+    options = [word for word in words[1:] if word.text.startswith("-")]
+    rest = words[1 + len(options) :]
+    inline = any(option.text[1:2] != "-" and "c" in option.text for option in options)
+    code = rest[0] if inline and rest else Word(document, line) if document is not None and not rest else None
+    if code is None or shell.unknowns.of(code.text):
+        if not inline and rest:
+            shell.remark("source", line, f"{words[0].text} {shell.unknowns.shown(rest[0].text)} is not followed")
+        elif code is not None:
+            shown = shell.unknowns.shown(code.text)[:60]
+            shell.remark("not_read", line, f"{words[0].text} runs text that is not decided: {shown}")
+        shell.record(words, line)
+        return ASSUMED
+    saved, zero = shell.saved(), shell.zero
+    shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
+    try:
+        shell.run_text(code.text, code.line - 1)
+    except Exit:
+        pass
+    finally:
+        shell.zero = zero
+        shell.restore(saved)
+    return ASSUMED
+
+
+def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    text = " ".join(word.text for word in words[1:])
+    if shell.unknowns.of(text):
+        shell.remark("not_read", line, f"eval runs text that is not decided: {shell.unknowns.shown(text)[:60]}")
+        return ASSUMED
+    shell.depth += 1
+    return shell.run_text(text, line - 1)
+
+
+def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    if len(words) == 1:
+        return DONE
+    execute(shell, words[1:], line, document)
+    raise Exit(line)
+
+
+def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    if len(words) == 1 or words[1].text.startswith("-"):
+        return ASSUMED
+    return execute(shell, words[1:], line, document)
+
+
+_RUNNERS: Mapping[str, Builtin] = {
+    **dict.fromkeys(("bash", "sh", "/bin/bash", "/bin/sh"), _nested),
+    **dict.fromkeys(("command", "builtin"), _builtin),
+    "eval": _eval,
+    "exec": _exec,
+}
+"""Commands that run other commands."""

@@ -1,0 +1,49 @@
+"""Reads a bash launch script and says which commands it would execute. Nothing is ever executed.
+
+tree-sitter's bash grammar gives the statements, `words` expands the words. What only running would tell (an
+environment variable that nobody gives, the output of a program, a file's existence) stays unknown under its own name;
+branches that depend on it are both read, and their commands are marked. A script is read as if it were started without
+arguments and without the user's environment, except for what `env` gives ("1", "2", ... are its arguments).
+
+Source: Bash Reference Manual 5.2; the fixtures of tests/core/test_shell.py are compared with bash itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchbridge.shell.script import Script
+from batchbridge.shell.state import Exit, LoopLeft, Return, Shell
+from batchbridge.shell.statements import STATEMENTS
+from batchbridge.shell.values import TooMuch, Word
+
+MAX_BYTES = 256 * 1024
+"""Largest script (bytes). The largest launch scripts of the supported frameworks have some 20 KiB."""
+
+
+def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
+    """The commands of the script `text`. `env`: values of environment variables, and of arguments by number.
+
+    Never raises for bad input: what cannot be read is a remark. Raises `TypeError` for values that are no text.
+    """
+    given = dict(env or {})
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"env: names and values are text; got {name!r}={value!r}")
+    shell = Shell({name: value for name, value in given.items() if "\0" not in value}, STATEMENTS)
+    numbers = [int(name) for name in given if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 1000]
+    shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
+    line = 1
+    try:
+        if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+            raise TooMuch(f"the script has more than {MAX_BYTES:,} bytes")
+        shell.run_text(text.replace("\0", ""), 0)
+    except Exit as ended:
+        shell.remark("ends", ended.line, "the script ends here")
+    except (Return, LoopLeft):
+        pass
+    except TooMuch as reason:
+        shell.remark("not_read", shell.line or line, f"reading stops here: {reason}")
+    except RecursionError:
+        shell.remark("not_read", shell.line or line, "reading stops here: nested too deeply")
+    return Script(tuple(shell.commands), tuple(shell.remarks))

@@ -1,0 +1,48 @@
+"""What a script would execute: the result of reading it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchbridge.shell.values import Unknown
+
+
+class Argument(NamedTuple):
+    """One word of a command after every expansion, in the user's own spelling where it is `unknown`, and its line."""
+
+    text: str
+    line: int
+    unknown: tuple[Unknown, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that the script executes. only_if: what decides whether it runs at all; empty: it does."""
+
+    words: tuple[Argument, ...]
+    line: int
+    only_if: tuple[Unknown, ...] = ()
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The words' text."""
+        return tuple(word.text for word in self.words)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something about the script that a person should know. kind: "not_read" (the parser or the reader gave up there),
+    "source" (another file's settings are not seen), "stray" (an argument that runs as a command), "ends"."""
+
+    kind: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a script would execute, in order, and what is to be said about it."""
+
+    commands: tuple[Command, ...]
+    remarks: tuple[Remark, ...] = ()

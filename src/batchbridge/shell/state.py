@@ -1,0 +1,325 @@
+"""The state of a shell that runs nothing: its variables, what it would have run, and how far it may go.
+
+`Shell` is the scope that words are expanded in. What a kind of statement does is not its business: it is given a table
+(`batchbridge.shell.statements`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from batchbridge.shell.arithmetic import NotArithmetic, evaluate
+from batchbridge.shell.script import Argument, Command, Remark
+from batchbridge.shell.syntax import parse
+from batchbridge.shell.values import (
+    ASSUMED,
+    DONE,
+    Array,
+    NotBash,
+    Outcome,
+    TooMuch,
+    Unknown,
+    Unknowns,
+    Word,
+)
+from batchbridge.shell.words import fields, single
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MAX_WORK = 3_000_000
+"""Most characters looked at while expanding, and the bound of time: some 2 seconds of CPU."""
+MAX_DEPTH = 40
+"""Deepest nesting of statements, function calls and nested scripts."""
+MAX_COMMANDS = 20_000
+"""Most commands that a script may execute."""
+
+Variables = dict[str, "str | Array"]
+Functions = dict[str, tuple["Node", bytes]]
+"""A function's body, and the source that its places count in."""
+Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
+"""What each kind of node of the grammar does."""
+
+
+class Exit(Exception):
+    """`exit`: the script, or the subshell, ends on this line."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+
+class Return(Exception):
+    """`return`."""
+
+
+class LoopLeft(Exception):
+    """`break` or `continue`, and how many loops it leaves."""
+
+    def __init__(self, name: str, levels: int) -> None:
+        self.name, self.levels = name, levels
+
+
+class Shell:
+    """The state of a shell that runs nothing."""
+
+    def __init__(self, env: Mapping[str, str], statements: Statements) -> None:
+        self._statements = statements
+        self.unknowns = Unknowns()
+        self.env = env
+        self.variables: Variables = {}
+        self.functions: Functions = {}
+        self.positional: list[Word] = []
+        self.zero: str | None = None
+        self.in_function = 0
+        self.locals: list[dict[str, str | Array | None]] = []
+        self.commands: list[Command] = []
+        self.remarks: list[Remark] = []
+        self.only_if: tuple[Unknown, ...] = ()
+        self.captured: list[str] | None = None
+        self.decided_output = True
+        self.work = self.depth = 0
+        self.source = b""
+        self.base = self.line = 0
+
+    # ---- the scope that words are expanded in
+
+    # Their meaning: `values.Scope`.
+
+    def value(self, name: str, line: int) -> str | Array | None:
+        if name == "0":
+            return self.zero
+        if name.isdigit():
+            place = int(name[:6]) - 1
+            if place < len(self.positional):
+                return self.positional[place].text
+            return "" if self.in_function else None
+        if name in self.variables:
+            return self.variables[name]
+        return self.env.get(name)
+
+    def words(self) -> list[Word]:
+        return self.positional
+
+    def assign(self, name: str, value: str, line: int) -> None:
+        self.variables[name] = value
+
+    def substitute(self, code: str, line: int) -> str:
+        shown = "$(" + " ".join(code.split())[:40] + ")"
+        unknown = self.unknowns.mark(Unknown(shown, line))
+        saved = self.saved()
+        before, self.captured, self.decided_output = (self.captured, self.decided_output), [], True
+        commands, remarks = self.commands, self.remarks
+        self.commands, self.remarks = [], []
+        try:
+            self.run_text(code, line - 1)
+        except Exit:
+            pass
+        finally:
+            output, decided = "".join(self.captured), self.decided_output and not self.remarks
+            self.commands, self.remarks = commands, remarks
+            self.captured, self.decided_output = before
+            self.restore(saved)
+        return output.rstrip("\n") if decided else unknown
+
+    def arithmetic(self, text: str, line: int) -> str:
+        expanded = single(text.replace('"', ""), line, self)
+        missing: list[Unknown] = list(self.unknowns.of(expanded))
+        if missing:
+            names = tuple(dict.fromkeys(name for unknown in missing for name in unknown.given))
+            return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names))
+
+        def get(name: str) -> int:
+            return self._number(name, line, missing, 0)
+
+        try:
+            number = evaluate(expanded, get, lambda name, value: self.assign(name, str(value), line))
+        except NotArithmetic as error:
+            raise NotBash(f"$(({text.strip()})): {error}") from None
+        if missing:
+            names = tuple(dict.fromkeys(name for unknown in missing for name in unknown.given))
+            return self.unknowns.mark(Unknown(f"$(({text.strip()}))", line, names))
+        return str(number)
+
+    def _number(self, name: str, line: int, missing: list[Unknown], depth: int) -> int:
+        """A variable as a number; a name in it is looked up again, as bash does."""
+        value = self.value(name, line)
+        if isinstance(value, dict):
+            value = value[0].text if 0 in value else ""
+        if value is None:
+            missing.append(Unknown(f"${name}", line, (name,), plain=True))
+            return 0
+        if unknown := self.unknowns.of(value):
+            missing.extend(unknown)
+            return 0
+        if depth > 8:
+            raise NotArithmetic(f"{name} refers to itself")
+        return evaluate(value, lambda other: self._number(other, line, missing, depth + 1), lambda *_: None)
+
+    def spend(self, amount: int) -> None:
+        self.work += amount
+        if self.work > MAX_WORK:
+            raise TooMuch("expanding its words takes too long")
+
+    # ---- what is recorded
+
+    def remark(self, kind: str, line: int, text: str) -> None:
+        """Adds a `Remark`, once."""
+        found = Remark(kind, line, text if len(text) <= 160 else f"{text[:157]}...")
+        if found not in self.remarks:
+            self.remarks.append(found)
+
+    def record(self, words: list[Word], line: int) -> None:
+        """Adds a `Command` to those that would run."""
+        if len(self.commands) >= MAX_COMMANDS:
+            raise TooMuch(f"more than {MAX_COMMANDS:,} commands")
+        self.decided_output = False
+        shown = tuple(
+            Argument(self.unknowns.shown(word.text), word.line, self.unknowns.of(word.text)) for word in words
+        )
+        self.spend(sum(len(word.text) for word in shown))
+        name = words[0].text
+        if name.startswith("--") or ("=" in name and "." in name.partition("=")[0] and "/" not in name):
+            text = f"{shown[0].text} runs as a command of its own: the line before it ends without a backslash"
+            self.remark("stray", line, text)
+        self.commands.append(Command(shown, line, self.only_if))
+
+    # ---- variables
+
+    def saved(self) -> tuple[Variables, Functions, list[Word]]:
+        """What a subshell may change and its parent gets back: see `restore`."""
+        self.spend(8 * len(self.variables))
+        return self.copied(), dict(self.functions), list(self.positional)
+
+    def copied(self) -> Variables:
+        """The variables as they are now."""
+        self.spend(sum(len(value) for value in self.variables.values() if isinstance(value, dict)))
+        return {name: dict(value) if isinstance(value, dict) else value for name, value in self.variables.items()}
+
+    def restore(self, saved: tuple[Variables, Functions, list[Word]]) -> None:
+        """Takes back what was `saved`."""
+        self.variables, self.functions, self.positional = saved
+
+    def branches(self, bodies: Sequence[Callable[[], Outcome]], unknown: tuple[Unknown, ...], line: int) -> Outcome:
+        """Reads every body as if it ran, and keeps of the variables what all agree on. A body that ends the script
+        is no way to what comes after it."""
+        start, outer = self.saved(), self.only_if
+        self.only_if = (*outer, *(one for one in unknown if one not in outer))
+        ends: list[Variables] = []
+        functions = dict(self.functions)
+        leaving: Exception | None = None
+        for body in bodies:
+            self.restore(copy.copy(start))
+            self.variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
+            try:
+                body()
+            except (Exit, Return, LoopLeft) as left:
+                leaving = left
+            else:
+                ends.append(self.variables)
+                functions |= self.functions
+        self.only_if = outer
+        if not ends:
+            assert leaving is not None
+            raise leaving
+        self.functions = functions
+        given = tuple(dict.fromkeys(name for one in unknown for name in one.given))
+        merged: Variables = {}
+        for name in dict.fromkeys(name for end in ends for name in end):
+            values = [end.get(name) for end in ends]
+            first = values[0]
+            if first is not None and all(value == first for value in values):
+                merged[name] = first
+            else:
+                merged[name] = self.unknowns.mark(Unknown(f"${name}", line, given))
+        self.variables = merged
+        return Outcome(None, unknown)
+
+    # ---- running
+
+    def run_text(self, text: str, base: int) -> Outcome:
+        """Runs a script; `base` lines stand before its first."""
+        source = text.encode("utf-8", "replace")
+        self.spend(len(source) * 4)
+        before = self.source, self.base
+        self.source, self.base = source, base
+        try:
+            root = parse(source)
+            if root.has_error:
+                self._errors(root)
+            return self.block(root.children)
+        finally:
+            self.source, self.base = before
+
+    def _errors(self, root: Node) -> None:
+        """Says where the grammar gave up; a lone backslash at the end of a line or file is nothing."""
+        left = [root]
+        while left and len(self.remarks) < 20:
+            node = left.pop()
+            if node.is_missing:
+                self.remark("not_read", self.at(node), f"a {node.type} is missing")
+            elif node.type == "ERROR":
+                shown = " ".join(self.raw(node).replace("\\", " ").split())
+                if shown:
+                    self.remark("not_read", self.at(node), f"{shown[:40]} is not understood as bash")
+            elif node.type != "expansion":  # ${...} is read by `words`, whatever the grammar thinks of its inside
+                left += [child for child in reversed(node.children) if child.has_error or child.is_missing]
+
+    def at(self, node: Node) -> int:
+        """The line of the script that `node` begins on, from 1."""
+        return self.base + 1 + node.start_point[0]
+
+    def raw(self, node: Node) -> str:
+        """The text of `node` as it is written."""
+        return self.source[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def block(self, nodes: Sequence[Node]) -> Outcome:
+        """Runs statements in turn; the last one's outcome."""
+        outcome = DONE
+        for node in nodes:
+            if node.is_named and node.type not in ("comment", "ERROR"):  # errors: see `_errors`
+                outcome = self.run(node)
+        return outcome
+
+    def run(self, node: Node) -> Outcome:
+        """Runs one statement; one that is not read becomes a remark."""
+        self.spend(8)
+        self.depth += 1
+        self.line = self.at(node)
+        if self.depth > MAX_DEPTH:
+            self.depth = 0
+            raise TooMuch(f"nested deeper than {MAX_DEPTH}")
+        try:
+            act = self._statements.get(node.type)
+            if act is None:
+                shown = " ".join(self.raw(node).split())[:40]
+                self.remark("not_read", self.at(node), f"{shown}: a {node.type.replace('_', ' ')} is not read")
+                return ASSUMED
+            return act(self, node)
+        except NotBash as reason:
+            self.remark("not_read", self.at(node), str(reason))
+            return ASSUMED
+        finally:
+            self.depth = max(self.depth - 1, 0)
+
+    def raw_words(self, nodes: Sequence[Node]) -> list[tuple[str, int]]:
+        """The raw words of `nodes`; nodes that touch are one word."""
+        found: list[tuple[int, int, int]] = []
+        for node in nodes:
+            if found and self.source[found[-1][1] : node.start_byte] in (b"", b"\\\n"):
+                found[-1] = (found[-1][0], node.end_byte, found[-1][2])
+            else:
+                found.append((node.start_byte, node.end_byte, self.at(node)))
+        return [(self.source[start:end].decode("utf-8", "replace"), line) for start, end, line in found]
+
+    def expanded(self, nodes: Sequence[Node]) -> list[Word]:
+        """The words that `nodes` become as arguments of a command."""
+        return [word for raw, line in self.raw_words(nodes) for word in fields(raw, line, self)]
+
+    def nonzero(self, text: str, line: int) -> Outcome:
+        """The outcome of `((text))`."""
+        value = self.arithmetic(text, line)
+        if unknown := self.unknowns.of(value):
+            return Outcome(None, unknown)
+        return Outcome(value != "0")

@@ -1,0 +1,312 @@
+"""What the statements of bash do: lists, pipes, branches, loops, functions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from batchbridge.shell.assignments import assign, assign_all, declare, unset
+from batchbridge.shell.commands import command
+from batchbridge.shell.conditions import bracket
+from batchbridge.shell.patterns import matcher
+from batchbridge.shell.state import Exit, LoopLeft, Shell, Statements
+from batchbridge.shell.syntax import WORDS, assigned, beyond, clauses
+from batchbridge.shell.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown
+from batchbridge.shell.words import heredoc, pattern, single
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MAX_TURNS = 1000
+"""Most turns of one loop."""
+
+
+def _compound(shell: Shell, node: Node) -> Outcome:
+    if shell.raw(node).startswith("(("):
+        return shell.nonzero(shell.raw(node)[2:-2], shell.at(node))
+    return shell.block(node.children)
+
+
+def _subshell(shell: Shell, node: Node) -> Outcome:
+    saved = shell.saved()
+    try:
+        return shell.block(node.children)
+    except Exit:
+        return ASSUMED
+    finally:
+        shell.restore(saved)
+
+
+def _list(shell: Shell, node: Node) -> Outcome:
+    parts = [child for child in node.children if child.is_named and child.type not in ("comment", "ERROR")]
+    if len(parts) != 2:
+        raise NotBash("a list of commands is not read")
+    left, right = parts
+    both = any(child.type == "&&" for child in node.children)
+    outcome = shell.run(left)
+    value = True if outcome.assumed else outcome.value
+    if value is None:
+        shell.branches([lambda: shell.run(right), lambda: DONE], outcome.unknown, shell.at(node))
+        return Outcome(None, outcome.unknown)
+    return shell.run(right) if value == both else outcome
+
+
+def _pipeline(shell: Shell, node: Node) -> Outcome:
+    parts = [child for child in node.children if child.is_named and child.type != "comment"]
+    shell.decided_output = False
+    for part in parts:
+        saved = shell.saved()
+        try:
+            shell.run(part)
+        except Exit:
+            pass
+        finally:
+            shell.restore(saved)
+    return ASSUMED
+
+
+def _negated(shell: Shell, node: Node) -> Outcome:
+    outcome = shell.block(node.children)
+    if outcome.assumed or outcome.value is None:
+        return Outcome(None, outcome.unknown or (_exit_status(shell, node),))
+    return Outcome(not outcome.value)
+
+
+def _exit_status(shell: Shell, node: Node) -> Unknown:
+    return Unknown(" ".join(shell.raw(node).split())[:40], shell.at(node))
+
+
+def _redirected(shell: Shell, node: Node) -> Outcome:
+    body = node.child_by_field_name("body")
+    document: str | None = None
+    extra: list[Node] = []
+    pipes: list[Node] = []
+    for child in node.children:
+        if child.type == "heredoc_redirect":
+            document = _document(shell, child)
+            for part in child.children:
+                if part.type in ("pipeline", "list", "command"):
+                    pipes.append(part)
+                elif part.type == "file_redirect":
+                    extra += beyond(part)
+                elif part.type in WORDS and part.start_byte > child.start_byte + 2:
+                    extra.append(part)
+        elif child.type == "file_redirect":
+            extra += beyond(child)
+            shell.decided_output = False
+    if body is None:
+        return DONE
+    outcome = command(shell, body, extra, document) if body.type == "command" else shell.run(body)
+    for pipe in pipes:
+        outcome = shell.block(pipe.children) if pipe.type != "command" else shell.run(pipe)
+        shell.decided_output = False
+    return outcome
+
+
+def _document(shell: Shell, node: Node) -> str:
+    start = next((child for child in node.children if child.type == "heredoc_start"), None)
+    body = next((child for child in node.children if child.type == "heredoc_body"), None)
+    if start is None or body is None:
+        return ""
+    text = shell.raw(body)
+    if "<<-" in shell.raw(node)[:4]:
+        text = "\n".join(line.lstrip("\t") for line in text.split("\n"))
+    quoted = any(mark in shell.raw(start) for mark in "'\"\\")
+    return text if quoted else heredoc(text, shell.at(body), shell)
+
+
+def _if(shell: Shell, node: Node) -> Outcome:
+    condition, body, rest = clauses(node)
+    return _choose(shell, node, condition, body, rest)
+
+
+def _choose(shell: Shell, node: Node, condition: list[Node], body: list[Node], rest: list[Node]) -> Outcome:
+    outcome = shell.block(condition)
+    if outcome.assumed:
+        outcome = Outcome(None, (_exit_status(shell, condition[0]),) if condition else ())
+    if outcome.value is True:
+        return shell.block(body)
+    if outcome.value is False:
+        return _otherwise(shell, rest)
+    return shell.branches([lambda: shell.block(body), lambda: _otherwise(shell, rest)], outcome.unknown, shell.at(node))
+
+
+def _otherwise(shell: Shell, rest: list[Node]) -> Outcome:
+    if not rest:
+        return DONE
+    first, *others = rest
+    if first.type == "else_clause":
+        return shell.block(first.children)
+    condition, body, _ = clauses(first)
+    return _choose(shell, first, condition, body, others)
+
+
+def _for(shell: Shell, node: Node) -> Outcome:
+    name_node = node.child_by_field_name("variable")
+    body = node.child_by_field_name("body")
+    if name_node is None or body is None:
+        raise NotBash("a for loop is not read")
+    name, line = shell.raw(name_node), shell.at(node)
+    listed = any(child.type == "in" for child in node.children)
+    raws = [child for child in node.children if child.type in WORDS and child.start_byte > name_node.end_byte]
+    raws = [child for child in raws if child.end_byte <= body.start_byte]
+    words = shell.expanded(raws) if listed else list(shell.positional)
+    unknown = tuple(one for word in words for one in shell.unknowns.of(word.text))
+    if unknown:
+        return _unknown_turns(shell, name, unknown, body, line)
+    return _turns(shell, ({name: word.text} for word in words), body)
+
+
+def _turns(shell: Shell, turns: Iterator[dict[str, str]], body: Node) -> Outcome:
+    for number, variables in enumerate(turns):
+        if number >= MAX_TURNS:
+            raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+        shell.variables.update(variables)
+        try:
+            shell.block(body.children)
+        except LoopLeft as left:
+            if left.levels > 1:
+                raise LoopLeft(left.name, left.levels - 1) from None
+            if left.name == "break":
+                break
+    return DONE
+
+
+def _unknown_turns(shell: Shell, name: str | None, unknown: tuple[Unknown, ...], body: Node, line: int) -> Outcome:
+    """A loop whose turns are not decided: one turn is read, in which every variable that it sets is unknown."""
+    given = tuple(dict.fromkeys(one_name for one in unknown for one_name in one.given))
+
+    def forget() -> None:
+        for changed in {*assigned(body, shell.raw), *([name] if name else [])}:
+            shell.variables[changed] = shell.unknowns.mark(Unknown(f"${changed}", line, given))
+
+    def turn() -> Outcome:
+        forget()
+        with contextlib.suppress(LoopLeft):
+            shell.block(body.children)
+        forget()
+        return DONE
+
+    return shell.branches([turn, lambda: DONE], unknown, line)
+
+
+def _c_for(shell: Shell, node: Node) -> Outcome:
+    body, line = node.child_by_field_name("body"), shell.at(node)
+    head = shell.raw(node)
+    start, end = head.find("(("), head.find("))")
+    parts = head[start + 2 : end].split(";")
+    if body is None or len(parts) != 3 or start < 0:
+        raise NotBash("a for loop is not read")
+    if unknown := shell.unknowns.of(shell.arithmetic(parts[0], line)):
+        return _unknown_turns(shell, None, unknown, body, line)
+    for _ in range(MAX_TURNS):
+        going = shell.nonzero(parts[1], line) if parts[1].strip() else DONE
+        if going.value is None:
+            return _unknown_turns(shell, None, going.unknown, body, line)
+        if not going.value:
+            return DONE
+        try:
+            shell.block(body.children)
+        except LoopLeft as left:
+            if left.levels > 1:
+                raise LoopLeft(left.name, left.levels - 1) from None
+            if left.name == "break":
+                return DONE
+        shell.arithmetic(parts[2], line)
+    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+
+
+def _while(shell: Shell, node: Node) -> Outcome:
+    body, line = node.child_by_field_name("body"), shell.at(node)
+    if body is None:
+        raise NotBash("a loop is not read")
+    condition = [child for child in node.children if child.is_named and child.end_byte <= body.start_byte]
+    until = shell.raw(node).startswith("until")
+    for _ in range(MAX_TURNS):
+        going = shell.block(condition)
+        if going.value is None:
+            unknown = going.unknown or (_exit_status(shell, node),)
+            return _unknown_turns(shell, None, unknown, body, line)
+        if going.value == until:
+            return DONE
+        try:
+            shell.block(body.children)
+        except LoopLeft as left:
+            if left.levels > 1:
+                raise LoopLeft(left.name, left.levels - 1) from None
+            if left.name == "break":
+                return DONE
+    raise TooMuch(f"a loop has more than {MAX_TURNS:,} turns")
+
+
+def _case(shell: Shell, node: Node) -> Outcome:
+    subject_node = node.child_by_field_name("value")
+    if subject_node is None:
+        raise NotBash("a case is not read")
+    line = shell.at(node)
+    subject = single(shell.raw(subject_node), line, shell)
+    items = [child for child in node.children if child.type == "case_item"]
+    if unknown := shell.unknowns.of(subject):
+        bodies = [_item_body(shell, item) for item in items]
+        return shell.branches([*bodies, lambda: DONE], unknown, line)
+    for item in items:
+        for shape in _patterns(shell, item):
+            wanted = pattern(shape, line, shell)
+            if unknown := shell.unknowns.of(wanted):
+                bodies = [_item_body(shell, other) for other in items]
+                return shell.branches([*bodies, lambda: DONE], unknown, line)
+            if matcher(wanted)(subject):
+                return _item_body(shell, item)()
+    return DONE
+
+
+def _patterns(shell: Shell, item: Node) -> list[str]:
+    close = next((child for child in item.children if child.type == ")"), None)
+    if close is None:
+        return []
+    return [shell.raw(child) for child in item.children if child.is_named and child.end_byte <= close.start_byte]
+
+
+def _item_body(shell: Shell, item: Node) -> Callable[[], Outcome]:
+    close = next((child.end_byte for child in item.children if child.type == ")"), item.end_byte)
+    nodes = [child for child in item.children if child.start_byte >= close]
+    return lambda: shell.block(nodes)
+
+
+def _function(shell: Shell, node: Node) -> Outcome:
+    name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+    if name is None or body is None:
+        raise NotBash("a function is not read")
+    shell.functions[shell.raw(name)] = (body, shell.source)
+    return DONE
+
+
+def _bracketed(shell: Shell, node: Node) -> Outcome:
+    raw = shell.raw(node)
+    if raw.startswith("(("):
+        return shell.nonzero(raw[2:-2], shell.at(node))
+    return bracket(raw, shell.at(node), shell)
+
+
+STATEMENTS: Statements = {
+    "command": command,
+    "compound_statement": _compound,
+    "do_group": _compound,
+    "subshell": _subshell,
+    "list": _list,
+    "pipeline": _pipeline,
+    "negated_command": _negated,
+    "redirected_statement": _redirected,
+    "if_statement": _if,
+    "for_statement": _for,
+    "c_style_for_statement": _c_for,
+    "while_statement": _while,
+    "case_statement": _case,
+    "function_definition": _function,
+    "variable_assignment": assign,
+    "variable_assignments": assign_all,
+    "declaration_command": declare,
+    "unset_command": unset,
+    "test_command": _bracketed,
+}

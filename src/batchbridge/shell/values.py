@@ -1,0 +1,124 @@
+"""What travels through the reader: words, what nothing decides, outcomes, and the scope that words are read in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+MAX_TEXT = 1 << 16
+"""Longest value of one word or variable (characters)."""
+
+Array = dict[int | str, "Word"]
+
+
+class Word(NamedTuple):
+    """One word and the line of the script that it stands in; marks of `Unknowns` stand for what is not decided."""
+
+    text: str
+    line: int
+
+
+class TooMuch(Exception):
+    """The script wants more than the bounds allow; the text says what."""
+
+
+class NotBash(Exception):
+    """A word that bash itself would refuse, or that is not read here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Something that only running the script would tell.
+
+    shown: as the user wrote it. given: the names that `--env` decides it with. plain: an environment variable that
+    nothing has set, which counts as unset where the script itself says what then (`${X:-8}`, `[ -z "$X" ]`).
+    """
+
+    shown: str
+    line: int
+    given: tuple[str, ...] = ()
+    plain: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended. value: success; None: not decided, and `unknown` says what would decide it. assumed: a
+    program that is expected to succeed, so that what follows `&&` runs, but `if` is not decided by it."""
+
+    value: bool | None
+    unknown: tuple[Unknown, ...] = ()
+    assumed: bool = False
+
+
+DONE = Outcome(True)
+ASSUMED = Outcome(None, assumed=True)
+
+
+@dataclass
+class Unknowns:
+    """The unknown values of one script. No text of a script holds NUL, so that marks cannot be mistaken."""
+
+    known: list[Unknown] = field(default_factory=list)
+    places: dict[Unknown, int] = field(default_factory=dict)
+
+    def mark(self, unknown: Unknown) -> str:
+        """The text that stands for `unknown`."""
+        place = self.places.setdefault(unknown, len(self.known))
+        if place == len(self.known):
+            self.known.append(unknown)
+        return f"\0{place}\0"
+
+    def of(self, text: str) -> tuple[Unknown, ...]:
+        """What `text` depends on."""
+        return tuple(dict.fromkeys(self.known[int(number)] for number in _MARK.findall(text)))
+
+    def given_by(self, text: str, name: str) -> str:
+        """`text` where `name` decides what nothing else would: `${DEVICE:-$(probe)}` is decided by `--env DEVICE`."""
+
+        def one(match: re.Match[str]) -> str:
+            unknown = self.known[int(match[1])]
+            return match[0] if unknown.given else self.mark(replace(unknown, given=(name,)))
+
+        return _MARK.sub(one, text)
+
+    def shown(self, text: str) -> str:
+        """`text` with the user's own spelling in place of every mark."""
+        return _MARK.sub(lambda match: self.known[int(match[1])].shown, text)
+
+    def plain(self, text: str) -> bool:
+        """Whether `text` is nothing but variables that nothing has set."""
+        return bool(text) and not _MARK.sub("", text) and all(unknown.plain for unknown in self.of(text))
+
+    def empty(self, text: str) -> bool | None:
+        """Whether `text` is empty; unset environment variables are. None: not decided."""
+        if not text or self.plain(text):
+            return True
+        return False if _MARK.sub("", text) else None
+
+
+class Scope(Protocol):
+    """What a word is expanded in."""
+
+    unknowns: Unknowns
+
+    def value(self, name: str, line: int) -> str | Array | None:
+        """The variable's value; None: nothing has set it."""
+
+    def words(self) -> list[Word]:
+        """The positional parameters."""
+
+    def assign(self, name: str, value: str, line: int) -> None:
+        """`${X:=value}`."""
+
+    def substitute(self, code: str, line: int) -> str:
+        """The output of `$(code)`."""
+
+    def arithmetic(self, text: str, line: int) -> str:
+        """The value of `$((text))`."""
+
+    def spend(self, amount: int) -> None:
+        """Counts work; raises `TooMuch`."""
+
+
+_MARK = re.compile("\0(\\d+)\0")
