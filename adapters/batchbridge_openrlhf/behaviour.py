@@ -12,9 +12,10 @@ from fractions import Fraction
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
+from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.options import holds
-from batchbridge_openrlhf.rules import Facts, defects, facts_of
+from batchbridge_openrlhf.rules import defects, facts_of
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
 
 

@@ -1,0 +1,150 @@
+"""What OpenRLHF's rules look at, what a rule is, and the ways out that several of them offer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchbridge.findings import Fix, Phase, Severity
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.sizes import FIELDS, Sizes
+from batchbridge_openrlhf.values import LARGEST
+
+ROLLOUT, GROUP, TRAIN, MICRO = FIELDS["rollout_prompts"], FIELDS["group"], FIELDS["train"], FIELDS["micro"]
+FORWARD, RING, TENSOR = FIELDS["forward_micro"], FIELDS["ring"], FIELDS["tensor"]
+NODES, DEVICES = FIELDS["nodes"], FIELDS["devices_per_node"]
+ESTIMATOR, FILTER, GENERATION = (
+    "algo.advantage.estimator",
+    "algo.dynamic_filtering_enable",
+    "rollout.vllm_generate_batch_size",
+)
+ASYNC, PACKING, ENGINES = "train.async_enable", "ds.packing_samples", "vllm.num_engines"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`: identity to
+    the version's own name."""
+
+    settings: Mapping[str, Any]
+    sizes: Sizes
+    prompts: int | None
+    version: str
+    names: Mapping[str, str]
+
+    def __getitem__(self, identity: str) -> Any:
+        return self.settings[identity]
+
+    def name(self, identity: str) -> str:
+        """The option as this version spells it."""
+        return self.names.get(identity, identity)
+
+    def said(self, identity: str) -> str:
+        """`name = value`."""
+        return f"{self.name(identity)} = {self.settings[identity]}"
+
+    @property
+    def trained_prompts(self) -> int | None:
+        """Prompts of an episode: at most data.max_samples."""
+        return None if self.prompts is None else max(min(self.prompts, self.settings["data.max_samples"]), 0)
+
+    @property
+    def has_critic(self) -> bool:
+        """Only gae trains one."""
+        return bool(self.settings[ESTIMATOR] == "gae")
+
+    @property
+    def packs(self) -> bool:
+        """Packing, also where ring attention (since 0.8.4) or dynamic batches turn it on."""
+        ring = self.sizes.ring > 1 and holds(">=0.8.4", self.version)
+        return bool(self.settings[PACKING] or ring or self.sizes.dynamic)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row. `test` gives the message where the rule is broken, else None. `keys`: identities to point at. `native`:
+    what OpenRLHF does. `fixes`: ways out."""
+
+    code: str
+    severity: Severity
+    phase: Phase
+    test: Callable[[Facts], str | None]
+    keys: tuple[str, ...]
+    native: str
+    source: str
+    fixes: Callable[[Facts], tuple[Fix, ...]] = field(default=lambda facts: ())
+    versions: str = ""
+    positive_sizes: bool = True
+    """Whether the test divides by sizes, and waits until all of them are at least 1."""
+
+
+# ---- ways out
+
+
+def nearest_multiples(of: int, value: int) -> list[int]:
+    """The nearest multiples of `of` (> 0) below and above `value`, without itself, from `of` to 32 bits."""
+    below, above = (value - 1) // of * of, (value // of + 1) * of
+    return [number for number in (below, above) if of <= number <= LARGEST]
+
+
+def nearest_divisors(of: int, value: int, fits: Callable[[int], bool] = lambda number: True) -> list[int]:
+    """The nearest divisors of `of` (> 0, at most 32 bits) below and above `value`, itself left out; of those that
+    `fits` takes, where there are any."""
+    small = [number for number in range(1, math.isqrt(of) + 1) if of % number == 0]
+    divisors = sorted({*small, *(of // number for number in small)})
+    divisors = [number for number in divisors if fits(number) and number != value] or divisors
+    below = [number for number in divisors if number < value]
+    above = [number for number in divisors if number > value]
+    return [*below[-1:], *above[:1]]
+
+
+def fix_of(facts: Facts, changes: Mapping[str, Any]) -> Fix:
+    """The way out that sets `changes` (by identity; None: leave it out), in the names of the version."""
+    named = {facts.name(identity): value for identity, value in changes.items()}
+    said = [f"leave out {name}" if value is None else _spoken(name, value) for name, value in named.items()]
+    return Fix(", ".join(said), named)
+
+
+def _spoken(name: str, value: Any) -> str:
+    if value is True:
+        return f"add --{name}"
+    if value is False:
+        return f"leave out --{name}"
+    return f"{name} = {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def fixed(**changes: Any) -> Callable[[Facts], tuple[Fix, ...]]:
+    """One way out; double underscores stand for the dots of an identity."""
+    return lambda facts: (fix_of(facts, {key.replace("__", "."): value for key, value in changes.items()}),)
+
+
+def world_changes(facts: Facts, world: int) -> dict[str, int]:
+    """The options that say `world` devices, on as many nodes as now where they divide it."""
+    nodes = facts.sizes.nodes
+    if nodes > 0 and world % nodes == 0:
+        return {DEVICES: world // nodes}
+    return {NODES: 1, DEVICES: world}
+
+
+def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """Every size below 1 at 1."""
+    return (fix_of(facts, dict.fromkeys(facts.sizes.below_one, 1)),)
+
+
+def world_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest worlds of whole replicas."""
+    s = facts.sizes
+    return tuple(fix_of(facts, world_changes(facts, w)) for w in nearest_multiples(s.ring * s.tensor, s.world))
+
+
+def least_common(one: int, other: int) -> int:
+    """Least common multiple of two positive integers."""
+    return one * other // math.gcd(one, other)
+
+
+# ---- sources
+
+ALL = "openrlhf 0.8.0 to 0.11.2"
+PARSER = "openrlhf {} cli/train_ppo_ray.py, below parse_args"

@@ -1,0 +1,374 @@
+"""What OpenRLHF notices after its parser: while it builds its groups, starts workers, or at the first rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchbridge.findings import Fix
+from batchbridge_openrlhf.facts import (
+    ALL,
+    ASYNC,
+    DEVICES,
+    ENGINES,
+    FORWARD,
+    GROUP,
+    MICRO,
+    NODES,
+    RING,
+    ROLLOUT,
+    TENSOR,
+    TRAIN,
+    Facts,
+    Rule,
+    below_one_fixes,
+    fix_of,
+    fixed,
+    least_common,
+    nearest_divisors,
+    nearest_multiples,
+    world_changes,
+    world_fixes,
+)
+from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES, precision
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.values import LARGEST
+
+
+def _below_one(facts: Facts) -> str | None:
+    below = facts.sizes.below_one
+    if not below:
+        return None
+    return ", ".join(f"{facts.name(identity)} = {value}" for identity, value in below.items()) + ": must be at least 1"
+
+
+def _engines_cover(facts: Facts) -> str | None:
+    engines, ranks = facts[ENGINES], facts["vllm.tensor_parallel_size"]
+    if not facts["train.colocate_all"] or facts[ASYNC] or not engines or engines < 1:
+        return None
+    if facts.sizes.world == engines * ranks:
+        return None
+    return (
+        f"{facts.name('train.colocate_all')}: {facts.sizes.world} devices train, and {facts.name(ENGINES)} {engines} x "
+        f"{facts.name('vllm.tensor_parallel_size')} {ranks} = {engines * ranks} devices generate; they must be the same"
+    )
+
+
+def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
+    world, ranks = facts.sizes.world, facts["vllm.tensor_parallel_size"]
+    fixes = [fix_of(facts, {ENGINES: world // ranks})] if ranks > 0 and world % ranks == 0 else []
+    if 0 < facts[ENGINES] * ranks <= LARGEST:
+        fixes.append(fix_of(facts, world_changes(facts, facts[ENGINES] * ranks)))
+    return tuple(fixes)
+
+
+def _same_places(first: str, second: str, facts: Facts) -> str | None:
+    broken = [
+        f"{facts.said(f'{first}.{part}')} and {facts.said(f'{second}.{part}')}"
+        for part in ("num_nodes", "num_gpus_per_node")
+        if facts[f"{first}.{part}"] != facts[f"{second}.{part}"]
+    ]
+    return f"colocated models need the same devices: {', '.join(broken)}" if broken else None
+
+
+def _reference_place(facts: Facts) -> str | None:
+    colocated = facts["train.colocate_actor_ref"] or facts["train.colocate_all"]
+    # A world size that was asked for beside the options stands for all colocated models.
+    if not colocated or facts["algo.kl.init_coef"] <= 0 or facts.sizes.asked:
+        return None
+    return _same_places("actor", "ref", facts)
+
+
+def _reward_place(facts: Facts) -> str | None:
+    if not facts["train.colocate_critic_reward"] or not facts.has_critic:
+        return None
+    return _same_places("critic", "reward", facts)
+
+
+def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
+    parts = ("num_nodes", "num_gpus_per_node")
+    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in parts}),)
+
+
+def _whole_replicas(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.whole_replicas:
+        return None
+    return (
+        f"{s.world} devices cannot be shared out to replicas of {facts.name(RING)} {s.ring} x {facts.name(TENSOR)} "
+        f"{s.tensor} devices"
+    )
+
+
+def _whole_steps(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.dynamic or not s.whole_replicas or s.whole_accumulation:
+        return None
+    return (
+        f"{facts.said(TRAIN)} (completions per optimizer step) is no multiple of {facts.name(MICRO)} {s.micro} x "
+        f"{s.replicas} replicas = {s.micro * s.replicas}"
+    )
+
+
+def _tensor_precision(facts: Facts) -> str | None:
+    if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
+        return None
+    return f"{facts.said(TENSOR)} needs bf16"
+
+
+def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
+    new = holds(">=0.9.2", facts.version)
+    return (fix_of(facts, {"ds.param_dtype": "bf16"} if new else {"bf16": True}),)
+
+
+def _schedule_arguments(facts: Facts) -> str | None:
+    name = facts["actor.lr_scheduler"]
+    if name in (*MIN_LR_SCHEDULES, "constant", "constant_with_warmup"):
+        return None
+    return f"{facts.said('actor.lr_scheduler')} gets a floor for the learning rate that it does not take"
+
+
+SCHEDULES = (
+    *("linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"),
+    *("reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay", "greedy"),
+)
+"""Source: transformers 5.23.0 SchedulerType."""
+
+
+def _schedule_name(facts: Facts) -> str | None:
+    if facts["actor.lr_scheduler"] in SCHEDULES:
+        return None
+    return f"{facts.said('actor.lr_scheduler')} is no schedule of transformers"
+
+
+def _dual_clip(facts: Facts) -> str | None:
+    value = facts["actor.dual_clip"]
+    return None if value is None or value > 1 else f"{facts.said('actor.dual_clip')}: must be above 1"
+
+
+def _correction(facts: Facts) -> str | None:
+    level = facts["algo.advantage.is_correction_level"]
+    mode, gating = facts["algo.advantage.is_correction_mode"], facts["algo.advantage.is_correction_gating"]
+    bounds = facts["algo.advantage.is_correction_threshold"]
+    if mode == "clip" and (level == "seq" or gating != "ratio"):
+        return f"{facts.said('algo.advantage.is_correction_mode')}: only a token's ratio can be clipped"
+    if gating != "ratio" and level != "off" and len(bounds) == 2 and bounds[0] > 0:
+        return (
+            f"{facts.said('algo.advantage.is_correction_gating')} is bounded from above only; "
+            f"{facts.name('algo.advantage.is_correction_threshold')} has the lower bound {bounds[0]:g}"
+        )
+    return None
+
+
+def _correction_fixes(facts: Facts) -> tuple[Fix, ...]:
+    if facts["algo.advantage.is_correction_mode"] == "clip":
+        return (fix_of(facts, {"algo.advantage.is_correction_mode": "mask"}),)
+    bounds = facts["algo.advantage.is_correction_threshold"]
+    return (fix_of(facts, {"algo.advantage.is_correction_threshold": bounds[-1:]}),)
+
+
+def _queue(facts: Facts) -> str | None:
+    if not facts[ASYNC] or facts["train.async_queue_size"] > 0:
+        return None
+    return f"{facts.said('train.async_queue_size')}: must be at least 1"
+
+
+def _uneven_ranks(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.dynamic or s.replicas < 2 or s.filtered:
+        return None
+    completions, chunk = s.completions_per_rollout, s.forward_micro
+    if completions % (chunk * s.replicas) == 0 or completions // chunk < s.replicas:
+        return None
+    return (
+        f"{completions} completions per rollout are no multiple of {facts.name(FORWARD)} {chunk} x {s.replicas} "
+        "replicas: the last replicas get fewer of them, while every micro-batch waits for all replicas"
+    )
+
+
+def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest train batches, micro-batches and worlds that DeepSpeed takes, one at a time where that suffices."""
+    s = facts.sizes
+    if s.replicas < 1:
+        return world_fixes(facts)
+    fixes = [fix_of(facts, {TRAIN: train}) for train in nearest_multiples(s.micro * s.replicas, s.train)]
+    if s.train % s.replicas == 0:
+        fixes += [fix_of(facts, {MICRO: micro}) for micro in nearest_divisors(s.train // s.replicas, s.micro)]
+    if s.train % s.micro == 0:
+        for replicas in nearest_divisors(s.train // s.micro, s.replicas):
+            if s.completions_per_rollout // s.forward_micro >= replicas:
+                fixes.append(fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)))
+    return tuple(fixes)
+
+
+def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    wanted = s.forward_micro * max(s.replicas, 1)
+    prompts = least_common(wanted, s.group) // s.group
+    fixes = [fix_of(facts, {FORWARD: 1})] if s.forward_micro > 1 and s.completions_per_rollout >= s.replicas else []
+    return (*fixes, *(fix_of(facts, {ROLLOUT: p}) for p in nearest_multiples(prompts, s.rollout_prompts)))
+
+
+def _filter_range_text(facts: Facts) -> str | None:
+    if not facts.sizes.filtered or facts["algo.dynamic_filtering_range"] == (0.0, 1.0):
+        return None
+    return f"{facts.name('algo.dynamic_filtering_range')} stays text in 0.8.1, which no score can be compared with"
+
+
+LATE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "BB-ORL-010",
+        "error",
+        "worker_start",
+        _below_one,
+        (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
+        native="ZeroDivisionError, or an assertion of DeepSpeed or Ray",
+        source=f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
+        fixes=below_one_fixes,
+        positive_sizes=False,
+    ),
+    Rule(
+        "BB-ORL-030",
+        "error",
+        "construction",
+        _engines_cover,
+        ("train.colocate_all", NODES, DEVICES, ENGINES, "vllm.tensor_parallel_size"),
+        native=(
+            "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
+            "vllm_tensor_parallel_size"
+        ),
+        source=f"{ALL} cli/train_ppo_ray.py train",
+        fixes=_engine_fixes,
+    ),
+    Rule(
+        "BB-ORL-031",
+        "error",
+        "construction",
+        _reference_place,
+        ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
+        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
+        source=f"{ALL} cli/train_ppo_ray.py train",
+        fixes=_place_fixes("actor", "ref"),
+    ),
+    Rule(
+        "BB-ORL-032",
+        "error",
+        "construction",
+        _reward_place,
+        ("critic.num_nodes", "critic.num_gpus_per_node", "reward.num_nodes", "reward.num_gpus_per_node"),
+        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
+        source=f"{ALL} cli/train_ppo_ray.py train",
+        fixes=_place_fixes("critic", "reward"),
+    ),
+    Rule(
+        "BB-ORL-033",
+        "error",
+        "worker_start",
+        _whole_replicas,
+        (NODES, DEVICES, RING, TENSOR),
+        native="RuntimeError of torch's init_device_mesh: the mesh does not have the size of the world",
+        source=f"{ALL} DeepspeedStrategy.setup_distributed",
+        fixes=world_fixes,
+    ),
+    Rule(
+        "BB-ORL-034",
+        "error",
+        "worker_start",
+        _whole_steps,
+        (TRAIN, MICRO, NODES, DEVICES),
+        native=(
+            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+            "gradient_acc_step * world_size (after vLLM and the models are loaded)"
+        ),
+        source="deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
+        fixes=_step_fixes,
+    ),
+    Rule(
+        "BB-ORL-035",
+        "error",
+        "worker_start",
+        _tensor_precision,
+        (TENSOR, "ds.param_dtype", "bf16"),
+        native="AssertionError: BF16 is required for tensor parallel training",
+        source=f"{ALL} DeepspeedStrategy.__init__",
+        fixes=_tensor_precision_fixes,
+    ),
+    Rule(
+        "BB-ORL-036",
+        "error",
+        "worker_start",
+        _schedule_name,
+        ("actor.lr_scheduler",),
+        native="ValueError: not a valid SchedulerType",
+        source="transformers 5.23.0 get_scheduler",
+        fixes=fixed(actor__lr_scheduler="cosine_with_min_lr"),
+        versions=">=0.8.5",
+    ),
+    Rule(
+        "BB-ORL-037",
+        "error",
+        "worker_start",
+        _schedule_arguments,
+        ("actor.lr_scheduler",),
+        native="TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
+        source="openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
+        fixes=lambda facts: (
+            fix_of(facts, {"actor.lr_scheduler": "cosine_with_min_lr"}),
+            fix_of(facts, {"actor.lr_scheduler": "constant_with_warmup"}),
+        ),
+        versions=">=0.8.5,<0.10.4",
+    ),
+    Rule(
+        "BB-ORL-038",
+        "error",
+        "worker_start",
+        _dual_clip,
+        ("actor.dual_clip",),
+        native="AssertionError: dual_clip must be > 1.0",
+        source="openrlhf 0.8.6 to 0.11.2 PolicyLoss.__init__",
+        fixes=fixed(actor__dual_clip=3.0),
+        versions=">=0.8.6",
+    ),
+    Rule(
+        "BB-ORL-039",
+        "error",
+        "worker_start",
+        _correction,
+        tuple(f"algo.advantage.is_correction_{part}" for part in ("level", "mode", "gating", "threshold")),
+        native="ValueError of PolicyLoss",
+        source="openrlhf 0.11.2 PolicyLoss.__init__",
+        fixes=_correction_fixes,
+        versions=">=0.11.2",
+    ),
+    Rule(
+        "BB-ORL-040",
+        "error",
+        "worker_start",
+        _queue,
+        ("train.async_queue_size",),
+        native="ValueError: async_queue_size must be positive",
+        source="openrlhf 0.9.1 to 0.11.2 PPOTrainerAsync.__init__",
+        fixes=fixed(train__async_queue_size=1),
+        versions=">=0.9.1",
+    ),
+    Rule(
+        "BB-ORL-041",
+        "warning",
+        "first_rollout",
+        _uneven_ranks,
+        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
+        native="it may hang in a collective (read from the code, not run)",
+        source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
+        fixes=_chunk_fixes,
+    ),
+    Rule(
+        "BB-ORL-024",
+        "error",
+        "first_rollout",
+        _filter_range_text,
+        ("algo.dynamic_filtering_range",),
+        native="TypeError: '<' not supported between a text and a number",
+        source="openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
+        fixes=fixed(algo__dynamic_filtering_range=None),
+        versions=">=0.8.1,<0.8.1.post1",
+    ),
+)

@@ -1,0 +1,292 @@
+"""What OpenRLHF's parser refuses, one row per check, in the order in which it checks.
+
+The checks stand in the program's main block, mostly as assertions: `python -O`, or a call of `train(args)` from elsewhere,
+skips them. Their order is the same in every release that was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batchbridge.findings import Fix
+from batchbridge_openrlhf.facts import (
+    ASYNC,
+    DEVICES,
+    ENGINES,
+    ESTIMATOR,
+    FILTER,
+    FORWARD,
+    GENERATION,
+    GROUP,
+    NODES,
+    PACKING,
+    PARSER,
+    RING,
+    ROLLOUT,
+    Facts,
+    Rule,
+    fix_of,
+    fixed,
+)
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.values import LARGEST
+
+
+def _needs_group(*estimators: str) -> Callable[[Facts], str | None]:
+    def test(facts: Facts) -> str | None:
+        if facts[ESTIMATOR] not in estimators or facts.sizes.group > 1:
+            return None
+        return (
+            f"{facts.said(ESTIMATOR)} compares the completions of a prompt: {facts.name(GROUP)} = {facts.sizes.group} "
+            "must be above 1"
+        )
+
+    return test
+
+
+def _oversampling(facts: Facts) -> str | None:
+    generation = facts.sizes.generation
+    if generation is None or generation <= facts.sizes.rollout_prompts or facts[ASYNC]:
+        return None
+    return (
+        f"{facts.said(GENERATION)} (prompts) is above {facts.said(ROLLOUT)} (prompts), which needs {facts.name(ASYNC)}"
+    )
+
+
+def _filter_range(facts: Facts) -> str | None:
+    low, high = facts["algo.dynamic_filtering_range"]
+    if not facts.sizes.filtered or low < high:
+        return None
+    return f"{facts.name('algo.dynamic_filtering_range')} = {low:g} {high:g}: the first must be below the second"
+
+
+def _filter_reward(facts: Facts) -> str | None:
+    if not facts.sizes.filtered or facts["reward.remote_url"] or facts["train.agent_func_path"]:
+        return None
+    return f"{facts.name(FILTER)} needs scores while it generates: a remote reward or an agent function"
+
+
+def _filter_group(facts: Facts) -> str | None:
+    if not facts.sizes.filtered or facts.sizes.group > 1:
+        return None
+    return f"{facts.name(FILTER)} filters groups: {facts.name(GROUP)} = {facts.sizes.group} must be above 1"
+
+
+def _enough_chunks(facts: Facts) -> str | None:
+    s = facts.sizes
+    completions = s.group * s.rollout_prompts
+    replicas = s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas
+    if completions // s.forward_micro >= replicas:
+        return None
+    return (
+        f"{facts.name(ROLLOUT)} {s.rollout_prompts} x {facts.name(GROUP)} {s.group} = {completions} completions make "
+        f"{completions // s.forward_micro} batches of {facts.name(FORWARD)} = {s.forward_micro}, fewer than the "
+        f"{replicas} replicas that score them"
+    )
+
+
+def _chunk_minimum_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    replicas = max(s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas, 1)
+    completions = s.group * s.rollout_prompts
+    fixes = [fix_of(facts, {FORWARD: completions // replicas})] if completions >= replicas else []
+    prompts = -(-replicas * s.forward_micro // s.group)
+    return (*fixes, *([fix_of(facts, {ROLLOUT: prompts})] if prompts <= LARGEST else []))
+
+
+def _partial(facts: Facts) -> str | None:
+    if not facts["train.partial_rollout_enable"] or facts[ASYNC]:
+        return None
+    return f"{facts.name('train.partial_rollout_enable')} needs {facts.name(ASYNC)}"
+
+
+def _packing_engines(facts: Facts) -> str | None:
+    if not facts.packs or (facts[ENGINES] or 0) > 0:
+        return None
+    by = [facts.name(PACKING)] if facts[PACKING] else []
+    by += [facts.said(RING)] if not by and facts.sizes.ring > 1 else []
+    by += [facts.name("train.dynamic_batch_enable")] if not by else []
+    return f"{by[0]} packs samples, which needs vLLM engines: {facts.name(ENGINES)} = {facts[ENGINES]}"
+
+
+def _asleep(facts: Facts) -> str | None:
+    # Without colocation the parser turns sleeping off by itself.
+    if not (facts[ASYNC] and facts["vllm.enable_sleep"] and facts["train.colocate_all"]):
+        return None
+    return f"{facts.name(ASYNC)} cannot run with {facts.name('vllm.enable_sleep')}"
+
+
+def _evaluation_reward(facts: Facts) -> str | None:
+    if not facts["eval.dataset"] or facts["reward.remote_url"] or facts["train.agent_func_path"]:
+        return None
+    return f"{facts.name('eval.dataset')} needs a remote reward or an agent function"
+
+
+def _images(facts: Facts) -> str | None:
+    if facts["data.max_images_per_prompt"] <= 0:
+        return None
+    broken = [facts.said(ESTIMATOR) + " trains a critic"] if facts.has_critic else []
+    broken += [f"{facts.name(PACKING)} loses which image belongs to which text"] if facts[PACKING] else []
+    return f"with images: {' and '.join(broken)}" if broken else None
+
+
+def _threshold(facts: Facts) -> str | None:
+    bounds = facts["algo.advantage.is_correction_threshold"]
+    if len(bounds) <= 2:
+        return None
+    return f"{facts.name('algo.advantage.is_correction_threshold')} has {len(bounds)} numbers: HIGH, or LOW HIGH"
+
+
+PARSER_RULES: tuple[Rule, ...] = (
+    Rule(
+        "BB-ORL-023",
+        "error",
+        "config",
+        _threshold,
+        ("algo.advantage.is_correction_threshold",),
+        native="AssertionError: --algo.advantage.is_correction_threshold takes HIGH or LOW HIGH",
+        source=PARSER.format("0.11.2"),
+        fixes=lambda facts: (
+            fix_of(
+                facts,
+                {"algo.advantage.is_correction_threshold": facts["algo.advantage.is_correction_threshold"][:2]},
+            ),
+        ),
+        versions=">=0.11.2",
+    ),
+    Rule(
+        "BB-ORL-011",
+        "error",
+        "config",
+        _needs_group("rloo", "reinforce_baseline", "group_norm"),
+        (ESTIMATOR, GROUP),
+        native="AssertionError: requires n_samples_per_prompt > 1",
+        source=PARSER.format("0.8.0 to 0.10.4"),
+        fixes=fixed(rollout__n_samples_per_prompt=2),
+        versions="<0.11",
+    ),
+    Rule(
+        "BB-ORL-012",
+        "error",
+        "config",
+        _needs_group("rloo", "reinforce_baseline", "group_norm", "dr_grpo"),
+        (ESTIMATOR, GROUP),
+        native="AssertionError: requires n_samples_per_prompt > 1",
+        source=PARSER.format("0.11.0 to 0.11.2"),
+        fixes=fixed(rollout__n_samples_per_prompt=2),
+        versions=">=0.11",
+    ),
+    Rule(
+        "BB-ORL-022",
+        "error",
+        "config",
+        _images,
+        ("data.max_images_per_prompt", ESTIMATOR, PACKING),
+        native="AssertionError: VLM training does not support critic model, or --packing_samples",
+        source=PARSER.format("0.10.0 to 0.11.2"),
+        fixes=lambda facts: (
+            fix_of(facts, {ESTIMATOR: "reinforce_baseline", PACKING: False, GROUP: max(facts.sizes.group, 2)}),
+        ),
+        versions=">=0.10.0",
+    ),
+    Rule(
+        "BB-ORL-019",
+        "error",
+        "config",
+        _packing_engines,
+        (PACKING, ENGINES),
+        native="AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given",
+        source=PARSER.format("0.8.0 to 0.11.2"),
+        fixes=fixed(vllm__num_engines=1),
+    ),
+    Rule(
+        "BB-ORL-020",
+        "error",
+        "config",
+        _asleep,
+        (ASYNC, "vllm.enable_sleep"),
+        native="AssertionError: Async RLHF is not supported with vllm_enable_sleep",
+        source=PARSER.format("0.8.0 to 0.11.2"),
+        fixes=fixed(vllm__enable_sleep=False),
+    ),
+    Rule(
+        "BB-ORL-018",
+        "error",
+        "config",
+        _partial,
+        ("train.partial_rollout_enable", ASYNC),
+        native="AssertionError: partial rollouts require async training",
+        source=PARSER.format("0.9.7 to 0.11.2"),
+        fixes=lambda facts: (fix_of(facts, {ASYNC: True}), fix_of(facts, {"train.partial_rollout_enable": False})),
+        versions=">=0.9.7",
+    ),
+    Rule(
+        "BB-ORL-021",
+        "error",
+        "config",
+        _evaluation_reward,
+        ("eval.dataset", "reward.remote_url", "train.agent_func_path"),
+        native="AssertionError: `--eval_dataset` is only supported with `--remote_rm_url`",
+        source=PARSER.format("0.8.0 to 0.11.2"),
+        fixes=fixed(eval__dataset=None),
+    ),
+    Rule(
+        "BB-ORL-013",
+        "error",
+        "config",
+        _oversampling,
+        (GENERATION, ROLLOUT, ASYNC),
+        native="AssertionError: vllm_generate_batch_size > rollout_batch_size requires async training",
+        source=PARSER.format("0.10.0 to 0.11.2"),
+        fixes=lambda facts: (
+            fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),
+            fix_of(facts, {ASYNC: True}),
+        ),
+        versions=">=0.10.0",
+    ),
+    Rule(
+        "BB-ORL-014",
+        "error",
+        "config",
+        _filter_range,
+        ("algo.dynamic_filtering_range",),
+        native="AssertionError: reward_clip_range[0] must be less than reward_clip_range[1]",
+        source=PARSER.format("0.8.1.post1 to 0.11.2"),
+        fixes=fixed(algo__dynamic_filtering_range=(0.0, 1.0)),
+        versions=">=0.8.1.post1",
+    ),
+    Rule(
+        "BB-ORL-015",
+        "error",
+        "config",
+        _filter_reward,
+        (FILTER, "reward.remote_url", "train.agent_func_path"),
+        native="AssertionError: remote_rm_url or agent_func_path must be specified when using dynamic filtering",
+        source=PARSER.format("0.8.1 to 0.11.2"),
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-016",
+        "error",
+        "config",
+        _filter_group,
+        (FILTER, GROUP),
+        native="AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic filtering",
+        source=PARSER.format("0.8.1 to 0.11.2"),
+        fixes=fixed(rollout__n_samples_per_prompt=2),
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-017",
+        "error",
+        "config",
+        _enough_chunks,
+        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
+        native=(
+            "AssertionError: The number of sample batches must be greater than or equal to the effective number of "
+            "actor processes."
+        ),
+        source=PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
+        fixes=_chunk_minimum_fixes,
+    ),
+)

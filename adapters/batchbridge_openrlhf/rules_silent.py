@@ -1,0 +1,393 @@
+"""What OpenRLHF never notices: it trains something else than one would think. Last come notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge.findings import Fix
+from batchbridge_openrlhf.facts import (
+    ALL,
+    DEVICES,
+    ESTIMATOR,
+    FILTER,
+    GENERATION,
+    GROUP,
+    MICRO,
+    NODES,
+    PACKING,
+    PARSER,
+    RING,
+    ROLLOUT,
+    TRAIN,
+    Facts,
+    Rule,
+    fix_of,
+    fixed,
+    least_common,
+    nearest_divisors,
+    nearest_multiples,
+)
+from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
+from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.sizes import DROPPED_TAIL
+
+
+def _last_micro_batch(facts: Facts) -> str | None:
+    s, stage = facts.sizes, facts["ds.zero_stage"]
+    if not s.dynamic or stage not in (1, 2):
+        return None
+    longest = facts["data.max_len"] or (facts["prompt_max_len"] or 0) + (facts["generate_max_len"] or 0)
+    budget = facts["train.max_tokens_per_gpu"] * s.ring * s.tensor
+    if longest and s.train // max(s.replicas, 1) * longest <= budget:
+        return None  # a step is one micro-batch
+    return (
+        f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}: only the last micro-batch of "
+        "an optimizer step is applied, the gradients of the others are lost"
+    )
+
+
+def _unseeded_order(facts: Facts) -> str | None:
+    return f"{facts.said('train.seed')} does not order the prompts: every launch sees another order"
+
+
+def _left_over(facts: Facts) -> str | None:
+    s = facts.sizes
+    completions = s.completions_per_rollout
+    if completions % s.train == 0:
+        return None
+    rest = completions % s.train
+    start = f"a rollout has {completions} completions: {facts.said(TRAIN)} leaves {rest} over"
+    if s.dynamic:
+        return f"{start}, which are generated and never trained on"
+    return (
+        f"{start}; whole micro-batches of them go into the next pass's or rollout's first step, weighed as if they "
+        "were a step of their own, the rest is dropped"
+    )
+
+
+def _tail(facts: Facts) -> str | None:
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or not (rest := prompts % s.prompts_per_rollout):
+        return None
+    completions = rest * s.group
+    message = (
+        f"every episode ends with a rollout of {rest} instead of {s.prompts_per_rollout} prompts ({completions} "
+        "completions)"
+    )
+    if completions % s.train == 0 and not s.dynamic:
+        return message
+    if completions < s.train:
+        return f"{message}, which make no optimizer step of {facts.said(TRAIN)} by themselves"
+    return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
+
+
+def _tail_dropped(facts: Facts) -> str | None:
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or not (rest := prompts % s.prompts_per_rollout):
+        return None
+    if prompts < s.prompts_per_rollout:
+        return f"{prompts} prompts do not fill a rollout of {s.prompts_per_rollout}: nothing is trained"
+    return f"{rest} of {prompts} prompts are dropped in every episode"
+
+
+def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
+    prompts = facts.trained_prompts or 0
+    if prompts < 1:
+        return ()
+    s = facts.sizes
+    sizes = nearest_divisors(prompts, s.rollout_prompts, lambda size: size * s.group % s.train == 0)
+    return tuple(fix_of(facts, {ROLLOUT: size}) for size in sizes)
+
+
+def _split_dependent(facts: Facts) -> str | None:
+    s = facts.sizes
+    old = holds("<0.10.3", facts.version)
+    by_token = (facts["algo.kl.use_loss"] and facts["algo.kl.init_coef"]) or facts["actor.entropy_coef"]
+    if (s.dynamic and not old) or (sequence_mean(facts.settings, facts.version) and not by_token):
+        return None
+    if not s.dynamic and s.accumulation * (s.replicas if old else 1) <= 1:
+        return None
+    over = "each replica's micro-batch" if old else "each micro-batch over all replicas"
+    return (
+        f"the loss is averaged over {over} and then over micro-batches: with unequal lengths the gradient depends on "
+        f"the split"
+    )
+
+
+def _other_rollout(facts: Facts) -> str | None:
+    s = facts.sizes
+    generation = s.generation
+    if generation is None or generation == s.rollout_prompts:
+        return None
+    name = f"{facts.name(GENERATION)} = {generation}"
+    if holds(">=0.9.1,<0.10.0", facts.version):
+        return f"{name} is not read: rollouts have {facts.said(ROLLOUT)} prompts"
+    if s.prompts_per_rollout == s.rollout_prompts:
+        return None
+    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(ROLLOUT)}"
+
+
+def _filter_discards(facts: Facts) -> str | None:
+    if not facts.sizes.filtered:
+        return None
+    return (
+        f"{facts.name(FILTER)}: when an episode's prompts run out before a rollout is full, the groups that passed are "
+        "thrown away; a small dataset may train nothing"
+    )
+
+
+def _uneven_dynamic(facts: Facts) -> str | None:
+    s = facts.sizes
+    if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
+        return None
+    return (
+        f"{facts.said(TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
+        f"trains {s.train // s.replicas * s.replicas} completions"
+    )
+
+
+def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest_multiples(facts.sizes.replicas, facts.sizes.train))
+
+
+def _fewer_prompts(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.prompts <= facts["data.max_samples"]:
+        return None
+    return (
+        f"{facts.said('data.max_samples')}: the other {facts.prompts - facts['data.max_samples']} prompts are not seen"
+    )
+
+
+def _no_room(facts: Facts) -> str | None:
+    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
+    if completion is None or completion < total:
+        return None
+    return f"{facts.said('rollout.max_new_tokens')} leaves no room for a prompt in {facts.said('data.max_len')}"
+
+
+def _idle_first_step(facts: Facts) -> str | None:
+    ratio, name = facts["actor.lr_warmup_ratio"], facts["actor.lr_scheduler"]
+    if ratio <= 0 or name == "constant":
+        return None
+    return (
+        f"{facts.said('actor.lr_warmup_ratio')}: the first optimizer step has the learning rate 0 and changes nothing"
+    )
+
+
+def _forced_packing(facts: Facts) -> str | None:
+    if facts[PACKING] or not facts.packs:
+        return None
+    return f"{facts.name(PACKING)} is turned on, by ring attention or dynamic batches"
+
+
+def _token_gspo(facts: Facts) -> str | None:
+    if facts["actor.policy_loss_type"] != "gspo" or sequence_mean(facts.settings, facts.version):
+        return None
+    return "gspo is averaged over tokens, and over sequences from 0.8.9 on"
+
+
+def _uncarried(facts: Facts) -> str | None:
+    said: list[str] = []
+    row = next((r for r in ESTIMATORS if r.name == facts[ESTIMATOR] and holds(r.versions, facts.version)), None)
+    if row is not None and row.scale == "batch":
+        said.append("advantages are centred once more, over the rollout's tokens, and scaled there")
+    if facts.has_critic:
+        keys = ("algo.advantage.gamma", "algo.advantage.lambd", "critic.adam.lr", "critic.value_clip")
+        said.append("a critic: " + ", ".join(map(facts.said, (*keys, "critic.freezing_steps"))))
+    low, high = facts["reward.clip_range"]
+    if row is None or row.baseline in ("group_mean", "leave_one_out"):
+        said.append(f"rewards are clipped to [{low:g}, {high:g}] after the baseline is subtracted")
+    for identity, meaning in _UNCARRIED.items():
+        if identity in facts.names and (value := facts[identity]) and value != _SILENT.get(identity):
+            said.append(f"{facts.said(identity)} ({meaning})")
+    return f"the schema has no field for: {'; '.join(said)}" if said else None
+
+
+_UNCARRIED = {
+    "algo.kl.target": "the KL coefficient follows the KL",
+    "train.enable_ema": "moving average of the weights",
+    "ds.lora.rank": "LoRA",
+    "ds.load_in_4bit": "quantised weights",
+    "reward.overlong_buffer_len": "penalty for long completions",
+    "reward.stop_properly_penalty_coef": "penalty for truncated completions",
+    "reward.normalize_enable": "reward normalisation",
+    "data.prompt_probs": "mixed datasets",
+    "train.partial_rollout_enable": "weights change inside a completion",
+}
+"""Options that change training and have no canonical field."""
+_SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0"}
+
+
+def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest prompts per rollout and train batches that leave no completion over."""
+    s = facts.sizes
+    share = least_common(s.train, s.group) // s.group
+    key = ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else GENERATION
+    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest_multiples(share, s.prompts_per_rollout)]
+    granule = s.replicas * (1 if s.dynamic else s.micro)
+    if granule and s.completions_per_rollout % granule == 0:
+        steps = nearest_divisors(s.completions_per_rollout // granule, max(s.train // granule, 1))
+        fixes += [fix_of(facts, {TRAIN: step * granule}) for step in steps]
+    return tuple(fixes)
+
+
+SILENT_RULES: tuple[Rule, ...] = (
+    Rule(
+        "BB-ORL-042",
+        "error",
+        "never",
+        _last_micro_batch,
+        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),
+        native="it trains on, and logs the last micro-batch's gradient norm",
+        source=(
+            "measured: openrlhf 0.11.2, deepspeed 0.19.6 stage_1_and_2.py, float32 on CPU; the same calls in openrlhf "
+            "0.8.6 to 0.11.1"
+        ),
+        fixes=fixed(ds__zero_stage=3),
+        versions=">=0.8.6",
+    ),
+    Rule(
+        "BB-ORL-043",
+        "warning",
+        "never",
+        _unseeded_order,
+        ("train.seed",),
+        native="the prompt loader draws its seed from a process that nobody seeds",
+        source="measured: openrlhf 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer; read: 0.8.1 to 0.11.1",
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-044",
+        "warning",
+        "never",
+        _left_over,
+        (ROLLOUT, GROUP, TRAIN, GENERATION),
+        native="DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
+        source="measured: openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
+        fixes=_rollout_fixes,
+    ),
+    Rule(
+        "BB-ORL-045",
+        "warning",
+        "never",
+        _tail,
+        (ROLLOUT, GROUP, TRAIN),
+        native="the short rollout is trained on as far as its micro-batches fill optimizer steps",
+        source="measured: openrlhf 0.11.2 SamplesGenerator.generate_samples; read: 0.9.9 to 0.11.1",
+        fixes=_dataset_fixes,
+        versions=">=0.9.9",
+    ),
+    Rule(
+        "BB-ORL-046",
+        "warning",
+        "never",
+        _tail_dropped,
+        (ROLLOUT,),
+        native="the prompts are skipped without a word",
+        source="openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm",
+        fixes=_dataset_fixes,
+        versions=DROPPED_TAIL,
+    ),
+    Rule(
+        "BB-ORL-047",
+        "warning",
+        "never",
+        _split_dependent,
+        (MICRO, TRAIN, NODES, DEVICES),
+        native="masked_mean or aggregate_loss of each micro-batch",
+        source="openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
+        versions="<0.10.4",
+    ),
+    Rule(
+        "BB-ORL-048",
+        "warning",
+        "never",
+        _other_rollout,
+        (GENERATION, ROLLOUT),
+        native="no message",
+        source=(
+            "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
+            "SamplesGenerator.generate_samples"
+        ),
+        fixes=lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),),
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-049",
+        "warning",
+        "never",
+        _filter_discards,
+        (FILTER, ROLLOUT),
+        native="the run ends, perhaps without an optimizer step",
+        source="OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
+        versions=">=0.8.1,<0.11.1",
+    ),
+    Rule(
+        "BB-ORL-050",
+        "warning",
+        "never",
+        _uneven_dynamic,
+        (TRAIN, NODES, DEVICES),
+        native="DeepSpeed's own check of the train batch is off with dynamic batches",
+        source="openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
+        fixes=_dynamic_step_fixes,
+        versions=">=0.8.6",
+    ),
+    Rule(
+        "BB-ORL-051",
+        "warning",
+        "never",
+        _no_room,
+        ("rollout.max_new_tokens", "data.max_len"),
+        native="sequences are cut at data.max_len",
+        source="openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
+        versions=">=0.9.8",
+    ),
+    Rule(
+        "BB-ORL-060",
+        "note",
+        "never",
+        _uncarried,
+        (ESTIMATOR, "reward.clip_range"),
+        native="no message",
+        source=f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer",
+    ),
+    Rule(
+        "BB-ORL-061",
+        "note",
+        "never",
+        _idle_first_step,
+        ("actor.lr_warmup_ratio",),
+        native="parameters are unchanged by the first step",
+        source="measured: openrlhf 0.11.2 with cosine_with_min_lr",
+    ),
+    Rule(
+        "BB-ORL-062",
+        "note",
+        "never",
+        _forced_packing,
+        (PACKING, RING, "train.dynamic_batch_enable"),
+        native="a printed warning",
+        source=PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
+    ),
+    Rule(
+        "BB-ORL-063",
+        "note",
+        "never",
+        _fewer_prompts,
+        ("data.max_samples",),
+        native="no message",
+        source=f"{ALL} prepare_datasets",
+    ),
+    Rule(
+        "BB-ORL-064",
+        "note",
+        "never",
+        _token_gspo,
+        ("actor.policy_loss_type",),
+        native="no message",
+        source="openrlhf 0.8.8 PolicyLoss",
+        versions=">=0.8.8,<0.8.9",
+    ),
+)
