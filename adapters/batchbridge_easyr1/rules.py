@@ -8,6 +8,7 @@ from typing import Any
 
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.solve import Variable, neighbours
 from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE, KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
@@ -27,9 +28,6 @@ from batchbridge_easyr1.settings import (
     ROLLOUT,
     holds,
 )
-
-REACH = 4097
-"""How far from its present value a size is searched."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +82,11 @@ def defects(run: Run) -> tuple[Defect, ...]:
 
 
 def _near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:
-    """The nearest legal values of each of `keys` below and above its own, the others unchanged."""
+    """The nearest legal values of `keys`, one at a time where that suffices."""
     present = {key: run[key] for key in (PROMPTS, BATCH, GROUP, MICRO, FORWARD)}
-    fixes = []
-    for key in keys:
-        for direction in (-1, 1):
-            for value in range(present[key] + direction, present[key] + direction * REACH, direction):
-                if value < 1:
-                    break
-                if legal({**present, key: value}):
-                    fixes.append(Fix(f"{key} = {value}", {key: value}))
-                    break
-    return tuple(fixes)
+    sizes = [Variable(key, max(present[key], 1)) for key in keys]
+    changes = neighbours(sizes, lambda changed: legal({**present, **changed}))
+    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in change.items()), change) for change in changes)
 
 
 def _set(key: str, value: Any) -> Callable[[Run], tuple[Fix, ...]]:

@@ -7,14 +7,14 @@ phase "config" is the exception that a user would see.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.solve import LARGEST, Variable, nearest, neighbours
 from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
-from batchbridge_trl.nearest import LARGEST, divisors, multiples
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
 from batchbridge_trl.world import KEY as WORLD
@@ -144,9 +144,9 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     mended = _legal(start, cut)
     changes: list[dict[str, int]] = [{}] if mended and forced and _fits(start, cut, prompts) else []
     if not mended or prompts is None or prompts > 0:  # no size fits a dataset without prompts
-        changes = changes or list(_neighbours(start, minimum, cut, prompts))
+        changes = changes or _neighbours(start, minimum, cut, prompts)
     if not mended:
-        changes = changes or list(_neighbours(start, minimum, cut))
+        changes = changes or _neighbours(start, minimum, cut)
     return tuple(_fix({FIELDS[name]: value for name, value in {**forced, **change}.items()}) for change in changes)
 
 
@@ -165,50 +165,40 @@ def _fits(sizes: Mapping[str, int], cut: str, prompts: int | None) -> bool:
 
 def _neighbours(
     start: Mapping[str, int], minimum: Mapping[str, int], cut: str, prompts: int | None = None
-) -> Iterator[dict[str, int]]:
+) -> list[dict[str, int]]:
     """The nearest legal value below and above each size, the others unchanged; of rollouts of at most `prompts`.
 
     One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
     """
     group, per_micro_step = start["generations"], start["world"] * start["micro"]
     completions = _completions(start, cut)
-    most = prompts * group if prompts else None
-    whole = {
-        "generations": start[cut] if cut == "generation_batch" else completions,
-        "generation_batch": math.lcm(per_micro_step, group),
-    }
+    most = prompts * group if prompts else completions * LARGEST  # completions per rollout
+    variables = []
     for name, value in start.items():
-        low = minimum[name]
-        high = value + max(value, 64, whole.get(name, 0))
-        found: list[int] = []
+        low, high = minimum[name], min(value + max(value, 64), LARGEST)
         if name == "generations":
-            if completions % per_micro_step == 0:
-                low = max(low, -(-completions // prompts)) if prompts else low
-                factors = (completions,) if cut == "generation_batch" else (start["world"], start["micro"], start[cut])
-                found = divisors(factors, value, low, high)
+            factors = (start[cut],) if cut == "generation_batch" else (start["world"], start["micro"], start[cut])
+            low = max(low, -(-completions // prompts)) if prompts else low
+            variables.append(Variable(name, value, low, max(high, completions), divides=factors))
         elif cut != "generation_batch":
             others = completions // value
-            found = multiples(
-                group // math.gcd(group, others), value, low, high if most is None else min(high, most // others)
-            )
+            high = min(high, most // others)
+            variables.append(Variable(name, value, low, high, multiple_of=group // math.gcd(group, others)))
         elif name == cut:
-            found = multiples(whole[name], value, low, high if most is None else min(high, most))
-        elif completions % group == 0 and (most is None or completions <= most):
-            other = per_micro_step // value
-            found = divisors((completions // other,), value, low, high) if completions % other == 0 else []
-        yield from ({name: legal} for legal in found if legal <= LARGEST)
+            whole = math.lcm(per_micro_step, group)
+            high = min(max(high, value + whole), most, LARGEST)
+            variables.append(Variable(name, value, low, high, multiple_of=whole))
+        else:
+            variables.append(Variable(name, value, low, high, divides=completions))
+    return neighbours(variables, lambda sizes: _legal(sizes, cut) and _fits(sizes, cut, prompts))
 
 
 def _evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
     world = max(facts.sizes.world, 1)
     micro, group = max(facts.native[EVAL_MICRO], 1), max(_evaluation_generations(facts), 1)
-    changes = [
-        *(
-            {EVAL_MICRO: value}
-            for value in multiples(group // math.gcd(group, world), micro, 1, micro + max(micro, 64))
-        ),
-        *({EVAL_GENERATIONS: value} for value in divisors((micro, world), group, 1, group + max(group, 64))),
-    ]
+    whole_groups = nearest(micro, multiple_of=group // math.gcd(group, world), high=micro + max(micro, 64))
+    groups = nearest(group, divides=(micro, world), high=group + max(group, 64))
+    changes = [*({EVAL_MICRO: size} for size in whole_groups), *({EVAL_GENERATIONS: size} for size in groups)]
     return (*map(_fix, changes), Fix('eval_strategy = "no"', {"eval_strategy": "no"}))
 
 

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge_trl.nearest import LARGEST
+from batchbridge.solve import LARGEST
 from batchbridge_trl.settings import CHOICES, Setting
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")

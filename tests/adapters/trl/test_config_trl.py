@@ -17,10 +17,10 @@ import batchbridge
 from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import verdict
 from batchbridge.render.text import explain
+from batchbridge.solve import LARGEST
 from batchbridge.sources import load
 from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.nearest import LARGEST
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.sizes import FIELDS
 
