@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.solve import nearest
 from batchbridge.spec import LossTerm, Spec, walk
 
 if TYPE_CHECKING:
@@ -94,9 +95,9 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
         if isinstance(value, float) and not math.isfinite(value):
             yield Violation(f"{path} = {value} ({quantity.unit}) is not a finite number", (path,))
         elif low is not None and value < low:
-            nearest = int(low) if isinstance(value, int) else low
+            bound = int(low) if isinstance(value, int) else low
             yield Violation(
-                f"{path} = {value} ({quantity.unit}) is below its minimum of {low:g}", (path,), (Fix(f"{nearest:g}"),)
+                f"{path} = {value} ({quantity.unit}) is below its minimum of {low:g}", (path,), (Fix(f"{bound:g}"),)
             )
         elif high is not None and value > high:
             yield Violation(
@@ -105,8 +106,6 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
 
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
-_LARGEST_PARALLEL = 1024
-"""Largest parallel size that is proposed (devices): sizes come from users, and a search must end whatever they say."""
 
 
 def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -120,12 +119,8 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
     for name in used:
         value = getattr(t, name)
         others = shared // value
-        legal = [size for size in range(1, _LARGEST_PARALLEL + 1) if t.world_size % (others * size) == 0]
-        nearest = (
-            max((n for n in legal if n < value), default=None),
-            min((n for n in legal if n > value), default=None),
-        )
-        fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in nearest if size is not None]
+        sizes = nearest(value, divides=t.world_size // others) if t.world_size % others == 0 else []
+        fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in sizes]
     yield Violation(
         f"{t.world_size} devices cannot be shared out to replicas of {t.tensor_parallel} x {t.pipeline_parallel} x "
         f"{t.context_parallel} devices (tensor x pipeline x context parallel)",

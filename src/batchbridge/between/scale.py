@@ -18,8 +18,8 @@ from typing import Any, Literal
 from batchbridge.adapter import Adapter, Context, Reading, Source, Written
 from batchbridge.between.convert import flat, splits, writer
 from batchbridge.between.diff import Difference, diff
-from batchbridge.between.doctor import divisors
 from batchbridge.reading import read_source
+from batchbridge.solve import divisors, nearest
 from batchbridge.spec import Spec
 
 MAX_JUDGED = 400
@@ -157,17 +157,17 @@ def _other_groups(judge: _Judge, spec: Spec, target: Spec, sized: list[Choice]) 
     if step is None or rollout is None:
         return
     reached = [choice.spec.optimizer_step.completions_per_step or 0 for choice in sized]
-    nearest = min((abs(size - step) for size in reached), default=step)
+    closest = min((abs(size - step) for size in reached), default=step)
     replicas, group = int(target.topology.data_parallel_size), spec.rollout.completions_per_prompt
     per_rollout = Fraction(rollout, step)
     for direction in (-1, 1):
         found = False
         for size in _around(step, replicas, direction)[:_SPLITS]:
             total = size * per_rollout
-            if found or abs(size - step) >= nearest or total.denominator != 1:
+            if found or abs(size - step) >= closest or total.denominator != 1:
                 continue
-            for other in divisors(int(total), group, least=2):
-                if other == group or not group <= 2 * other <= 3 * group:  # half as much again is another experiment
+            for other in nearest(group, divides=int(total), low=2):
+                if not group <= 2 * other <= 3 * group:  # half as much again is another experiment
                     continue
                 sizes = {"rollout.completions_per_prompt": other, "rollout.prompts_per_rollout": int(total) // other}
                 resized = target.replace(**{"optimizer_step.completions_per_step": size, **sizes})
@@ -184,7 +184,7 @@ def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
         return
     others = t.pipeline_parallel * t.context_parallel
     if t.world_size % others == 0:
-        for size in divisors(t.world_size // others, t.tensor_parallel):
+        for size in nearest(t.tensor_parallel, divides=t.world_size // others):
             choice = judge.choice("another tensor parallel size", target.replace(**{"topology.tensor_parallel": size}))
             if choice is not None:
                 yield choice
@@ -194,7 +194,7 @@ def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choic
     """The nearest smaller and larger device counts that keep everything."""
     step, t = spec.optimizer_step.completions_per_step, spec.topology
     shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
-    known = [shared * size for size in _all_divisors(step)] if step is not None else []
+    known = [shared * size for size in divisors(step)] if step is not None else []
     for title, direction in (("fewer devices", -1), ("more devices", 1)):
         counts = [count for count in known if (count - world_size) * direction > 0]
         # The nearest first; and, for frameworks that do not share steps out evenly, plain neighbours.
@@ -236,13 +236,6 @@ def _resized(spec: Spec, step: int) -> Spec:
         prompts = Fraction(rollout, before) * step / spec.rollout.completions_per_prompt
         changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
     return spec.replace(**changes)
-
-
-def _all_divisors(number: int) -> list[int]:
-    if number > 10**12:
-        return []
-    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
-    return sorted({size for one in small for size in (one, number // one)})
 
 
 # ---- the judge
