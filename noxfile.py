@@ -113,6 +113,13 @@ def core(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """A million mutated inputs over every reader; by name only, as a night's work: `nox -s fuzz -- --inputs 1000000`."""
+    install(session, "core", ".")
+    session.run("python", "tests/fuzz/run.py", *(session.posargs or ("--inputs", "1000000")), env=ENVIRONMENT)
+
+
+@nox.session
 def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example and every block of code in the README."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "peft", ".[trl]")

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,8 +23,14 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {float, int, type(None)} for name in ("reward", "advantage")},
     "weights": {float, int},
 }
+_HEADER = {
+    **dict.fromkeys(("world_size", "rank", "at_step", "dataset_size"), int),
+    **dict.fromkeys(("framework", "framework_version", "mode", "spec_digest", "started"), str),
+}
+"""What every header has, and its type; `start_id` may be missing."""
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
+_LISTED = 8  # ranks that a message names
 _BLOCK_BYTES = 1 << 24  # read at a time, over all ranks together; files are closed in between, whatever the world size
 
 
@@ -86,10 +92,12 @@ class Ledger:
         self._by_rank = {file.rank: file for file in self.files}
         for file in self.files:
             for header in file.headers:
-                missing = sorted(set(range(header["world_size"])) - set(self._by_rank))
-                if missing:
+                world_size = header["world_size"]  # what a broken header says may be far more than there are files
+                absent = (rank for rank in range(world_size) if rank not in self._by_rank)
+                if missing := list(itertools.islice(absent, _LISTED)):
+                    count = world_size - sum(rank < world_size for rank in self._by_rank)
                     raise LedgerError(
-                        f"world_size = {header['world_size']}, but there is no file of rank {_list(missing)}", file.path
+                        f"world_size = {world_size}, but there is no file of rank {_list(missing, count)}", file.path
                     )
         self._spans = self._choose()
         self.headers = [header for file in self.files[:1] for header in file.headers]
@@ -210,9 +218,10 @@ def _differs(a: Any, b: Any) -> bool:
     return bool(a != b) and not (a != a and b != b)  # two NaNs agree
 
 
-def _list(numbers: Iterable[int]) -> str:
-    numbers = list(numbers)
-    return ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+def _list(numbers: Sequence[int], count: int | None = None) -> str:
+    """The first few numbers, and how many more there are. count: of all of them, where `numbers` are the first."""
+    more = (len(numbers) if count is None else count) - _LISTED
+    return ", ".join(map(str, numbers[:_LISTED])) + (f" and {more} more" if more > 0 else "")
 
 
 def _parse(line: bytes, file: Path, number: int) -> dict[str, Any]:
@@ -272,9 +281,9 @@ def _step_of(line: bytes, path: Path, number: int) -> int | None:
 def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) -> dict[str, Any]:
     if header.get("schema") != SCHEMA:
         raise LedgerError(f"schema {header.get('schema')!r} is not {SCHEMA!r}", path, number)
-    for name, kind in (("world_size", int), ("rank", int), ("at_step", int), ("framework", str), ("started", str)):
+    for name, kind in _HEADER.items():
         if type(header.get(name)) is not kind:
-            raise LedgerError(f"header: {name} = {header.get(name)!r} is no {kind.__name__}", path, number)
+            raise LedgerError(f"header: {name} = {header.get(name)!r:.60} is no {kind.__name__}", path, number)
     if header["rank"] != rank:
         raise LedgerError(f"header: rank {header['rank']} in the file of rank {rank}", path, number)
     if not 0 <= rank < header["world_size"]:

@@ -79,8 +79,8 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
 def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Reading:
     """`reading` with the findings of the adapter, of the core's rules and of all plugins, merged and sorted."""
     failures: list[Finding] = []
-    found = [finding for finding in findings if finding not in reading.findings]
-    found = [*found, *reading.findings]
+    own = _Met(reading.findings)
+    found = [*(finding for finding in findings if finding not in own), *reading.findings]
     found += _guarded(adapter, "check", lambda: _all_findings(adapter.check(reading)), failures) or ()
     if reading.spec is not None:
         said = {core for own, core in adapter.restates.items() if any(finding.code == own for finding in found)}
@@ -197,11 +197,28 @@ _SEVERITIES: Mapping[str, int] = {"error": 0, "warning": 1, "note": 2}
 
 def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Errors first, then those that leave the verdict open, warnings, notes; each finding once, otherwise as found."""
-    once: list[Finding] = []
-    for finding in findings:
-        if finding not in once:
-            once.append(finding)
+    once = _Met(findings).in_order
     return tuple(sorted(once, key=lambda finding: (_SEVERITIES[finding.severity], finding.undecided)))
+
+
+class _Met:
+    """Findings, each once, in order. They are not hashable, and a hostile file has tens of thousands."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.in_order: list[Finding] = []
+        self._alike: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in findings:
+            alike = self._alike.setdefault(self._words(finding), [])
+            if finding not in alike:
+                alike.append(finding)
+                self.in_order.append(finding)
+
+    def __contains__(self, finding: Finding) -> bool:
+        return finding in self._alike.get(self._words(finding), ())
+
+    @staticmethod
+    def _words(finding: Finding) -> tuple[str, str, str]:
+        return finding.code, finding.message, " ".join(map(str, finding.where))
 
 
 def _unread(framework: str | None, said: Context, findings: Iterable[Finding]) -> Reading:

@@ -189,9 +189,9 @@ def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
 
 def _loose(program: Program, file: str) -> Iterable[Finding]:
     """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
-    sure = _sure(program)
-    for word in program.words:
-        if word not in sure:
+    sure = _sure_places(program)
+    for place, word in enumerate(program.words):
+        if place not in sure:
             names = _names(word.unknown)
             message = f"{word.text} may hold settings: {', '.join(names)} is not known"
             fixes = _fixes(names) or (Fix("name the settings with --set KEY=VALUE"),)
@@ -202,10 +202,14 @@ def _loose(program: Program, file: str) -> Iterable[Finding]:
 
 def _sure(program: Program) -> list[Argument]:
     """The words of the program without those that are nothing but an unknown value, and no setting's value."""
+    return [program.words[place] for place in sorted(_sure_places(program))]
+
+
+def _sure_places(program: Program) -> set[int]:
     from batchbridge.sources import argument_keys
 
     values = {index for _, _, index in argument_keys(program.argv)}
-    return [word for index, word in enumerate(program.words) if not index or index in values or not _whole(word)]
+    return {place for place, word in enumerate(program.words) if not place or place in values or not _whole(word)}
 
 
 def _whole(word: Argument) -> bool:

@@ -153,6 +153,12 @@ def test_absurd_numbers_end_quickly(zeros: str) -> None:
     diagnose(PASTED["trl-global-batch"].replace("7 x 1", zeros), texts=TEXTS)
 
 
+@pytest.mark.parametrize("name", PASTED)
+def test_zeros_are_no_crash(name: str) -> None:
+    asked = {ask.name: 0 for text in TEXTS for ask in text.asks}
+    assert diagnose(PASTED[name], asked, TEXTS)
+
+
 def test_of_a_long_text_the_end_is_read() -> None:
     assert diagnose("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
 
@@ -219,7 +225,7 @@ def test_binary_input_is_no_crash(run: Run) -> None:
     assert run("doctor", "error.bin")[0] == 4
 
 
-@pytest.mark.parametrize("wrong", ["n", "n=", "n=-1", "n=1.5", "n=9999999999"])
+@pytest.mark.parametrize("wrong", ["n", "n=", "n=-1", "n=0", "n=000", "n=1.5", "n=9999999999"])
 def test_an_answer_that_is_no_number_is_a_usage_error(wrong: str, run: Run) -> None:
     Path("error.txt").write_text("x", encoding="utf-8")
     assert run("doctor", "error.txt", "--with", wrong)[0] == 64

@@ -125,7 +125,7 @@ def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: 
     missing = tuple(ask for ask in entry.asks if ask.name not in known)
     try:
         fixes = tuple(dict.fromkeys(_hashable(entry.neighbours(known))))
-    except KeyError:  # the neighbours need what is asked for
+    except (KeyError, ZeroDivisionError):  # the neighbours need what is asked for, and no zeros
         fixes = ()
     return Diagnosis(text=entry, line=line, said=said, numbers=numbers, fixes=tuple(f.fix for f in fixes), asks=missing)
 

@@ -54,6 +54,6 @@ def _end(stream: BinaryIO, most: int) -> bytes:
 
 def _number(text: str) -> tuple[str, int]:
     name, equals, value = text.partition("=")
-    if not equals or not value.isdecimal() or not value.isascii() or not 0 < len(value) <= 9:
-        raise click.UsageError(f"--with {text}: expected NAME=NUMBER, a whole number below 10**9")
+    if not equals or not value.isdecimal() or not value.isascii() or not 0 < len(value) <= 9 or not int(value):
+        raise click.UsageError(f"--with {text}: expected NAME=NUMBER, a whole number from 1 and below 10**9")
     return name, int(value)

@@ -1,0 +1,296 @@
+"""Every reader, what it is fed, and what counts as an answer."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import ledgers
+import mutation
+import seeds
+
+import batchbridge
+from batchbridge import rules, sources
+from batchbridge.between import doctor
+from batchbridge.cli import main
+from batchbridge.findings import Finding, Phase, Severity
+from batchbridge.render import between as render_between
+from batchbridge.render import json as render_json
+from batchbridge.render import text as render_text
+from batchbridge.spec import Spec
+
+CODE = re.compile(r"BB(-[A-Z0-9]+)?-?\d{3}")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys; whatever is printed has none of them."""
+FAILED = re.compile(r"BB023|BB03\d")
+"""Findings that say that an adapter or plugin of ours raised."""
+SEVERITIES, PHASES = get_args(Severity), get_args(Phase)
+
+
+class Wrong(AssertionError):
+    """An answer that is none."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader: its share of all inputs, how an input is made (deterministic), laid down (files), and read.
+
+    make: from a random generator to the input. lay: writes what must lie on disk, and gives what `act` takes. act:
+    reads and judges; raises only where the reader or its answer is wrong.
+    """
+
+    name: str
+    share: float
+    make: Callable[[random.Random], Any]
+    act: Callable[[Any], object]
+    lay: Callable[[Path, Any], Any] = lambda folder, made: made
+
+
+# ---- judging
+
+
+def judge(reading: batchbridge.Reading) -> bool:
+    """A reading is an answer: well-formed findings, JSON, printable, and nothing of the environment in it. Gives
+    whether there is a spec: an input that none ever comes of tests little."""
+    for finding in reading.findings:
+        well_formed(finding)
+    if reading.verdict not in ("valid", "invalid", "undecided"):
+        raise Wrong(f"verdict {reading.verdict!r}")
+    if reading.spec is None and reading.verdict == "valid" and not reading.findings:
+        raise Wrong("no spec, and nothing said about why")
+    shown = render_json.dumps(reading.to_dict())
+    json.loads(shown)
+    printed = render_text.check("input", reading)
+    if reading.spec is not None:
+        printed += render_text.explain("input", reading)
+    for text in (shown, printed):
+        if mutation.CANARY in text:
+            raise Wrong("the value of an environment variable stands in the answer")
+    if found := CONTROL.search(printed):
+        raise Wrong(f"control character {found.group()!r} is printed")
+    return reading.spec is not None
+
+
+def well_formed(finding: Finding) -> None:
+    """Code, severity, phase, words; not a failure of ours."""
+    if FAILED.fullmatch(finding.code):
+        raise Wrong(f"an adapter failed: {finding.message}")
+    fine = CODE.fullmatch(finding.code) and finding.severity in SEVERITIES and finding.phase in PHASES
+    if not fine or not finding.message.strip() or any(not fix.text.strip() for fix in finding.fixes):
+        raise Wrong(f"ill-formed finding: {finding!r:.300}")
+
+
+def read_and_judge(source: Any, options: Mapping[str, Any]) -> bool:
+    return judge(batchbridge.read(source, **options))
+
+
+# ---- making
+
+
+def _options(rng: random.Random, framework: str | None) -> dict[str, Any]:
+    """What is said beside the configuration; mostly what makes it readable."""
+    options: dict[str, Any] = {}
+    if framework is not None:
+        options["version"] = rng.choice(seeds.VERSIONS[framework])
+        if rng.random() < 0.7:
+            options["framework"] = seeds.FRAMEWORK[framework]
+    if rng.random() < 0.02:
+        options["version"] = mutation.piece(rng)
+    if rng.random() < 0.7:
+        options["world_size"] = rng.choice((1, 2, 7, 8, 8, 8, 64, 4096, 10**12))
+    if rng.random() < 0.3:
+        options["dataset_size"] = rng.choice((1, 7, 8000, 10**6, 10**18))
+    return options
+
+
+def _yaml(framework: str) -> Callable[[random.Random], tuple[bytes, dict[str, Any]]]:
+    def make(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
+        return mutation.data(rng, mutation.text(rng, seeds.yaml_texts(framework))), _options(rng, framework)
+
+    return make
+
+
+def _mapping(framework: str) -> Callable[[random.Random], tuple[Any, dict[str, Any]]]:
+    def make(rng: random.Random) -> tuple[Any, dict[str, Any]]:
+        seed = seeds.SETTINGS[framework]
+        made = mutation.tree(rng, dict(seed) if rng.random() < 0.5 else seeds.nested(seed))
+        return (made if isinstance(made, dict) else {"value": made}), _options(rng, framework)
+
+    return make
+
+
+def _argv(framework: str) -> Callable[[random.Random], tuple[list[str], dict[str, Any]]]:
+    def make(rng: random.Random) -> tuple[list[str], dict[str, Any]]:
+        return mutation.words(rng, seeds.commands(framework)), _options(rng, framework)
+
+    return make
+
+
+def _script(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
+    dialect = rng.choice(list(seeds.SETTINGS))
+    options = _options(rng, dialect)
+    if rng.random() < 0.3:
+        options["env"] = {rng.choice(("N", "EXTRA", "1", "X")): mutation.piece(rng).replace("\0", "")}
+    if rng.random() < 0.1:
+        options["command"] = rng.choice((1, 2, 9))
+    return mutation.data(rng, mutation.text(rng, seeds.scripts(rng.choice((dialect, None))))), options
+
+
+def _document(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
+    texts = [text for framework in seeds.SETTINGS for text in seeds.yaml_texts(framework)]
+    return mutation.data(rng, mutation.text(rng, texts)), {}
+
+
+def _json(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
+    framework = rng.choice(list(seeds.SETTINGS))
+    tree = mutation.tree(rng, seeds.nested(seeds.SETTINGS[framework]))
+    text = json.dumps(tree, indent=rng.choice((None, 1)))
+    return mutation.data(rng, mutation.text(rng, [text]) if rng.random() < 0.6 else text), _options(rng, framework)
+
+
+def _file(suffix: str) -> Callable[[Path, tuple[bytes, dict[str, Any]]], tuple[Path, dict[str, Any]]]:
+    def lay(folder: Path, made: tuple[bytes, dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
+        path = folder / f"input{suffix}"
+        path.write_bytes(made[0])
+        return path, made[1]
+
+    return lay
+
+
+# ---- readers of smaller things
+
+
+def _override(word: str) -> None:
+    from batchbridge_verl.overrides import NotRead, parse_override
+
+    try:
+        parse_override(word)
+    except NotRead as refused:
+        if not str(refused).strip():
+            raise Wrong("refused without a reason") from refused
+
+
+def _scalar(text: str) -> None:
+    try:
+        render_json.dumps(sources.parse_scalar(text))
+    except ValueError as refused:
+        if not str(refused).strip():
+            raise Wrong("refused without a reason") from refused
+
+
+def _doctor(made: tuple[str, dict[str, int]]) -> None:
+    text, given = made
+    for found in doctor.diagnose(text, given, TEXTS):
+        if not found.text.rule.strip() or found.line < 1 or any(not fix.text.strip() for fix in found.fixes):
+            raise Wrong(f"ill-formed diagnosis: {found!r:.300}")
+        json.dumps(found.to_dict())
+        if control := CONTROL.search(render_between.diagnoses([found])):
+            raise Wrong(f"control character {control.group()!r} is printed")
+
+
+def _pasted(rng: random.Random) -> tuple[str, dict[str, int]]:
+    names = ("n", "devices", "micro", "mini", "prompts", "global", "rollout")
+    given = {name: rng.choice((0, 1, 7, 8, 999_999_999)) for name in names if rng.random() < 0.5}
+    return mutation.text(rng, ["".join(rng.sample(seeds.DOCTOR, 2)), *seeds.DOCTOR]), given
+
+
+SPEC_JSON = json.loads(json.dumps(ledgers.SPEC.to_dict()))
+
+
+def _spec(tree: Any) -> None:
+    try:
+        spec = Spec.from_dict(tree)
+    except ValueError as refused:
+        if not str(refused).strip():
+            raise Wrong("refused without a reason") from refused
+        return
+    findings = rules.check(spec, 8000, {})
+    for finding in findings:
+        well_formed(finding)
+    if not any(finding.severity == "error" for finding in findings):
+        again = Spec.from_dict(json.loads(json.dumps(spec.to_dict())))
+        if again != spec or again.digest() != spec.digest():
+            raise Wrong("a legal spec changes on its way through JSON")
+
+
+def _commands(rng: random.Random) -> list[str]:
+    framework = rng.choice(list(seeds.SETTINGS))
+    options = ["--framework", seeds.FRAMEWORK[framework], "--framework-version", rng.choice(seeds.VERSIONS[framework])]
+    settings = list(itertools.chain.from_iterable(("--set", word) for word in _settings_words(framework)))
+    base = [
+        rng.choice(("check", "explain", "plan", "check", "scale", "diff")),
+        *options,
+        "--world-size",
+        "8",
+        *settings,
+    ]
+    return mutation.words(rng, [base, base, ["doctor", "input.txt"], ["ledger", "show", "."], ["adapters"], ["schema"]])
+
+
+def _settings_words(framework: str) -> Iterable[str]:
+    return (f"{key}={json.dumps(value)}" for key, value in seeds.SETTINGS[framework].items())
+
+
+def _no_writing(words: list[str]) -> list[str]:
+    """Without the options that ask for a file to be written."""
+    return [word for word in words if not word.startswith(("-o", "--output"))]
+
+
+def _command_line(words: list[str]) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(b"x"))
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(_no_writing(words))
+    finally:
+        sys.stdin = stdin
+    if code not in (0, 2, 3, 4, 64):
+        raise Wrong(f"exit code {code}")
+    if "Traceback" in err.getvalue():
+        raise Wrong("a traceback is printed")
+
+
+# ---- the table
+
+TEXTS = doctor.known_texts()
+
+
+def table() -> list[Reader]:
+    """Every reader; shares add up to one, the cheap ones have the larger."""
+    readers = [
+        Reader("scalar", 10, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
+        Reader("override", 12, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
+        Reader("spec", 14, lambda rng: mutation.tree(rng, SPEC_JSON), _spec),
+        Reader("doctor", 14, _pasted, _doctor),
+        Reader("yaml", 10, _document, lambda laid: read_and_judge(*laid), _file(".yaml")),
+        Reader("json", 6, _json, lambda laid: read_and_judge(*laid), _file(".json")),
+        Reader("script", 10, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
+        Reader("command", 0.5, _commands, _command_line),
+        Reader("ledger", 8, ledgers.make, ledgers.act, ledgers.lay),
+    ]
+    for framework in seeds.SETTINGS:
+        cheap = framework in ("trl", "open_r1")
+        readers += [
+            Reader(
+                f"{framework}-mapping", 1.5 if cheap else 1, _mapping(framework), lambda made: read_and_judge(*made)
+            ),
+            Reader(f"{framework}-argv", 1.5 if cheap else 1, _argv(framework), lambda made: read_and_judge(*made)),
+            Reader(
+                f"{framework}-yaml",
+                1.5 if cheap else 1,
+                _yaml(framework),
+                lambda laid: read_and_judge(*laid),
+                _file(".yaml"),
+            ),
+        ]
+    total = sum(reader.share for reader in readers)
+    return [Reader(r.name, r.share / total, r.make, r.act, r.lay) for r in readers]

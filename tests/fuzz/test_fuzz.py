@@ -1,0 +1,127 @@
+"""The fuzzer finds what it is there to find, and finds nothing in a short run over every reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+
+HERE = Path(__file__).parent
+INPUTS = 20_000
+"""Of the short run. The long one is `nox -s fuzz -- --inputs 1000000`."""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
+
+
+def test_no_reader_answers_a_mutated_input_with_a_traceback_or_a_side_effect() -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "run.py"), "--inputs", str(INPUTS)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+    (inputs, wrong) = re.findall(r"^([\d,]+) inputs in .*: (\d+) wrong answers$", done.stdout, re.MULTILINE)[0]
+    assert int(inputs.replace(",", "")) >= 0.99 * INPUTS
+    assert wrong == "0"
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_tens_of_thousands_of_findings_cost_seconds(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"many{suffix}"
+    lines = [f"{'seed' if index % 2 else f'x{index}'}: 1" for index in range(24_000)]
+    path.write_text("\n".join(lines) if suffix == ".yaml" else "{" + "".join('"a": 1,\n' for _ in lines) + '"a": 1}')
+    before = time.process_time()
+    reading = batchbridge.read(path, framework="trl", version="1.16.0", world_size=8)
+    assert len(reading.findings) > 10_000
+    assert time.process_time() - before < 20  # it was minutes while each finding was compared with all others
+
+
+def test_every_adapter_is_fuzzed_and_its_inputs_are_often_understood() -> None:
+    code = (
+        "import json, pathlib, random, sys, tempfile\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
+        "import readers, seeds\n"
+        "folder = pathlib.Path(tempfile.mkdtemp())\n"
+        "understood = {}\n"
+        "for reader in readers.table():\n"
+        "    if reader.name.partition('-')[0] in seeds.FRAMEWORK:\n"
+        "        made = [reader.make(random.Random(number)) for number in range(60)]\n"
+        "        understood[reader.name] = sum(reader.act(reader.lay(folder, one)) is True for one in made)\n"
+        "print(json.dumps(understood))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    understood: dict[str, int] = json.loads(done.stdout)
+    from batchbridge import plugins
+
+    dialects = {name.partition("-")[0].removesuffix("_flat").removesuffix("_ppo") for name in understood}
+    ours = {name for name in plugins.adapters() if plugins.provider(name).startswith("batchbridge")}
+    assert dialects >= ours
+    assert {name: count for name, count in understood.items() if count < 3} == {}
+
+
+MISDEEDS = {
+    "raises": "raise KeyError('x')",
+    "exits": "sys.exit(0)",
+    "runs a program": "subprocess.run(['true'])",
+    "runs a shell": "os.system('true')",
+    "writes a file": "pathlib.Path('written').write_text('x')",
+    "reads a file that the input does not name": "open('/etc/hostname').read()",
+    "lists a folder": "os.listdir('/')",
+    "evaluates": "eval('1 + 1')",
+    "executes": "exec('x = 1')",
+    "opens a connection": "socket.create_connection(('127.0.0.1', 9))",
+    "imports a framework": "__import__('torch')",
+    "changes the environment": "os.environ.update(A='b')",
+    "deletes a file": "os.remove('nothing')",
+    "hides a side effect": "hide(lambda: os.system('true'))",
+    "takes too long": "loop()",
+    "takes too much memory at a time": "bytearray(64 << 20)",
+}
+"""What a reader may do wrong, as an expression or statement."""
+
+CONTROL = """
+import os, pathlib, random, socket, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import guard, run
+def hide(act):
+    try:
+        act()
+    except BaseException:
+        pass
+def loop():
+    while True:
+        pass
+class Reader:
+    name, make, lay = "bad", staticmethod(lambda rng: "input"), staticmethod(lambda folder, made: made)
+    act = staticmethod(lambda laid: misdeed())
+exec("def misdeed(): " + sys.argv[2])
+watched = run.Run(pathlib.Path(), 1, guard.Guard((pathlib.Path(sys.base_prefix),)), cpu_seconds=0.5, peak_megabytes=32)
+watched.one(Reader, 0, measured=True)
+print(len(watched.found), watched.found[0].what.splitlines()[-1] if watched.found else "")
+"""
+
+
+@pytest.mark.parametrize("misdeed", MISDEEDS)
+def test_a_misdeed_is_noticed(misdeed: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CONTROL, str(HERE), MISDEEDS[misdeed]],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("1 "), (done.stdout, done.stderr)
+    assert not list(tmp_path.iterdir())
