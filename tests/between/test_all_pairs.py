@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from toys import plain_spec, reading_of
 
-from batchbridge.adapter import Adapter, Reading
+from batchbridge.adapter import Adapter, Context, Reading, Source
 from batchbridge.between.convert import Conversion, convert_to
 from batchbridge.between.diff import diff
 from batchbridge.between.effects import leaves
 from batchbridge.between.scale import scale_with
+from batchbridge.reading import read_source
 
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
@@ -101,3 +102,12 @@ def test_devices_that_divide_keep_the_plan(framework: str, world_size: int) -> N
     assert choice.spec.topology.world_size == world_size
     assert choice.spec.optimizer_step.completions_per_step == 128
     assert choice.spec.rollout.prompts_per_rollout == 16
+
+
+@pytest.mark.parametrize("dataset_size", [None, 8000])
+def test_what_the_target_can_say_is_kept_though_other_fields_are_lost(dataset_size: int | None) -> None:
+    recipe = {"num_generations": 8, "per_device_train_batch_size": 8, "beta": 0.001, "num_train_epochs": 3}
+    context = Context(framework_version="1.16.0", world_size=8, dataset_size=dataset_size)
+    found = convert_to(adapters()["easyr1"], read_source(Source(values=recipe), adapters()["trl"], context))
+    assert account(found)["carried.lr_schedule"] == "inexpressible"
+    assert account(found)["horizon.epochs"] == "exact"

@@ -144,7 +144,7 @@ def convert_to(
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start
-    return dataclasses.replace(start, fields=tuple(_account(adapter, reading, back)), natively=tuple(_natively(back)))
+    return dataclasses.replace(start, fields=tuple(account(adapter, reading, back)), natively=tuple(natively(back)))
 
 
 def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,8 +152,13 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     used: set[str] = set()
     for origin in reading.provenance.values():
         used |= {origin.key} if origin.key is not None else set()
-        used |= set(_WORD.findall(origin.detail))  # a derived field names its keys in its formula
+        used |= set(words_of(origin.detail))
     return {key: value for key, value in flat(given) if key not in used and key.lstrip("+~-") not in used}
+
+
+def words_of(detail: str) -> list[str]:
+    """Words that may be native keys: a derived field names its keys in its formula."""
+    return _WORD.findall(detail)
 
 
 _WORD = re.compile(r"[A-Za-z_][\w.\-]*\w")
@@ -171,8 +176,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 # ---- the account
 
 
-def _account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[FieldReport]:
-    """One report for each leaf of the schema, from what the written configuration means when it is read back."""
+def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[FieldReport]:
+    """One report for each leaf of the schema, from what the written configuration means when it is read back.
+
+    Both readings have a specification.
+    """
     assert reading.spec is not None
     assert back.spec is not None
     source, target = leaves(reading.spec), leaves(back.spec)
@@ -234,7 +242,8 @@ def _without_behaviour(reading: Reading) -> Reading:
     return dataclasses.replace(reading, behaviour=None)
 
 
-def _natively(back: Reading) -> Iterator[str]:
+def natively(back: Reading) -> Iterator[str]:
+    """What the target's own run does otherwise than its specification says: scopes, known defects."""
     if back.behaviour is None:
         return
     if back.behaviour.denominator_scope != "optimizer_step":
@@ -295,8 +304,23 @@ class _Search:
                 break
             current, result = step
         if isinstance(result, Written):
-            return result
+            return self._restored(spec, current, result)
         return None if defaults is None else self._from_defaults(spec, defaults)
+
+    def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
+        """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
+        for path in RANKED:
+            if path.startswith(("loss.kl.", "loss.entropy.")) or path in _LENGTHS:
+                continue
+            wanted = _get(spec, path)
+            if wanted != _get(current, path):
+                current, taken = self._take(current, {path: wanted})
+                written = taken or written
+        lengths = {path: _get(spec, path) for path in _LENGTHS}
+        if lengths != {path: _get(current, path) for path in _LENGTHS}:
+            current, taken = self._take(current, lengths)
+            written = taken or written
+        return written
 
     def _first(self, spec: Spec) -> Written | tuple[str, ...]:
         """`spec` itself. No warm-up at all is said in both units first: a framework has defaults for either."""
@@ -448,7 +472,7 @@ def _moves(
             yield alone
             for split in splits(_replace(current, alone) or current, defaults):
                 yield {**alone, **split}
-    if any(path.startswith("horizon.") for path in named):
+    if any(path in _LENGTHS for path in named):
         yield from _lengths(current, defaults, dataset_size)
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from batchbridge.between.convert import Conversion, FieldReport
     from batchbridge.between.diff import Comparison, Difference
     from batchbridge.between.doctor import Diagnosis
+    from batchbridge.between.into import Into
     from batchbridge.between.scale import Choice, Scaling
 
 _NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
@@ -133,6 +134,32 @@ def conversion(name: str, found: Conversion) -> str:
         lines += ["", f"What {target} does on its own with the result (wrap repairs it where it may)"]
         lines += [f"  {one_line(line)}" for line in found.natively]
     return clean("\n".join(lines))
+
+
+def edits(found: Into, done: str) -> str:
+    """What changed in an edited file, key by key, and what was done with it."""
+    if found.problems:
+        lines = [
+            f"{one_line(str(found.path))} is not edited",
+            *(f"  {one_line(problem)}" for problem in found.problems),
+        ]
+        return clean("\n".join(lines))
+    lines = [f"{one_line(done)}: {len(found.changes)} {_plural('key', len(found.changes))} changed, {found.kept} kept"]
+    for change in found.changes:
+        if change.action == "removed":
+            lines.append(f"  {change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}")
+        elif change.action == "added":
+            lines.append(f"  {change.key}: {_shown(change.new)} (new)")
+        else:
+            lines.append(f"  {change.key}: {_shown(change.old)} -> {_shown(change.new)}")
+    if found.against:
+        lines += ["", "The file's own settings stand against the conversion in"]
+        lines += [f"  {one_line(line)}" for line in found.against]
+    return clean("\n".join(lines))
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else one_line(value)
 
 
 def _field(field: FieldReport) -> Iterator[str]:
