@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchbridge.findings import Fix, Phase, Severity
+from batchbridge.solve import nearest
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
-from batchbridge_openrlhf.values import LARGEST
 
 ROLLOUT, GROUP, TRAIN, MICRO = FIELDS["rollout_prompts"], FIELDS["group"], FIELDS["train"], FIELDS["micro"]
 FORWARD, RING, TENSOR = FIELDS["forward_micro"], FIELDS["ring"], FIELDS["tensor"]
@@ -83,23 +83,6 @@ class Rule:
 # ---- ways out
 
 
-def nearest_multiples(of: int, value: int) -> list[int]:
-    """The nearest multiples of `of` (> 0) below and above `value`, without itself, from `of` to 32 bits."""
-    below, above = (value - 1) // of * of, (value // of + 1) * of
-    return [number for number in (below, above) if of <= number <= LARGEST]
-
-
-def nearest_divisors(of: int, value: int, fits: Callable[[int], bool] = lambda number: True) -> list[int]:
-    """The nearest divisors of `of` (> 0, at most 32 bits) below and above `value`, itself left out; of those that
-    `fits` takes, where there are any."""
-    small = [number for number in range(1, math.isqrt(of) + 1) if of % number == 0]
-    divisors = sorted({*small, *(of // number for number in small)})
-    divisors = [number for number in divisors if fits(number) and number != value] or divisors
-    below = [number for number in divisors if number < value]
-    above = [number for number in divisors if number > value]
-    return [*below[-1:], *above[:1]]
-
-
 def fix_of(facts: Facts, changes: Mapping[str, Any]) -> Fix:
     """The way out that sets `changes` (by identity; None: leave it out), in the names of the version."""
     named = {facts.name(identity): value for identity, value in changes.items()}
@@ -136,7 +119,7 @@ def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
 def world_fixes(facts: Facts) -> tuple[Fix, ...]:
     """The nearest worlds of whole replicas."""
     s = facts.sizes
-    return tuple(fix_of(facts, world_changes(facts, w)) for w in nearest_multiples(s.ring * s.tensor, s.world))
+    return tuple(fix_of(facts, world_changes(facts, w)) for w in nearest(s.world, multiple_of=s.ring * s.tensor))
 
 
 def least_common(one: int, other: int) -> int:

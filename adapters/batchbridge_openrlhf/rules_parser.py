@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batchbridge.findings import Fix
+from batchbridge.solve import LARGEST
 from batchbridge_openrlhf.facts import (
     ASYNC,
     DEVICES,
@@ -29,7 +30,6 @@ from batchbridge_openrlhf.facts import (
     fixed,
 )
 from batchbridge_openrlhf.options import holds
-from batchbridge_openrlhf.values import LARGEST
 
 
 def _needs_group(*estimators: str) -> Callable[[Facts], str | None]:

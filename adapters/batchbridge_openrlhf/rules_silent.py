@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.findings import Fix
+from batchbridge.solve import nearest
 from batchbridge_openrlhf.facts import (
     ALL,
     DEVICES,
@@ -25,8 +26,6 @@ from batchbridge_openrlhf.facts import (
     fix_of,
     fixed,
     least_common,
-    nearest_divisors,
-    nearest_multiples,
 )
 from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
 from batchbridge_openrlhf.options import holds
@@ -96,7 +95,8 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
     if prompts < 1:
         return ()
     s = facts.sizes
-    sizes = nearest_divisors(prompts, s.rollout_prompts, lambda size: size * s.group % s.train == 0)
+    whole_steps = nearest(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
+    sizes = whole_steps or nearest(s.rollout_prompts, divides=prompts)
     return tuple(fix_of(facts, {ROLLOUT: size}) for size in sizes)
 
 
@@ -148,7 +148,8 @@ def _uneven_dynamic(facts: Facts) -> str | None:
 
 
 def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
-    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest_multiples(facts.sizes.replicas, facts.sizes.train))
+    s = facts.sizes
+    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest(s.train, multiple_of=s.replicas))
 
 
 def _fewer_prompts(facts: Facts) -> str | None:
@@ -224,10 +225,10 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     share = least_common(s.train, s.group) // s.group
     key = ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else GENERATION
-    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest_multiples(share, s.prompts_per_rollout)]
+    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest(s.prompts_per_rollout, multiple_of=share)]
     granule = s.replicas * (1 if s.dynamic else s.micro)
     if granule and s.completions_per_rollout % granule == 0:
-        steps = nearest_divisors(s.completions_per_rollout // granule, max(s.train // granule, 1))
+        steps = nearest(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
         fixes += [fix_of(facts, {TRAIN: step * granule}) for step in steps]
     return tuple(fixes)
 

@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from batchbridge.solve import LARGEST
 from batchbridge_openrlhf.options import Option
 
-LARGEST = (1 << 32) - 1
-"""The largest integer that any option may have. Source: numpy.random.seed, which ends here."""
 _LONGEST = 64
 """Digits beyond which text is no number of a real run; Python itself refuses to read more than 4,300."""
 
