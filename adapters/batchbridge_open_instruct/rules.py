@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.solve import nearest
 from batchbridge_open_instruct.meaning import SCALES, learners
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT, SCRIPTS
 
@@ -437,11 +438,6 @@ def _ppo_rollout(native: Native) -> int:
     return int(native["local_rollout_batch_size"] * learners(native) * native["number_samples_per_prompt"])
 
 
-def _near(value: int, step: int) -> list[int]:
-    below = value // step * step
-    return [near for near in (below, below + step) if near]
-
-
 def _ppo_micro(facts: Facts) -> Problem | None:
     mini, micro = facts.native["local_mini_batch_size"], facts.native["per_device_train_batch_size"]
     if mini % micro == 0:
@@ -449,7 +445,7 @@ def _ppo_micro(facts: Facts) -> Problem | None:
     return Problem(
         f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}",
         ("local_mini_batch_size", "per_device_train_batch_size"),
-        tuple(_set("local_mini_batch_size", near) for near in _near(mini, micro)),
+        tuple(_set("local_mini_batch_size", size) for size in nearest(mini, multiple_of=micro)),
     )
 
 
@@ -461,13 +457,12 @@ def _ppo_mini(facts: Facts) -> Problem | None:
     )
     if local % mini == 0:
         return None
-    divisors = [size for size in range(min(local, 4096), 0, -1) if local % size == 0 and size <= mini]
     return Problem(
         f"local_rollout_batch_size {native['local_rollout_batch_size']} (prompts) x number_samples_per_prompt "
         f"{native['number_samples_per_prompt']} = {local} completions per learner are no multiple of "
         f"local_mini_batch_size {mini}",
         ("local_rollout_batch_size", "number_samples_per_prompt", "local_mini_batch_size"),
-        tuple(_set("local_mini_batch_size", size) for size in [*divisors[:1], local]),
+        tuple(_set("local_mini_batch_size", size) for size in nearest(mini, divides=local)),
     )
 
 
