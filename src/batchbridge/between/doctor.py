@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from batchbridge.findings import Fix, Phase
+from batchbridge.solve import nearest
 
 Numbers = Mapping[str, int]
 """What a text says or the user adds: name to whole number, each in the unit that its question names."""
@@ -21,8 +22,7 @@ Numbers = Mapping[str, int]
 MAX_CHARACTERS = 1 << 20
 """Of a longer text only the end is read: that is where a traceback says what happened."""
 _LARGEST = 10**9
-_LARGEST_DIVIDED = 10**12
-"""A million trials: what a person waits for without noticing."""
+"""Larger numbers in a text are no sizes."""
 _TIMES = 20
 """Most matches of one pattern that are reported."""
 
@@ -174,17 +174,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def multiples(of: int, value: int) -> list[int]:
-    """The nearest multiples of `of` at or below and above `value`, from `of` on; empty without a positive `of`."""
-    if of <= 0:
-        return []
-    below, above = value // of * of, -(-max(value, 1) // of) * of
-    return sorted({below, above} - {0})
+    """`value` if it is a multiple of `of`, else the nearest ones."""
+    return [value] if of > 0 < value and value % of == 0 else nearest(value, multiple_of=of)
 
 
 def divisors(number: int, value: int, least: int = 1) -> list[int]:
-    """The nearest divisors of `number` at or below and above `value`, from `least` on; none of numbers above 10**12."""
-    if number > _LARGEST_DIVIDED:
-        return []
-    small = [size for size in range(1, int(number**0.5) + 1) if number % size == 0]
-    legal = sorted({size for one in small for size in (one, number // one) if size >= least})
-    return [*[size for size in legal if size <= value][-1:], *[size for size in legal if size > value][:1]]
+    """`value` if it divides `number`, else the nearest divisors, from `least` on."""
+    return [value] if number > 0 and value >= least and number % value == 0 else nearest(value, divides=number, low=least)
