@@ -180,4 +180,5 @@ def multiples(of: int, value: int) -> list[int]:
 
 def divisors(number: int, value: int, least: int = 1) -> list[int]:
     """`value` if it divides `number`, else the nearest divisors, from `least` on."""
-    return [value] if number > 0 and value >= least and number % value == 0 else nearest(value, divides=number, low=least)
+    divides = number > 0 and value >= least and number % value == 0
+    return [value] if divides else nearest(value, divides=number, low=least)
