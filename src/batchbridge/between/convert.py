@@ -19,6 +19,7 @@ from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
 from batchbridge.derived import derive
 from batchbridge.reading import read_source
+from batchbridge.solve import divisors
 from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
@@ -514,10 +515,10 @@ def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
     # First what divides the rollout too: many frameworks generate in the same portions.
     for completions in (math.gcd(step, rollout or step), step):
         share = completions // int(replicas) if completions % int(replicas) == 0 else 0
-        divisors = [size for size in range(1, min(share, _LARGEST_MICRO_BATCH) + 1) if share % size == 0]
+        sizes = [size for size in divisors(share) if size <= _LARGEST_MICRO_BATCH] if share else []
         # Not above the present size where that can be helped: it is what fits into memory.
-        divisors.sort(key=lambda size: (size > near, abs(size - near)))
-        for size in divisors[:_SPLITS_TRIED]:
+        sizes.sort(key=lambda size: (size > near, abs(size - near)))
+        for size in sizes[:_SPLITS_TRIED]:
             if size not in seen:
                 seen.add(size)
                 yield {"micro_batch.": MicroBatch(completions_per_device=size)}
