@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from batchbridge.findings import Finding, Where
@@ -84,6 +85,7 @@ def _in_file(finding: Finding, file: str) -> tuple[Where, ...]:
     return tuple(replace(where, file=file or None) for where in finding.where) if file else finding.where
 
 
+@cache
 def _loader_class() -> type[yaml.SafeLoader]:
     """PyYAML's safe loader with bounds; a class made on first use, because importing PyYAML is not free."""
     import yaml

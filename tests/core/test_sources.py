@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchbridge import documents, sources
@@ -258,3 +258,19 @@ PLAIN = st.recursive(
 def test_plain_documents_are_read_as_pyyaml_reads_them(values: dict[str, Any]) -> None:
     text = yaml.safe_dump(values)
     assert documents.parse_yaml(text, "").value == yaml.safe_load(text)
+
+
+_SCALARS = st.sampled_from([*"aZ_/.-019e~:#'[{\n+xé ", "true", "NULL", "On", "yes"])
+
+
+@given(st.lists(_SCALARS, max_size=6).map("".join))
+@example("0" * 20)
+@example("9" * 19)
+def test_a_scalar_that_needs_no_parser_is_what_the_parser_makes_of_it(text: str) -> None:
+    document = documents.parse_yaml(text, "")
+    if any(found.severity == "error" for found in document.problems):
+        with pytest.raises(ValueError, match=r"."):
+            sources.parse_scalar(text)
+    else:
+        value = sources.parse_scalar(text)
+        assert (type(value), value) == (type(document.value), document.value)

@@ -267,26 +267,26 @@ TEXTS = doctor.known_texts()
 def table() -> list[Reader]:
     """Every reader; shares add up to one, the cheap ones have the larger."""
     readers = [
-        Reader("scalar", 10, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
-        Reader("override", 12, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
-        Reader("spec", 14, lambda rng: mutation.tree(rng, SPEC_JSON), _spec),
-        Reader("doctor", 14, _pasted, _doctor),
-        Reader("yaml", 10, _document, lambda laid: read_and_judge(*laid), _file(".yaml")),
-        Reader("json", 6, _json, lambda laid: read_and_judge(*laid), _file(".json")),
-        Reader("script", 10, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
-        Reader("command", 0.5, _commands, _command_line),
-        Reader("ledger", 8, ledgers.make, ledgers.act, ledgers.lay),
+        Reader("scalar", 16, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
+        Reader("override", 18, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
+        Reader("spec", 18, lambda rng: mutation.tree(rng, SPEC_JSON), _spec),
+        Reader("doctor", 18, _pasted, _doctor),
+        Reader("yaml", 12, _document, lambda laid: read_and_judge(*laid), _file(".yaml")),
+        Reader("json", 5, _json, lambda laid: read_and_judge(*laid), _file(".json")),
+        Reader("script", 5, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
+        Reader("command", 0.4, _commands, _command_line),
+        Reader("ledger", 6, ledgers.make, ledgers.act, ledgers.lay),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")
         readers += [
             Reader(
-                f"{framework}-mapping", 1.5 if cheap else 1, _mapping(framework), lambda made: read_and_judge(*made)
+                f"{framework}-mapping", 0.9 if cheap else 0.6, _mapping(framework), lambda made: read_and_judge(*made)
             ),
-            Reader(f"{framework}-argv", 1.5 if cheap else 1, _argv(framework), lambda made: read_and_judge(*made)),
+            Reader(f"{framework}-argv", 0.9 if cheap else 0.6, _argv(framework), lambda made: read_and_judge(*made)),
             Reader(
                 f"{framework}-yaml",
-                1.5 if cheap else 1,
+                0.9 if cheap else 0.6,
                 _yaml(framework),
                 lambda laid: read_and_judge(*laid),
                 _file(".yaml"),

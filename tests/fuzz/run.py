@@ -102,6 +102,7 @@ class Run:
         tally.cpu_seconds += seconds
         if what is not None:
             self.found.append(Found(reader.name, number, what, repr(made)[:600]))
+            print(_told(self.found[-1], self.seed), file=sys.stderr, flush=True)
 
 
 def _text(made: Any) -> str:
@@ -188,9 +189,13 @@ def _report(run: Run, seconds: float) -> int:
     total, cpu = (sum(getattr(t, name) for t in run.tallies.values()) for name in ("inputs", "cpu_seconds"))
     print(f"{total:,} inputs in {seconds:.0f} s ({cpu:.0f} s of CPU), seed {run.seed}: {len(run.found)} wrong answers")
     for found in run.found:
-        again = f"--seed {run.seed} --reader {found.reader} --number {found.number}"
-        print(f"\n{again}\n  input: {found.shown}\n  {found.what}")
+        print(_told(found, run.seed))
     return 1 if run.found else 0
+
+
+def _told(found: Found, seed: int) -> str:
+    again = f"--seed {seed} --reader {found.reader} --number {found.number}"
+    return f"\n{again}\n  input: {found.shown}\n  {found.what}"
 
 
 if __name__ == "__main__":
