@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def _not_training(module: str) -> Finding:
 def unknown_keys(result: Said, version: str, engine: str) -> list[Finding]:
     """Keys that the version's configuration lacks, and `+` on keys that it has."""
     known = defaults_of(version, engine)
-    groups = {key[:at] for key in known for at in _dots(key)}
+    groups = _groups(version, engine)
     found = []
     for key, place in result.places.items():
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
@@ -240,6 +241,12 @@ def unknown_keys(result: Said, version: str, engine: str) -> list[Finding]:
             continue
         found.append(_unknown(key, place, version, engine, known, result.from_file))
     return found
+
+
+@cache
+def _groups(version: str, engine: str) -> frozenset[str]:
+    """Every group of settings that the version's configuration has."""
+    return frozenset(key[:at] for key in defaults_of(version, engine) for at in _dots(key))
 
 
 def _takes(key: str, known: Mapping[str, Any], result: Said) -> bool:
