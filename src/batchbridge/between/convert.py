@@ -426,6 +426,7 @@ _TOGETHER = (
     ("objective.kl_placement", "objective.kl_coefficient"),
     ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
     ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
+    ("staleness.mode", "staleness.maximum", "staleness.unit"),
     ("carried.warmup_steps", "carried.warmup_ratio"),
 )
 """Fields that only go together."""
@@ -465,6 +466,8 @@ def _moves(
     sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
     if "micro_batch.cap" in named:
         yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
+    if "micro_batch.tokens_per_device" in named:
+        yield from _tokens(current, defaults)
     if sizes:
         yield from splits(current, defaults)
         yield from _steps(current)
@@ -475,6 +478,10 @@ def _moves(
                 yield {**alone, **split}
     if any(path in _LENGTHS for path in named):
         yield from _lengths(current, defaults, dataset_size)
+    if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
+        yield from _parts(current)
+    if defaults is not None and any(path in _STALENESS for path in named):
+        yield {path: _get(defaults, path) for path in _STALENESS}
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
             continue
@@ -486,8 +493,6 @@ def _moves(
         if path in UNIT_OF:
             for value in _candidates(path, _get(current, path), current, defaults):
                 yield {path: value}
-    if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
-        yield from _parts(current)
 
 
 def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
@@ -524,6 +529,16 @@ def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
                 yield {"micro_batch.": MicroBatch(completions_per_device=size)}
 
 
+def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """A token budget that holds the fixed micro-batch at its longest."""
+    lengths = []
+    for path in ("carried.max_prompt_tokens", "carried.max_completion_tokens"):
+        lengths.append(_get(spec, path) or (None if defaults is None else _get(defaults, path)))
+    if None not in lengths and defaults is not None:
+        tokens = sum(lengths) * (spec.micro_batch.completions_per_device or 1)
+        yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
+
+
 def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
     """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
     path = "optimizer_step.completions_per_step"
@@ -554,6 +569,7 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
         yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": completions}
 
 
+_STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 
 
