@@ -138,7 +138,8 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = arguments(sys.argv[1:] if words is None else words)
     faulthandler.enable()
     os.environ[mutation.CANARY_NAME] = mutation.CANARY
-    with tempfile.TemporaryDirectory() as name:
+    memory = Path("/dev/shm")  # a file for each input: on a disk that others use, most of the time would go there
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as name:
         folder = Path(name)
         os.chdir(folder)
         import readers as table  # imports everything that reads: before the guard is armed

@@ -70,11 +70,13 @@ def summary(name: str, reading: Reading) -> str:
 
 def clean(text: str) -> str:
     """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
+
+
+def _escaped(line: str) -> str:
     return "".join(
-        character
-        if character.isprintable() or character == "\n"
-        else character.encode("unicode_escape").decode("ascii")
-        for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in line
     )
 
 
