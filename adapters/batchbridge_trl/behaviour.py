@@ -6,15 +6,15 @@ numbers. Sampling (and dropout) moves them, and then the shuffle inside a rollou
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
+from itertools import count, cycle, islice
 from typing import NamedTuple
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
+from batchbridge_trl.epochs import epoch, planned_steps, sampler_of
 from batchbridge_trl.randomness import TorchGenerator
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds
@@ -39,20 +39,101 @@ class Denominator:
 
 
 _ROLLOUT = ("dapo", "cispo", "vespo")
+_LOSS = "GRPOTrainer._compute_loss"
 DENOMINATORS = (
-    Denominator(("grpo", "sapo"), "optimizer_step", "1 / (W k m L_i)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss"),
-    Denominator(("luspo",), "optimizer_step", "1 / (W k m)", "trl 1.10.0 to 1.16.0 GRPOTrainer._compute_loss"),
-    Denominator(("dr_grpo",), "optimizer_step", "1 / (W k m c)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss"),
-    Denominator(("bnpo",), "micro_batch", "1 / (W k T_m)", "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss"),
     Denominator(
-        _ROLLOUT,
-        "rollout",
-        "s / (k T_r)",
-        "trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss (num_items_in_batch)",
-        ">=1.9.1",
+        ("grpo",),
+        "optimizer_step",
+        "1 / (W k m L_i)",
+        "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; transformers 4.57.6 Trainer.training_step divides by k",
+        "<0.16",
+    ),
+    Denominator(
+        ("grpo", "sapo"),
+        "optimizer_step",
+        "1 / (W k m L_i)",
+        f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
+        ">=0.17",
+    ),
+    Denominator(("luspo",), "optimizer_step", "1 / (W k m)", f"trl 0.28.0 to 1.16.0 {_LOSS}"),
+    Denominator(
+        ("dr_grpo",),
+        "optimizer_step",
+        "1 / (W k m c)",
+        f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
+    ),
+    Denominator(
+        ("bnpo",),
+        "micro_batch",
+        "1 / (W k T_m)",
+        f"trl 0.16.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
+    ),
+    Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
+    Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
+)
+"""Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; by k, the
+window's own count, from 4.53 on, by gradient_accumulation_steps before), since 0.22 TRL by k, but not for the dapo
+family."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a rollout's completions come to devices and micro-batches.
+
+    by_micro_batch: each device draws micro-batch by micro-batch, in turn with the others; else a block of the rollout
+    at once. shuffled: it permutes its block before it cuts it.
+    """
+
+    versions: str
+    by_micro_batch: bool
+    shuffled: bool
+    text: str
+    source: str
+
+
+LAYOUTS = (
+    Layout(
+        "<0.17",
+        True,
+        False,
+        "micro-batch by micro-batch, each device takes the next {micro} completions of the rollout, which are "
+        "generated then, in the first of {passes} passes",
+        "trl 0.15.0 GRPOTrainer._prepare_inputs; trl 0.16.0 the same, with _buffered_inputs for further passes",
+    ),
+    Layout(
+        ">=0.17,<0.18",
+        False,
+        False,
+        "each device takes a contiguous block of {share} completions of the rollout and cuts it, in its order, into "
+        "{steps} micro-batches, the same ones in each of {passes} passes",
+        "trl 0.17.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
+    ),
+    Layout(
+        ">=0.18",
+        False,
+        True,
+        "each device takes a contiguous block of {share} completions of the rollout, permutes it once by its own "
+        "global random numbers, and cuts it into {steps} micro-batches, the same ones in each of {passes} passes",
+        "trl 0.18.0 to 1.16.0 GRPOTrainer.get_train_dataloader and _prepare_inputs",
     ),
 )
-"""The dapo family's factor s / k came with 1.9.1; before, the weight was 1 / T_r."""
+
+_LATER_EPOCHS = "in later epochs the first epoch's order comes again"
+RESUME = (
+    ("<0.16", f"a checkpoint in the first epoch continues exactly; {_LATER_EPOCHS}"),
+    (
+        ">=0.16,<0.17",
+        "a checkpoint between the passes over a rollout cannot continue (TypeError: the buffered rollout is gone); at "
+        f"a rollout's end in the first epoch it continues exactly; {_LATER_EPOCHS}",
+    ),
+    (
+        ">=0.17",
+        "a checkpoint at a rollout's end in the first epoch continues exactly; inside a rollout the rollout is lost; "
+        f"{_LATER_EPOCHS}",
+    ),
+)
+"""Versions -> what a resumed run does. Source: trl RepeatSampler (no state), GRPOTrainer._prepare_inputs; run on
+1.16.0, read in the others."""
 
 
 def behaviour(reading: Reading) -> Behaviour | None:
@@ -67,7 +148,8 @@ def behaviour(reading: Reading) -> Behaviour | None:
     if scope == "rollout" and steps == window:
         scope = "optimizer_step"  # the rollout is the step's, or each of its passes
     undecided = []
-    if steps > 1:
+    layout = _layout(facts)
+    if steps > 1 and layout.shuffled:
         which = "micro-batch" if window % steps == 0 else "optimizer step and micro-batch"
         undecided.append(
             f"which {which} trains a completion of a rollout: sampling moves the random numbers that shuffle it; "
@@ -75,7 +157,11 @@ def behaviour(reading: Reading) -> Behaviour | None:
             "only for scripted rollouts"
         )
     if _liger_decides(facts):
-        undecided.append("the weights: use_liger_kernel computes the loss in Liger's own kernel before trl 1.14")
+        undecided.append("the weights: Liger's own kernel computes the loss before trl 1.14")
+    if _masked_tokens_count(facts):
+        undecided.append(
+            "the weights: the denominator counts the tokens of masked completions, which is what was sampled"
+        )
     if _luspo_widened(facts):
         undecided.append("the weights: they depend on the padding")
     if accelerator_config(facts.native).get("split_batches") is True and facts.sizes.world > 1:
@@ -86,25 +172,24 @@ def behaviour(reading: Reading) -> Behaviour | None:
         else "as in the dataset"
     )
     return Behaviour(
-        order=f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest dropped",
+        order=(
+            f"{order}; each epoch in rollouts of {facts.rollout.prompts} prompts, the rest "
+            + ("dropped" if sampler_of(facts.version).drops else "a shorter one")
+        ),
         membership=(
-            f"each device takes a contiguous block of {facts.sizes.micro * steps} completions of the rollout, "
-            "permutes it "
-            f"once by its own global random numbers, and cuts it into {steps} micro-batches, the same ones in each of "
-            f"{facts.sizes.iterations} passes; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
+            layout.text.format(
+                micro=facts.sizes.micro, share=facts.sizes.micro * steps, steps=steps, passes=facts.sizes.iterations
+            )
+            + f"; an optimizer step takes {window} micro-batches, fewer at an epoch's end"
             + ("" if micro_steps and micro_steps % window == 0 else "; it draws from several rollouts")
         ),
         denominator_scope=scope,
         denominator_formula=row.formula,
         lr_tick="after every optimizer step",
-        resume=(
-            "a checkpoint at a rollout's end in the first epoch continues exactly; inside a rollout the rollout "
-            "is lost; in "
-            "later epochs the first epoch's order comes again"
-        ),
+        resume=next(text for versions, text in RESUME if holds(versions, facts.version)),
         defects=defects(facts),
         undecided=tuple(undecided),
-        source=row.source,
+        source=f"{row.source}; {layout.source}",
     )
 
 
@@ -121,10 +206,16 @@ def native_steps(
         raise ValueError("the settings give no run: see the findings")
     if facts.sizes.iterations < 1:
         return iter(())
+    if facts.groups_per_micro_step and facts.sizes.micro * facts.sizes.world % facts.sizes.generations:
+        raise ValueError(
+            "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run"
+        )
     options = accelerator_config(facts.native)
     for option in ("split_batches", "dispatch_batches"):
         if options.get(option) is True and facts.sizes.world > 1:
             raise ValueError(f"accelerator_config.{option} is on: what each device gets is left open")
+    if options.get("even_batches") is False and facts.sizes.world > 1 and not sampler_of(facts.version).drops:
+        raise ValueError("accelerator_config.even_batches is off: devices get different numbers of micro-batches")
     if facts.native.get("dataset_streaming") or facts.native.get("streaming"):
         raise ValueError("dataset_streaming: a streamed dataset has no prompt indices")
     return _steps(facts, dataset_size, response_tokens)
@@ -146,57 +237,92 @@ class _MicroStep:
 
 
 def _steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
+    """transformers' loop: windows of micro-batches as the loader's length promises them, and a step at each window's
+    nominal end, or at the promised end of the epoch. Micro-batches after the last such end wait for the next epoch.
+
+    Source: transformers 4.57.6 and 5.23.0 Trainer._inner_training_loop and get_batch_samples.
+    """
     assert facts.rollout is not None
-    window = facts.sizes.window
-    per_epoch = dataset_size // facts.rollout.prompts * facts.micro_steps_per_rollout
-    steps_per_epoch = -(-per_epoch // window)
-    if not steps_per_epoch:
+    window, drop_last = facts.sizes.window, bool(facts.native["dataloader_drop_last"])
+    found = epoch(facts.sizes, facts.rollout, dataset_size, facts.version, drop_last=drop_last)
+    if not found.real:
         return
-    max_steps = facts.native["max_steps"]
-    # transformers rounds up per epoch, then over the epochs: Trainer.set_initial_training_values.
-    total = max_steps if max_steps > 0 else math.ceil(facts.native["num_train_epochs"] * steps_per_epoch)
-    index, stream = 0, _micro_steps(facts, dataset_size, tokens)
-    while index < total:
-        left = per_epoch
-        while left > 0 and index < total:
-            micro_steps = [next(stream) for _ in range(min(window, left))]
-            yield _step(index, micro_steps, facts, tokens)
-            left -= window
-            index += 1
+    total, epochs = planned_steps(found, window, facts.native["num_train_epochs"], facts.native["max_steps"])
+    stream = _epochs(facts, dataset_size, tokens, found.real)
+    index = 0
+    waiting: list[tuple[_MicroStep, int]] = []
+    for micro_steps in islice(stream, epochs):
+        done = 0
+        while done < found.promised and index < total:
+            drawn = list(islice(micro_steps, min(window, found.promised - done)))
+            for micro_step in drawn:
+                done += 1
+                waiting.append((micro_step, len(drawn)))
+                if done % window == 0 or done == found.promised:
+                    yield _step(index, waiting, facts, tokens)
+                    index, waiting = index + 1, []
+            if not drawn:
+                break
 
 
-def _micro_steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[_MicroStep]:
-    """Every micro-step of the run, epoch after epoch without end."""
+def _epochs(
+    facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int], real: int
+) -> Iterator[Iterator[_MicroStep]]:
+    """The micro-steps of each epoch, epoch after epoch without end."""
     assert facts.rollout is not None
-    sizes, prompts, cuts = facts.sizes, facts.rollout.prompts, facts.rollout.steps_per_generation
-    seed = facts.native["seed"]
-    sampler = TorchGenerator(seed)
-    ranks = [TorchGenerator(seed + rank) for rank in range(sizes.world)]
-    rollout = count()
+    sizes, size = facts.sizes, facts.rollout.completions
+    generator = TorchGenerator(facts.native["seed"])
+    ranks = [TorchGenerator(facts.native["seed"] + rank) for rank in range(sizes.world)]
+    rollouts = count()
     while True:
-        order = sampler.permutation(dataset_size) if facts.native["shuffle_dataset"] else list(range(dataset_size))
+        order = generator.permutation(dataset_size) if facts.native["shuffle_dataset"] else list(range(dataset_size))
         for rank in ranks:
             rank.draw_int64()  # the data loader's base seed, once per epoch
-        for start in range(0, dataset_size - prompts + 1, prompts):
-            rows = [_Member(p, s) for p in order[start : start + prompts] for s in range(sizes.generations)]
-            share = sizes.micro * cuts
-            local = [rows[rank * share : (rank + 1) * share] for rank in range(sizes.world)]
-            shuffled = [[part[i] for i in rank.permutation(share)] for rank, part in zip(ranks, local, strict=True)]
-            total = sum(tokens[row] for row in rows)
-            number = next(rollout)
-            for pass_index in range(sizes.iterations):
-                for cut in range(0, share, sizes.micro):
-                    members = tuple(tuple(part[cut : cut + sizes.micro]) for part in shuffled)
-                    yield _MicroStep(number, pass_index, members, total)
+        rows = [_Member(p, s) for p in order for s in range(sizes.generations)]
+        if sampler_of(facts.version).drops:
+            rows = rows[: len(rows) // size * size]
+        elif sizes.world > 1:
+            # accelerate fills the last micro-batches with the epoch's first rows; a single process leaves them short.
+            rows += islice(cycle(rows[: sizes.micro * sizes.world]), -len(rows) % (sizes.micro * sizes.world))
+        chunks = (rows[start : start + size] for start in range(0, len(rows), size))
+        yield islice((step for rows in chunks for step in _rollout(next(rollouts), rows, facts, ranks, tokens)), real)
 
 
-def _step(index: int, micro_steps: list[_MicroStep], facts: Facts, tokens: Mapping[tuple[int, int], int]) -> NativeStep:
+def _rollout(
+    number: int,
+    rows: Sequence[_Member],
+    facts: Facts,
+    ranks: Sequence[TorchGenerator],
+    tokens: Mapping[tuple[int, int], int],
+) -> Iterator[_MicroStep]:
+    """The micro-steps that one rollout feeds, pass after pass."""
+    micro, world, layout = facts.sizes.micro, facts.sizes.world, _layout(facts)
+    total = sum(tokens[row] for row in rows)
+    share = len(rows) // world
+    blocks = [rows[rank * share : (rank + 1) * share] for rank in range(world)]
+    if layout.by_micro_batch:
+        draws = range(0, len(rows), micro * world)
+        parts = [[rows[start + rank * micro : start + (rank + 1) * micro] for rank in range(world)] for start in draws]
+    else:
+        if layout.shuffled:
+            permuted = [generator.permutation(share) for generator in ranks]
+            blocks = [[block[i] for i in order] for order, block in zip(permuted, blocks, strict=True)]
+        parts = [[block[cut : cut + micro] for block in blocks] for cut in range(0, share, micro)]
+    for pass_index in range(facts.sizes.iterations):
+        for part in parts:
+            yield _MicroStep(number, pass_index, tuple(map(tuple, part)), total)
+
+
+def _step(
+    index: int, micro_steps: Sequence[tuple[_MicroStep, int]], facts: Facts, tokens: Mapping[tuple[int, int], int]
+) -> NativeStep:
+    """`micro_steps`: each with the micro-batches of the window that it was drawn in, by which its loss is divided."""
     rows = []
-    for place, micro_step in enumerate(micro_steps):
+    for place, (micro_step, window) in enumerate(micro_steps):
         for rank, members in enumerate(micro_step.members):
             local = sum(tokens[member] for member in members)
             for member in members:
-                weight = _weight(facts, len(micro_steps), tokens[member], local, micro_step.rollout_tokens)
+                weight = _weight(facts, window, len(members), tokens[member], local, micro_step.rollout_tokens)
                 rows.append(
                     NativeRow(
                         rollout=micro_step.rollout,
@@ -211,22 +337,24 @@ def _step(index: int, micro_steps: list[_MicroStep], facts: Facts, tokens: Mappi
     return NativeStep(index=index, rows=tuple(rows))
 
 
-def _weight(facts: Facts, window: int, length: int, local: int, total: int) -> Fraction | None:
+def _weight(facts: Facts, window: int, members: int, length: int, local: int, total: int) -> Fraction | None:
     """The weight of one token of a completion of `length` tokens: `Denominator.formula`, in numbers."""
-    if _liger_decides(facts) or _luspo_widened(facts):
+    if _liger_decides(facts) or _luspo_widened(facts) or _masked_tokens_count(facts):
         return None
     if not length:
         return Fraction(0)
     assert facts.rollout is not None
     devices, name = facts.sizes.world * window, facts.native["loss_type"]
     if name in ("grpo", "sapo"):
-        return Fraction(1, devices * facts.sizes.micro * length)
+        return Fraction(1, devices * members * length)
     if name == "luspo":
-        return Fraction(1, devices * facts.sizes.micro)
+        return Fraction(1, devices * members)
     if name == "dr_grpo":
-        return Fraction(1, devices * facts.sizes.micro * facts.native["max_completion_length"])
+        return Fraction(1, devices * members * facts.native["max_completion_length"])
     if name == "bnpo":
         return Fraction(1, devices * local)
+    if holds("<1.9.1", facts.version):
+        return Fraction(1, total)
     return Fraction(facts.rollout.steps_per_generation, window * total)
 
 
@@ -234,10 +362,20 @@ def _denominator(facts: Facts) -> Denominator:
     return next(row for row in DENOMINATORS if facts.loss.name in row.losses and holds(row.versions, facts.version))
 
 
+def _layout(facts: Facts) -> Layout:
+    return next(row for row in LAYOUTS if holds(row.versions, facts.version))
+
+
 def _liger_decides(facts: Facts) -> bool:
-    """Source: trl 1.9.1 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own."""
-    return bool(facts.native["use_liger_kernel"]) and holds("<1.14", facts.version)
+    """Source: trl 0.17.0 to 1.13.0 GRPOTrainer.compute_liger_loss; from 1.14.0 on the loss is TRL's own."""
+    return facts.liger and holds(">=0.17,<1.14", facts.version)
 
 
 def _luspo_widened(facts: Facts) -> bool:
     return any(defect.code == "BB-TRL-070" for defect in defects(facts)) if facts.loss.name == "luspo" else False
+
+
+def _masked_tokens_count(facts: Facts) -> bool:
+    """BB-TRL-078: what the denominator counts is not the tokens that train."""
+    counts = facts.loss.rollout_denominator and facts.native["mask_truncated_completions"]
+    return bool(counts) and holds("<1.9", facts.version)

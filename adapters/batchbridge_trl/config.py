@@ -54,7 +54,7 @@ class TrlAdapter(Adapter):
     framework: ClassVar[str] = "trl"
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = tables.ENFORCED_VERSIONS
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
@@ -97,7 +97,7 @@ class TrlAdapter(Adapter):
         bad = set()
         for key, value in given.items():
             row = rows.get(key)
-            if row is None:
+            if row is None or row.fixed:
                 findings.append(self._unknown_key(places[key], rows, version))
                 continue
             try:
@@ -119,10 +119,10 @@ class TrlAdapter(Adapter):
         told = None
         sizes = None if bad & _DECIDING else sizes_of(native)
         if sizes is not None and not bad:
-            told = meaning(native, sizes)
+            told = meaning(native, sizes, version)
         spelled = {**native, **given}
         provenance = {
-            path: self._provenance(entry, places, spelled, version, source, world.provenance)
+            path: self._provenance(entry, places, spelled, rows, version, source, world.provenance)
             for path, entry in (told or {}).items()
         }
         spec = spec_of(told) if told is not None else None
@@ -156,8 +156,12 @@ class TrlAdapter(Adapter):
         version = framework_version or tables.NEWEST
         problems = Problems()
         problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
-        values = settings_for(spec, problems)
-        if spec.carried.router_loss_coefficient is None and tables.is_known(version) and tables.holds("<1.14", version):
+        values = settings_for(spec, problems, version) if tables.is_known(version) else {}
+        if (
+            spec.carried.router_loss_coefficient is None
+            and tables.is_known(version)
+            and tables.holds(">=1.7,<1.14", version)
+        ):
             values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
         if not problems:
             problems.extend(self._differences(spec, values, version))
@@ -256,12 +260,15 @@ class TrlAdapter(Adapter):
                 native=native,
                 source=gone.source,
             )
-        near = difflib.get_close_matches(key, rows, n=2, cutoff=0.75)
+        near = difflib.get_close_matches(key, (name for name, row in rows.items() if not row.fixed), n=2, cutoff=0.75)
+        elsewhere = sorted(tables.versions_of(self.groups, key))
         return Finding(
             "BB-TRL-003",
             "error",
             "config",
-            f"{key} is no setting of {self.framework} under trl {version} with transformers 5.23.0",
+            f"{key} is no setting of {self.framework} under trl {version} with transformers "
+            f"{tables.transformers_of(version)}"
+            + (f"; it is one under trl {' or '.join(elsewhere)}" if elsewhere else ""),
             where=(place,),
             fixes=(
                 *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
@@ -276,6 +283,7 @@ class TrlAdapter(Adapter):
         entry: Told,
         places: Mapping[str, Where],
         values: Mapping[str, Any],
+        rows: Mapping[str, Setting],
         version: str,
         source: Source,
         world: Provenance | None,
@@ -285,7 +293,9 @@ class TrlAdapter(Adapter):
             return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
         if entry.key == WORLD and world is not None:
             return world
-        place, value = places.get(entry.key), values[entry.key]
+        place, value, row = places.get(entry.key), values[entry.key], rows.get(entry.key)
+        if row is not None and row.fixed:
+            return Provenance(None, entry.value, "derived", f"derived: trl {version} has no {entry.key}, and does this")
         note = f" (derived: {entry.formula})" if entry.formula else ""
         if place is None:
             return Provenance(entry.key, value, "default", f"default of trl {version}{note}")
@@ -299,8 +309,9 @@ class TrlAdapter(Adapter):
     def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
         """Reads `values` back: whatever would not come out as `spec` says it, and whatever TRL itself would refuse."""
         context = Context(framework_version=version, world_size=spec.topology.world_size)
-        back = TrlAdapter().read(Source(values=values), context)
-        refused = [*back.findings, *(f for f in TrlAdapter().check(back) if f.severity == "error")]
+        adapter = TrlAdapter()
+        back = adapter.read(Source(values=values), context)
+        refused = [*back.findings, *(finding for finding in adapter.check(back) if finding.severity == "error")]
         yield from (finding.message for finding in refused)
         if back.spec is None:
             if not refused:
@@ -410,7 +421,7 @@ def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str,
     the user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
     given = {}
     for key, row in rows.items():
-        if not hasattr(config, key):
+        if row.fixed or not hasattr(config, key):
             continue
         value = getattr(config, key)
         value = getattr(value, "value", value) if row.kind in ("choice", "any") else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -24,46 +24,87 @@ from batchbridge.spec import (
     Spec,
     Topology,
 )
+from batchbridge_trl.settings import TRAINER_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import Sizes
 from batchbridge_trl.world import KEY as WORLD
 
 ADVANTAGE_EPSILON = 1e-4
-"""Added to the standard deviation of rewards. Source: trl 1.9.1 to 1.16.0, "
-"GRPOTrainer._generate_and_score_completions."""
+"""Added to the standard deviation of rewards. Source: trl 0.15.0 to 1.16.0, "
+"GRPOTrainer._generate_and_score_completions (_prepare_inputs in 0.15)."""
 ADVANTAGE_DDOF = 1
-"""Unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction)."""
+"""Unbiased deviation. Source: trl 1.16.0 trainer/utils.py, nanstd (Bessel's correction); torch.std before 1.6."""
 NO_DECAY = "biases_and_norms"
-"""Source: transformers 5.23.0 Trainer.get_decay_parameter_names."""
+"""Source: transformers 4.57.6 and 5.23.0 Trainer.get_decay_parameter_names."""
 
 
 @dataclass(frozen=True)
 class LossType:
-    """One `loss_type`: what it averages over, and which surrogate it is. Source: trl GRPOTrainer._compute_loss."""
+    """One `loss_type`: what it averages over, which surrogate it is, and the versions that have it.
+
+    Source: trl GRPOTrainer._compute_loss (compute_loss before 0.17).
+    """
 
     name: str
     aggregation: str
     surrogate: str
+    versions: str = ""
     rollout_denominator: bool = False
     """Its denominator counts the tokens of the whole rollout (`num_items_in_batch`)."""
 
 
-LOSS_TYPES = {
-    loss.name: loss
-    for loss in (
-        LossType("grpo", "sequence_mean", "ppo"),
-        LossType("dapo", "token_mean", "ppo", rollout_denominator=True),
-        LossType("bnpo", "token_mean", "ppo"),
-        LossType("dr_grpo", "sequence_sum_over_constant", "ppo"),
-        LossType("luspo", "sequence_sum", "ppo"),
-        LossType("sapo", "sequence_mean", "sapo"),
-        LossType("cispo", "token_mean", "cispo", rollout_denominator=True),
-        LossType("vespo", "token_mean", "vespo", rollout_denominator=True),
-    )
-}
-"""Source: trl 1.9.1 to 1.16.0, GRPOTrainer._compute_loss. Of two that mean the same, `write` takes the first."""
+LOSS_TYPES = (
+    LossType("grpo", "sequence_mean", "ppo", "!=0.16.*"),
+    LossType("dapo", "token_mean", "ppo", ">=0.22", rollout_denominator=True),
+    LossType("bnpo", "token_mean", "ppo", ">=0.16"),
+    LossType("dr_grpo", "sequence_sum_over_constant", "ppo", ">=0.17"),
+    LossType("luspo", "sequence_sum", "ppo", ">=0.28"),
+    LossType("sapo", "sequence_mean", "sapo", ">=0.26"),
+    LossType("cispo", "token_mean", "cispo", ">=0.26", rollout_denominator=True),
+    LossType("vespo", "token_mean", "vespo", ">=1.0", rollout_denominator=True),
+)
+"""Read wheel by wheel. Of two that mean the same, `write` takes the first. Before 0.17 there is no choice: 0.15
+averages per completion, 0.16 over a micro-batch's tokens."""
 
-SCALES = {True: "group", False: "none", "group": "group", "batch": "batch", "none": "none"}
-"""`scale_rewards`; booleans are mapped by trl 1.16.0 GRPOConfig.__post_init__."""
+
+def loss_types(version: str) -> dict[str, LossType]:
+    """The rows of `version`, by name."""
+    return {loss.name: loss for loss in LOSS_TYPES if holds(loss.versions, version)}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What one value of `scale_rewards` really does, and in which versions."""
+
+    native: str | bool
+    canonical: str
+    versions: str
+
+
+_INVERTED, _MENDED = ">=0.22,<0.22.2", ">=0.22.2"
+SCALES = (
+    Scale("group", "group", _MENDED),
+    Scale("batch", "batch", _MENDED),
+    Scale("none", "none", _MENDED),
+    Scale("group", "none", _INVERTED),
+    Scale("none", "group", _INVERTED),
+    Scale("batch", "group", _INVERTED),
+    Scale(True, "group", "<0.22"),
+    Scale(False, "none", "<0.22"),
+    Scale(True, "none", _INVERTED),
+    Scale(False, "group", _INVERTED),
+    Scale(True, "group", _MENDED),
+    Scale(False, "none", _MENDED),
+)
+"""Booleans are mapped to group and none from 0.22 on. 0.22.0 and 0.22.1 test for the wrong names, so that "group",
+their default, leaves rewards unscaled. Source: trl GRPOTrainer._generate_and_score_completions of each version. Of two
+that do the same, `write` takes the first."""
+
+
+def scales(version: str) -> dict[str | bool, str]:
+    """Native value -> canonical scale, in `version`."""
+    return {scale.native: scale.canonical for scale in SCALES if holds(scale.versions, version)}
+
+
 RATIO_LEVELS = ("token", "sequence")
 ADAMW = ("adamw_torch_fused", "adamw_torch")
 """`optim` names of plain AdamW; the first is transformers' default."""
@@ -101,11 +142,35 @@ class Told:
     formula: str | None = None
 
 
-def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
+@dataclass(frozen=True)
+class Given:
+    """A canonical field that TRL's settings do not decide: its value in `versions`, and why."""
+
+    path: str
+    value: Any
+    reason: str
+    versions: str = ""
+
+
+GIVEN = (
+    Given("optimizer_step.rollout_shuffle", "none", "trl trains a rollout in the order of its prompts", "<0.18"),
+    Given("optimizer_step.rollout_shuffle", "completions", "trl shuffles each rank's part of a rollout once", ">=0.18"),
+    Given("optimizer_step.step_may_span", "epoch", "transformers cuts each epoch's micro-batches into steps"),
+    Given("advantage.epsilon", ADVANTAGE_EPSILON, "fixed in trl's GRPOTrainer"),
+    Given("advantage.ddof", ADVANTAGE_DDOF, "fixed in trl's nanstd"),
+    Given("order.last_rollout", "short", "trl's RepeatRandomSampler of 0.15 keeps every prompt", "<0.16"),
+    Given("order.last_rollout", "drop", "trl's RepeatSampler drops incomplete rollouts", ">=0.16"),
+    Given("order.last_optimizer_step", "short", "transformers trains an epoch's remainder as a step"),
+    Given("carried.weight_decay_excludes", NO_DECAY, "transformers leaves biases and norms without decay"),
+)
+"""Sources: trl GRPOTrainer._get_train_sampler and _prepare_inputs; transformers Trainer._inner_training_loop."""
+
+
+def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what TRL's settings say; None where they leave the sizes or the loss open."""
     rollout = sizes.resolve()
-    loss = LOSS_TYPES.get(native["loss_type"])
-    scale = SCALES.get(native["scale_rewards"])
+    loss = loss_types(version).get(native["loss_type"])
+    scale = scales(version).get(native["scale_rewards"])
     if rollout is None or loss is None or scale is None or native["importance_sampling_level"] not in RATIO_LEVELS:
         return None
     told: dict[str, Told] = {
@@ -124,18 +189,13 @@ def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
             f"{sizes.window}",
         ),
         "optimizer_step.passes_per_rollout": Told(sizes.iterations, "num_iterations"),
-        "optimizer_step.rollout_shuffle": Told("completions", None, "trl shuffles each rank's part of a rollout once"),
-        "optimizer_step.step_may_span": Told("epoch", None, "transformers cuts each epoch's micro-batches into steps"),
         "micro_batch.completions_per_device": Told(sizes.micro, "per_device_train_batch_size"),
         "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
         "advantage.scale": Told(scale, "scale_rewards"),
-        "advantage.epsilon": Told(ADVANTAGE_EPSILON, None, "fixed in trl's GRPOTrainer"),
-        "advantage.ddof": Told(ADVANTAGE_DDOF, None, "fixed in trl's nanstd"),
         "order.seed": Told(native["seed"], "seed"),
         "order.prompt_shuffle": Told("epoch_permutation" if native["shuffle_dataset"] else "none", "shuffle_dataset"),
-        "order.last_rollout": Told("drop", None, "trl's RepeatSampler drops incomplete rollouts"),
-        "order.last_optimizer_step": Told("short", None, "transformers trains an epoch's remainder as a step"),
     }
+    told |= {given.path: Told(given.value, None, given.reason) for given in GIVEN if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
         told["loss.policy.constant"] = Told(native["max_completion_length"], "max_completion_length")
     if native["entropy_coef"]:
@@ -144,8 +204,8 @@ def meaning(native: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None:
         told["horizon.optimizer_steps"] = Told(native["max_steps"], "max_steps")
     else:
         told["horizon.epochs"] = Told(float(native["num_train_epochs"]), "num_train_epochs")
-    told |= _objective(native, sizes, loss, rollout.steps_per_generation)
-    told |= _carried(native)
+    told |= _objective(native, sizes, loss, rollout.steps_per_generation, version)
+    told |= _carried(native, version)
     return told
 
 
@@ -194,11 +254,44 @@ def _prompts_formula(sizes: Sizes, steps: int) -> str:
     )
 
 
-def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: int) -> dict[str, Told]:
+@dataclass(frozen=True)
+class Recorded:
+    """When a version records the log-probabilities of a rollout before it trains on it."""
+
+    versions: str
+    when: Callable[[int, int, int], bool]
+    """Of the micro-batches of an optimizer step, those of a rollout, and the passes."""
+    source: str
+
+
+RECORDED = (
+    Recorded("<0.18", lambda window, steps, passes: passes > 1, "trl 0.16.0 num_iterations > 1; 0.15 has one pass"),
+    Recorded(
+        ">=0.18,<0.20",
+        lambda window, steps, passes: passes > 1 or steps > window,
+        "trl 0.18.0 to 0.19.1: num_iterations > 1 or steps_per_generation > gradient_accumulation_steps",
+    ),
+    Recorded(
+        ">=0.20",
+        lambda window, steps, passes: passes < 1 or window % (steps * passes) != 0,
+        "trl 0.20.0 to 1.16.0: gradient_accumulation_steps % (steps_per_generation x num_iterations) != 0",
+    ),
+)
+"""Elsewhere the ratio is taken against the training forward itself, and is 1. Source: trl
+GRPOTrainer._generate_and_score_completions."""
+
+
+def records_old_logprobs(sizes: Sizes, steps: int, version: str) -> bool:
+    """Whether `version` records log-probabilities at the rollout, vLLM's correction aside."""
+    row = next(row for row in RECORDED if holds(row.versions, version))
+    return row.when(sizes.window, steps, sizes.iterations)
+
+
+def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: int, version: str) -> dict[str, Told]:
     high = native["epsilon"] if native["epsilon_high"] is None else native["epsilon_high"]
     high_key = "epsilon" if native["epsilon_high"] is None else "epsilon_high"
     corrected = samples_with_correction(native)
-    detached = sizes.iterations > 0 and sizes.window % (steps * sizes.iterations) == 0 and not corrected
+    detached = not corrected and not records_old_logprobs(sizes, steps, version)
     told = {
         "surrogate": Told(loss.surrogate, "loss_type"),
         "ratio_level": Told(native["importance_sampling_level"], "importance_sampling_level"),
@@ -231,21 +324,23 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
     return {f"objective.{name}": entry for name, entry in told.items()}
 
 
-def _carried(native: Mapping[str, Any]) -> dict[str, Told]:
-    warmup = native["warmup_steps"]
+def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
+    warmup, warmup_key = native["warmup_steps"], "warmup_steps"
+    if not warmup and native.get("warmup_ratio"):
+        # transformers 4.57.6 TrainingArguments.get_warmup_steps: the share counts where there are no steps.
+        warmup, warmup_key = native["warmup_ratio"], "warmup_ratio"
     # Below 1 it is a share of the run: transformers 5.23.0 TrainingArguments.get_warmup_steps.
-    share = 0 < warmup < 1
+    share = 0 < warmup < 1 or warmup_key == "warmup_ratio"
     synced = native["sync_ref_model"]
     told = {
         "learning_rate": Told(native["learning_rate"], "learning_rate"),
         "lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
-        "warmup_ratio" if share else "warmup_steps": Told(warmup if share else float(int(warmup)), "warmup_steps"),
+        "warmup_ratio" if share else "warmup_steps": Told(warmup if share else float(int(warmup)), warmup_key),
         "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),
         "beta1": Told(native["adam_beta1"], "adam_beta1"),
         "beta2": Told(native["adam_beta2"], "adam_beta2"),
         "optimizer_epsilon": Told(native["adam_epsilon"], "adam_epsilon"),
         "weight_decay": Told(native["weight_decay"], "weight_decay"),
-        "weight_decay_excludes": Told(NO_DECAY, None, "transformers leaves biases and norms without decay"),
         "max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
         "dropout": Told("off" if native["disable_dropout"] else "on", "disable_dropout"),
         "router_loss_coefficient": Told(native["router_aux_loss_coef"], "router_aux_loss_coef"),
@@ -255,9 +350,13 @@ def _carried(native: Mapping[str, Any]) -> dict[str, Told]:
         "max_completion_tokens": Told(native["max_completion_length"], "max_completion_length"),
         "temperature": Told(native["temperature"], "temperature"),
         "top_p": Told(native["top_p"], "top_p"),
-        "top_k": Told(native["top_k"], "top_k"),
+        "top_k": Told(native["top_k"] or 0, "top_k"),
         "precision": Told(precision(native), "bf16"),
     }
+    if holds("<0.26", version):  # later the key is ignored, and then gone
+        told["max_prompt_tokens"] = Told(native["max_prompt_length"], "max_prompt_length")
+    if holds("<0.16", version) and native["use_vllm"]:
+        told["top_k"] = Told(0, None, "vLLM samples without top-k, transformers' generate with its default of 50")
     return {f"carried.{name}": entry for name, entry in told.items()}
 
 
@@ -296,21 +395,58 @@ class Problems(list[str]):
         return holds
 
 
-def settings_for(spec: Spec, problems: Problems) -> dict[str, Any]:
-    """The native settings that say `spec`, without the world size; what they cannot say goes to `problems`.
+def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+    """The native settings of `version` that say `spec`, without the world size; what they cannot say goes to
+    `problems`, except where a version has no such key: reading the settings back shows that.
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
     values: dict[str, Any] = {}
     _write_sizes(spec, values, problems)
     _write_horizon(spec, values, problems)
-    _write_loss(spec, values, problems)
-    _write_objective(spec, values, problems)
-    _write_carried(spec, values, problems)
-    for path, wanted in _FIXED.items():
+    _write_loss(spec, values, problems, version)
+    _write_objective(spec, values, problems, version)
+    _write_carried(spec, values, problems, version)
+    for path, wanted in _allowed(version).items():
         value = _get(spec, path)
         problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}")
-    return values
+    for said in SAID_OTHERWISE:
+        if said.key in values and holds(said.versions, version):
+            values[said.instead] = said.value(values.pop(said.key))
+    rows = settings_of(TRAINER_GROUPS, version)
+    return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
+
+
+@dataclass(frozen=True)
+class SaidOtherwise:
+    """A setting that other versions say with another key, or another value of the same."""
+
+    key: str
+    versions: str
+    instead: str
+    value: Callable[[Any], Any] = lambda value: value
+
+
+SAID_OTHERWISE = (
+    SaidOtherwise("vllm_importance_sampling_clip_max", "<1.6", "vllm_importance_sampling_cap"),
+    SaidOtherwise("top_k", ">=0.18,<0.27", "top_k", lambda value: value or None),
+)
+
+
+def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
+    """Canonical fields that no setting decides in `version`, with the values that they may have."""
+    given = {
+        g.path: (g.value, None) if g.path in _MAY_BE_UNKNOWN else (g.value,)
+        for g in GIVEN
+        if holds(g.versions, version)
+    }
+    cut = {} if holds("<0.26", version) else {"carried.max_prompt_tokens": (None,)}
+    return {**_FIXED, **given, **cut}
+
+
+_SHARE_OF_WARMUP = (("<0.28", "warmup_ratio"), (">=0.28", "warmup_steps"))
+"""The key that takes a share of the run, with transformers 4 and with transformers 5."""
+_MAY_BE_UNKNOWN = ("advantage.epsilon", "advantage.ddof", "carried.weight_decay_excludes")
 
 
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -324,8 +460,6 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "optimizer_step.tokens_per_step": (None,),
     "optimizer_step.parts_per_rollout": (None,),
     "optimizer_step.micro_batches_per_step": (None,),
-    "optimizer_step.rollout_shuffle": ("completions",),
-    "optimizer_step.step_may_span": ("epoch",),
     "micro_batch.tokens_per_device": (None,),
     "micro_batch.forward_completions_per_device": (None,),
     "micro_batch.forward_tokens_per_device": (None,),
@@ -334,20 +468,14 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "loss.kl": (None,),
     "loss.entropy": (None, LossTerm(aggregation="token_mean")),
     "advantage.baseline": ("group_mean",),
-    "advantage.epsilon": (ADVANTAGE_EPSILON, None),
-    "advantage.ddof": (ADVANTAGE_DDOF, None),
     "advantage.clip": (None,),
     "order.prompt_shuffle": ("epoch_permutation", "none"),
-    "order.last_rollout": ("drop",),
-    "order.last_optimizer_step": ("short",),
     "horizon.lr_tick": ("optimizer_step",),
     "staleness.mode": ("sync",),
     "objective.kl_clamp": (None,),
     "objective.reward_clip": (None,),
-    "carried.weight_decay_excludes": (NO_DECAY, None),
-    "carried.max_prompt_tokens": (None,),
 }
-"""Canonical fields that TRL fixes, with the values that it has."""
+"""Canonical fields that every version of TRL fixes, with the values that it has; `GIVEN` has the others."""
 
 
 def _get(spec: Spec, path: str) -> Any:
@@ -406,17 +534,14 @@ def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> No
         values["seed"] = spec.order.seed
 
 
-def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     policy, surrogate = spec.loss.policy, spec.objective.surrogate or "ppo"
-    names = [
-        loss.name
-        for loss in LOSS_TYPES.values()
-        if loss.aggregation == policy.aggregation and loss.surrogate == surrogate
-    ]
+    known = loss_types(version).values()
+    names = [loss.name for loss in known if loss.aggregation == policy.aggregation and loss.surrogate == surrogate]
     if problems.need(
         bool(names),
         f"loss.policy.aggregation = {policy.aggregation} with objective.surrogate = {surrogate}: trl has "
-        + ", ".join(f"{loss.aggregation} with {loss.surrogate}" for loss in LOSS_TYPES.values() if loss.name != "bnpo"),
+        + ", ".join(dict.fromkeys(f"{loss.aggregation} with {loss.surrogate}" for loss in known)),
     ):
         values["loss_type"] = names[0]
     constant, limit = policy.constant, spec.carried.max_completion_tokens
@@ -429,16 +554,23 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
             values["max_completion_length"] = constant
     else:
         problems.need(constant is None, f"loss.policy.constant = {constant}: {policy.aggregation} has none")
-    values["scale_rewards"] = spec.advantage.scale
+    scale = [native for native, canonical in scales(version).items() if canonical == spec.advantage.scale]
+    if problems.need(
+        bool(scale) or holds("<0.16", version),
+        f"advantage.scale = {spec.advantage.scale}: trl {version} has "
+        + " and ".join(dict.fromkeys(scales(version).values())),
+    ):
+        values["scale_rewards"] = next(iter(scale), True)
 
 
-def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     objective, surrogate = spec.objective, spec.objective.surrogate or "ppo"
     if objective.ratio_level is not None:
         values["importance_sampling_level"] = objective.ratio_level
     if surrogate == "ppo":
         for path in ("clip_low", "clip_high"):
-            problems.need(getattr(objective, path) is not None, f"objective.{path} is off: trl always clips")
+            clips = getattr(objective, path) is not None
+            problems.need(clips or holds("<0.16", version), f"objective.{path} is off: trl always clips")
         values["epsilon"], values["epsilon_high"] = objective.clip_low, objective.clip_high
         values["delta"] = objective.dual_clip
     else:
@@ -500,29 +632,34 @@ _CARRIED_KEYS = {
 """Canonical name in `carried` -> native key with the same value."""
 
 
-def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     carried = spec.carried
+    if holds("<0.26", version):
+        values["max_prompt_length"] = carried.max_prompt_tokens
     for name, key in _CARRIED_KEYS.items():
         if getattr(carried, name) is not None:
             values[key] = getattr(carried, name)
+    if holds("<0.16", version) and carried.top_k == 0:
+        values["use_vllm"] = True  # of 0.15's two samplers, vLLM is the one without top-k
     if carried.lr_schedule is not None:
         name, _, arguments = carried.lr_schedule.partition(" ")
         values["lr_scheduler_type"] = name
         if arguments:
             values["lr_scheduler_kwargs"] = _try_json(arguments, problems)
+    share_key = next(key for versions, key in _SHARE_OF_WARMUP if holds(versions, version))
     if carried.warmup_ratio:
         problems.need(
-            0 < carried.warmup_ratio < 1 and not carried.warmup_steps,
+            (0 < carried.warmup_ratio < 1 or share_key == "warmup_ratio") and not carried.warmup_steps,
             f"carried.warmup_ratio = {carried.warmup_ratio} with warmup_steps = {carried.warmup_steps}: trl takes one, "
             "and a share below 1",
         )
-        values["warmup_steps"] = carried.warmup_ratio
+        values[share_key] = carried.warmup_ratio
     elif carried.warmup_steps is not None:
         problems.need(
             carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps),
             f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps",
         )
-        values["warmup_steps"] = carried.warmup_steps
+        values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     if carried.optimizer is not None:
         values["optim"] = ADAMW[0] if carried.optimizer == "adamw" else carried.optimizer
     _write_switch(carried.dropout, {"on": False, "off": True}, "carried.dropout", "disable_dropout", values, problems)

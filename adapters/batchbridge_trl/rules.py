@@ -14,7 +14,8 @@ from typing import Any
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.solve import LARGEST, Variable, nearest, neighbours
-from batchbridge_trl.meaning import LOSS_TYPES, RATIO_LEVELS, SCALES, UNCARRIED
+from batchbridge_trl.epochs import epoch, planned_steps, steps_per_epoch
+from batchbridge_trl.meaning import RATIO_LEVELS, UNCARRIED, loss_types, records_old_logprobs, scales
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
 from batchbridge_trl.world import KEY as WORLD
@@ -53,7 +54,18 @@ class Facts:
     @property
     def loss(self) -> Any:
         """The row of the loss type, or None."""
-        return LOSS_TYPES.get(self.native["loss_type"])
+        return loss_types(self.version).get(self.native["loss_type"])
+
+    @property
+    def liger(self) -> bool:
+        """Whether Liger's kernel computes the loss: its own switch before 0.25, which wins up to 0.27."""
+        own = self.native.get("use_liger_loss")
+        return bool(own) if own is not None else bool(self.native["use_liger_kernel"])
+
+    @property
+    def groups_per_micro_step(self) -> bool:
+        """Whether each micro-batch, over all devices, must hold whole groups: before 0.17."""
+        return holds("<0.17", self.version)
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,7 @@ class Rule:
     phase: Phase
     test: Callable[[Facts], str | None]
     keys: tuple[str, ...]
-    native: str
+    native: str | Callable[[Facts], str]
     source: str
     fixes: Callable[[Facts], tuple[Fix, ...]] = field(default=lambda facts: ())
     versions: str = ""
@@ -111,7 +123,9 @@ def facts_of(reading: Reading) -> Facts | None:
 
 def _finding(rule: Rule, message: str, facts: Facts, reading: Reading) -> Finding:
     given: Mapping[str, Where] = getattr(reading, "given", {})
-    keys = [key for key in rule.keys if key in given or facts.native.get(key) is not None]
+    rows = settings_of(TRL_GROUPS, facts.version)
+    known = [key for key in rule.keys if key not in rows or not rows[key].fixed]
+    keys = [key for key in known if key in given or facts.native.get(key) is not None]
     return Finding(
         rule.code,
         rule.severity,
@@ -119,7 +133,7 @@ def _finding(rule: Rule, message: str, facts: Facts, reading: Reading) -> Findin
         message,
         where=tuple(given.get(key) or Where(key, facts.native.get(key)) for key in keys),
         fixes=rule.fixes(facts),
-        native=rule.native,
+        native=rule.native if isinstance(rule.native, str) else rule.native(facts),
         source=rule.source,
     )
 
@@ -140,13 +154,14 @@ def size_fixes(facts: Facts) -> tuple[Fix, ...]:
     # Sizes below their minimum must change anyway; what is sought starts where they are mended.
     start = {name: max(getattr(sizes, name), low) for name, low in minimum.items()}
     forced = {name: value for name, value in start.items() if value != getattr(sizes, name)}
-    prompts = facts.prompts
-    mended = _legal(start, cut)
+    prompts = facts.prompts if not holds("<0.16", facts.version) else None  # 0.15 trains any number of prompts
+    shared = ("world", "micro") if facts.groups_per_micro_step else ("world", "micro", cut)
+    mended = _legal(start, cut, shared)
     changes: list[dict[str, int]] = [{}] if mended and forced and _fits(start, cut, prompts) else []
     if not mended or prompts is None or prompts > 0:  # no size fits a dataset without prompts
-        changes = changes or _neighbours(start, minimum, cut, prompts)
+        changes = changes or _neighbours(start, minimum, cut, shared, prompts)
     if not mended:
-        changes = changes or _neighbours(start, minimum, cut)
+        changes = changes or _neighbours(start, minimum, cut, shared)
     return tuple(_fix({FIELDS[name]: value for name, value in {**forced, **change}.items()}) for change in changes)
 
 
@@ -154,9 +169,10 @@ def _completions(sizes: Mapping[str, int], cut: str) -> int:
     return sizes[cut] if cut == "generation_batch" else sizes["world"] * sizes["micro"] * sizes[cut]
 
 
-def _legal(sizes: Mapping[str, int], cut: str) -> bool:
+def _legal(sizes: Mapping[str, int], cut: str, shared: tuple[str, ...]) -> bool:
     completions = _completions(sizes, cut)
-    return completions % sizes["generations"] == 0 and completions % (sizes["world"] * sizes["micro"]) == 0
+    whole = completions if cut == "generation_batch" else math.prod(sizes[name] for name in shared)
+    return whole % sizes["generations"] == 0 and completions % (sizes["world"] * sizes["micro"]) == 0
 
 
 def _fits(sizes: Mapping[str, int], cut: str, prompts: int | None) -> bool:
@@ -164,11 +180,16 @@ def _fits(sizes: Mapping[str, int], cut: str, prompts: int | None) -> bool:
 
 
 def _neighbours(
-    start: Mapping[str, int], minimum: Mapping[str, int], cut: str, prompts: int | None = None
+    start: Mapping[str, int],
+    minimum: Mapping[str, int],
+    cut: str,
+    shared: tuple[str, ...],
+    prompts: int | None = None,
 ) -> list[dict[str, int]]:
     """The nearest legal value below and above each size, the others unchanged; of rollouts of at most `prompts`.
 
-    One group of all completions, or a rollout of whole groups and micro-batches, is legal: one change always suffices.
+    shared: the sizes whose product holds whole groups, where no rollout size is given. One group of all completions,
+    or a rollout of whole groups and micro-batches, is legal: one change always suffices.
     """
     group, per_micro_step = start["generations"], start["world"] * start["micro"]
     completions = _completions(start, cut)
@@ -177,20 +198,21 @@ def _neighbours(
     for name, value in start.items():
         low, high = minimum[name], min(value + max(value, 64), LARGEST)
         if name == "generations":
-            factors = (start[cut],) if cut == "generation_batch" else (start["world"], start["micro"], start[cut])
+            factors = (start[cut],) if cut == "generation_batch" else tuple(start[other] for other in shared)
             low = max(low, -(-completions // prompts)) if prompts else low
             variables.append(Variable(name, value, low, max(high, completions), divides=factors))
         elif cut != "generation_batch":
-            others = completions // value
-            high = min(high, most // others)
-            variables.append(Variable(name, value, low, high, multiple_of=group // math.gcd(group, others)))
+            high = min(high, most // (completions // value))
+            others = math.prod(start[other] for other in shared if other != name)
+            step = group // math.gcd(group, others) if name in shared else 1
+            variables.append(Variable(name, value, low, high, multiple_of=step))
         elif name == cut:
             whole = math.lcm(per_micro_step, group)
             high = min(max(high, value + whole), most, LARGEST)
             variables.append(Variable(name, value, low, high, multiple_of=whole))
         else:
             variables.append(Variable(name, value, low, high, divides=completions))
-    return neighbours(variables, lambda sizes: _legal(sizes, cut) and _fits(sizes, cut, prompts))
+    return neighbours(variables, lambda sizes: _legal(sizes, cut, shared) and _fits(sizes, cut, prompts))
 
 
 def _evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
@@ -268,6 +290,19 @@ def _zero_micro_step(facts: Facts) -> str | None:
     return f"{MICRO} x {WORLD} = 0 while {BATCH} is given"
 
 
+def _zero_micro_batch(facts: Facts) -> str | None:
+    return f"{MICRO} x {WORLD} = 0" if facts.sizes.micro * facts.sizes.world == 0 and not _exclusive(facts) else None
+
+
+def _rollout_of_whole_micro_batches(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.generation_batch is None or s.steps_per_generation is not None or not s.micro:
+        return None
+    if s.generation_batch % s.micro == 0:
+        return None
+    return f"{BATCH} = {s.generation_batch} (completions per rollout) is no multiple of {MICRO} {s.micro}"
+
+
 def _zero_generations(facts: Facts) -> str | None:
     s = facts.sizes
     return f"{GENERATIONS} = 0 (completions per prompt)" if s.generations == 0 and not _exclusive(facts) else None
@@ -302,7 +337,9 @@ def _evaluates(facts: Facts) -> bool:
 
 
 def _evaluation_generations(facts: Facts) -> int:
-    return facts.native[EVAL_GENERATIONS] or facts.sizes.generations
+    # 0.26.0 has the setting, and its check does not look at it.
+    own = None if holds("==0.26.0", facts.version) else facts.native[EVAL_GENERATIONS]
+    return own or facts.sizes.generations
 
 
 def _whole_evaluation_groups(facts: Facts) -> str | None:
@@ -311,6 +348,24 @@ def _whole_evaluation_groups(facts: Facts) -> str | None:
     completions = facts.native[EVAL_MICRO] * facts.sizes.world
     if completions % generations == 0:
         return None
+    return _broken_evaluation(facts, completions, generations)
+
+
+def _evaluation_groups_among_divisors(facts: Facts) -> str | None:
+    if not _evaluates(facts):
+        return None
+    completions = facts.native[EVAL_MICRO] * facts.sizes.world
+    if _among_divisors(facts.sizes.generations, completions):
+        return None
+    return _broken_evaluation(facts, completions, facts.sizes.generations)
+
+
+def _among_divisors(generations: int, completions: int) -> bool:
+    """Whether `generations` is among the divisors of `completions` from 2 on, as the versions before 0.20 list them."""
+    return 2 <= generations <= completions and completions % generations == 0
+
+
+def _broken_evaluation(facts: Facts, completions: int, generations: int) -> str:
     return (
         f"evaluation: {EVAL_MICRO} {facts.native[EVAL_MICRO]} x {WORLD} {facts.sizes.world} = {completions} "
         "completions "
@@ -324,6 +379,11 @@ def _whole_groups(facts: Facts) -> str | None:
         return None
     if s.generations == 0 or facts.generation_batch % s.generations == 0:
         return None
+    return _broken_groups(facts)
+
+
+def _broken_groups(facts: Facts) -> str:
+    s = facts.sizes
     if s.generation_batch is not None:
         product = f"{BATCH} = {s.generation_batch}"
     else:
@@ -336,9 +396,38 @@ def _whole_groups(facts: Facts) -> str | None:
     )
 
 
+def _whole_groups_per_micro_step(facts: Facts) -> str | None:
+    s = facts.sizes
+    if _among_divisors(s.generations, s.micro * s.world):
+        return None
+    return (
+        f"{MICRO} {s.micro} x {WORLD} {s.world} = {s.micro * s.world} (completions per micro-batch, over all devices) "
+        f"is no multiple of {GENERATIONS} = {s.generations} (completions per prompt, at least 2); accumulation does "
+        "not count before trl 0.17"
+    )
+
+
+def _global_train_batch(facts: Facts) -> str:
+    s = facts.sizes
+    return (
+        f"ValueError: The global train batch size ({s.world} x {s.micro}) must be evenly divisible by the number of "
+        f"generations per prompt ({s.generations}), from GRPOTrainer.__init__, after the model has been loaded"
+    )
+
+
+def _groups_among_divisors(facts: Facts) -> str | None:
+    if facts.sizes.generations < 2 or _exclusive(facts):
+        return None
+    s, completions = facts.sizes, facts.generation_batch
+    if s.generation_batch is not None and s.micro * s.world:
+        completions = s.generation_batch
+    return None if _among_divisors(s.generations, completions) else _broken_groups(facts)
+
+
 def _at_least_two(facts: Facts) -> str | None:
     count = facts.sizes.generations
-    return f"{GENERATIONS} = {count}: a group needs at least 2 completions" if count < 2 and count != 0 else None
+    zero_divides = count == 0 and holds(">=0.20", facts.version)
+    return f"{GENERATIONS} = {count}: a group needs at least 2 completions" if count < 2 and not zero_divides else None
 
 
 def _correction_bounds(facts: Facts) -> str | None:
@@ -349,6 +438,29 @@ def _correction_bounds(facts: Facts) -> str | None:
     if low is None or high is None or low < high:
         return None
     return f"vllm_importance_sampling_clip_min = {low} must be below the upper bound {high}"
+
+
+def _truncation_without_bounds(facts: Facts) -> str | None:
+    native, mode = facts.native, facts.native["vllm_importance_sampling_mode"]
+    bounds = [native[f"vllm_importance_sampling_{name}"] for name in ("cap", "clip_min", "clip_max")]
+    if not native["vllm_importance_sampling_correction"] or mode not in ("token_truncate", "sequence_truncate"):
+        return None
+    return None if any(bound is not None for bound in bounds) else f"{mode} needs a lower or an upper bound"
+
+
+def _delta_with_liger(facts: Facts) -> str | None:
+    delta = facts.native["delta"]
+    return f"delta = {delta}: Liger's kernel has no second clipping" if facts.liger and delta is not None else None
+
+
+def _share_of_warmup(facts: Facts) -> str | None:
+    share = facts.native["warmup_ratio"]
+    return None if 0 <= share <= 1 else f"warmup_ratio = {share}: must lie in [0, 1]"
+
+
+def _greedy_schedule(facts: Facts) -> str | None:
+    greedy = facts.native["lr_scheduler_type"] == "greedy"
+    return "lr_scheduler_type = greedy came with transformers 5" if greedy else None
 
 
 # ---- what TRL notices later
@@ -371,9 +483,17 @@ def _unknown(key: str, known: Callable[[Any], bool], names: str) -> Callable[[Fa
     return test
 
 
-_LOSS = _unknown("loss_type", lambda value: value in LOSS_TYPES, ", ".join(LOSS_TYPES))
+def _unknown_loss(facts: Facts) -> str | None:
+    known = loss_types(facts.version)
+    return _unknown("loss_type", lambda value: value in known, ", ".join(known))(facts)
+
+
+def _unknown_scale(facts: Facts) -> str | None:
+    known = scales(facts.version)
+    return _unknown("scale_rewards", lambda value: value in known, "group, batch, none, true, false")(facts)
+
+
 _LEVEL = _unknown("importance_sampling_level", lambda value: value in RATIO_LEVELS, ", ".join(RATIO_LEVELS))
-_SCALE = _unknown("scale_rewards", lambda value: value in SCALES, "group, batch, none, true, false")
 _OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
 _OBJECTIVE = _unknown("multi_objective_aggregation", lambda value: value in _OBJECTIVES, ", ".join(_OBJECTIVES))
 
@@ -415,11 +535,39 @@ def _two_accumulations(facts: Facts) -> str | None:
     return f"gradient_accumulation_kwargs.num_steps = {steps} beside {ACCUMULATION} = {facts.sizes.accumulation}"
 
 
+def _streamed(facts: Facts) -> bool:
+    return bool(facts.native.get("dataset_streaming") or facts.native.get("streaming"))
+
+
 def _endless(facts: Facts) -> str | None:
-    streamed = facts.native.get("dataset_streaming") or facts.native.get("streaming")
-    if not streamed or facts.native["max_steps"] > 0:
+    if not _streamed(facts) or facts.native["max_steps"] > 0:
         return None
     return "a streamed dataset has no length, so max_steps must be given"
+
+
+def _no_streams(facts: Facts) -> str | None:
+    return "streamed datasets are not supported before trl 1.9" if _streamed(facts) else None
+
+
+def _liger_loss_type(facts: Facts) -> str | None:
+    name = facts.native["loss_type"]
+    return f"loss_type = {name}: Liger's kernel computes bnpo only" if facts.liger and name != "bnpo" else None
+
+
+def _beyond_liger(facts: Facts) -> str | None:
+    native = facts.native
+    beyond = [
+        f"{key} = {native.get(key)}"
+        for key, off, versions in (
+            ("top_entropy_quantile", 1.0, ">=0.20"),
+            ("importance_sampling_level", "token", ">=0.20,<1.0"),
+            ("off_policy_mask_threshold", None, ">=0.27"),
+            ("entropy_coef", 0.0, ">=1.8"),
+            ("use_adaptive_entropy", False, ">=1.8"),
+        )
+        if holds(versions, facts.version) and native.get(key) != off
+    ]
+    return f"{' and '.join(beyond)}: not with Liger's kernel" if facts.liger and beyond else None
 
 
 # ---- what TRL never notices
@@ -454,6 +602,98 @@ def _dropped(facts: Facts) -> str | None:
         if rest
         else None
     )
+
+
+def _counts_dropped(facts: Facts) -> str | None:
+    """0.16 to 0.19: the sampler's length counts prompts that it drops, and transformers plans with the length."""
+    if facts.prompts is None or facts.rollout is None or facts.sizes.iterations < 1:
+        return None
+    drop_last = bool(facts.native["dataloader_drop_last"])
+    found = epoch(facts.sizes, facts.rollout, facts.prompts, facts.version, drop_last=drop_last)
+    window = facts.sizes.window
+    planned, real = steps_per_epoch(found.promised, window), found.real // window
+    if not real or planned == real:
+        return None
+    native = facts.native
+    stop, epochs = planned_steps(found, window, native["num_train_epochs"], native["max_steps"])
+    done = min(stop, epochs * real)
+    ends = f"the run ends after {done} of them" if done < stop else f"a run of {done} lasts more epochs than planned"
+    said = (
+        f"the sampler's length counts the {facts.prompts % facts.rollout.prompts} prompts that it drops: transformers "
+        f"plans {planned} optimizer steps per epoch where there are {real}, and makes the learning-rate schedule for "
+        f"{stop} steps; {ends}"
+    )
+    if found.real % window:
+        said += f"; the last {found.real % window} micro-batches of an epoch are trained in the next epoch's first step"
+    return said
+
+
+def _last_micro_batch_wraps(facts: Facts) -> str | None:
+    if facts.prompts is None or facts.rollout is None or facts.native["dataloader_drop_last"]:
+        return None
+    rows, draw = facts.prompts * facts.sizes.generations, facts.sizes.micro * facts.sizes.world
+    if facts.sizes.world < 2 or rows % draw == 0:
+        return None
+    return (
+        f"{rows} completions per epoch do not fill micro-batches of {draw} over all devices: accelerate fills the last "
+        "one with the epoch's first prompts, which are trained twice"
+    )
+
+
+def _inverted_scale(facts: Facts) -> str | None:
+    value = facts.native["scale_rewards"]
+    does = scales(facts.version).get(value)
+    means = {True: "group", False: "none"}.get(value, value)
+    return f"scale_rewards = {value} does what {does} should do" if does not in (None, means) else None
+
+
+def _untempered_loss(facts: Facts) -> str | None:
+    temperature = facts.native["temperature"]
+    return (
+        f"completions are sampled at temperature {temperature}, and the loss takes their log-probabilities at 1"
+        if temperature != 1
+        else None
+    )
+
+
+def _counts_masked(facts: Facts) -> str | None:
+    if facts.loss is None or not facts.loss.rollout_denominator or not facts.native["mask_truncated_completions"]:
+        return None
+    return f"loss_type = {facts.loss.name} counts the tokens of masked, truncated completions in its denominator"
+
+
+def _evaluation_trains(facts: Facts) -> str | None:
+    on = bool(facts.native["eval_on_start"]) and _evaluates(facts)
+    return "eval_on_start is taken for training: it moves the count that says when to generate" if on else None
+
+
+def _auto_find_silently(facts: Facts) -> str | None:
+    if not facts.native["auto_find_batch_size"]:
+        return None
+    return (
+        "auto_find_batch_size halves the micro-batch when memory runs out; rollouts and groups are cut for the old one"
+    )
+
+
+def _mixed_rollout(facts: Facts) -> str | None:
+    s = facts.sizes
+    if s.generation_batch is None or s.steps_per_generation is not None or s.micro < 1 or s.world < 1:
+        return None
+    per_micro_step = s.micro * s.world
+    if s.generation_batch % s.micro or s.generation_batch % per_micro_step == 0:
+        return None
+    taken = s.generation_batch // per_micro_step * per_micro_step
+    if not taken:
+        return f"{BATCH} = {s.generation_batch} is less than one micro-batch of {per_micro_step} over all devices"
+    return (
+        f"{BATCH} = {s.generation_batch} is sampled, and {taken} of it are taken at a time ({MICRO} {s.micro} x "
+        f"{WORLD} {s.world} x {s.generation_batch // per_micro_step}): groups are torn, and advantages mix prompts"
+    )
+
+
+def _ignored_prompt_length(facts: Facts) -> str | None:
+    limit = facts.native["max_prompt_length"]
+    return f"max_prompt_length = {limit} has no effect: prompts are not cut" if limit is not None else None
 
 
 def _split(facts: Facts) -> str | None:
@@ -494,6 +734,18 @@ def _rollout_denominator(facts: Facts) -> str | None:
     )
 
 
+def _rollout_tokens_per_micro_batch(facts: Facts) -> str | None:
+    if facts.rollout is None or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    steps, window = facts.rollout.steps_per_generation, facts.sizes.window
+    if steps == window:
+        return None
+    return (
+        f"loss_type = {facts.loss.name} divides by the tokens of the whole rollout ({steps} micro-batches) in an "
+        f"optimizer step of {window}: gradients are {window}/{steps} of a mean over the step's tokens"
+    )
+
+
 def _local_tokens(facts: Facts) -> str | None:
     if facts.native["loss_type"] != "bnpo" or facts.sizes.window * facts.sizes.world <= 1:
         return None
@@ -514,12 +766,24 @@ def _misaligned(facts: Facts) -> str | None:
     )
 
 
+def _stale_ratio(facts: Facts) -> str | None:
+    """0.18 and 0.19: stale completions that are trained as if they were fresh."""
+    if facts.rollout is None or (said := _misaligned(facts)) is None:
+        return None
+    return None if records_old_logprobs(facts.sizes, facts.rollout.steps_per_generation, facts.version) else said
+
+
+def _recorded_misaligned(facts: Facts) -> str | None:
+    return None if _stale_ratio(facts) else _misaligned(facts)
+
+
 def _short_step(facts: Facts) -> str | None:
     if facts.prompts is None or facts.rollout is None or facts.sizes.iterations < 1:
         return None
-    per_epoch = facts.prompts // facts.rollout.prompts * facts.micro_steps_per_rollout
-    rest = per_epoch % facts.sizes.window
-    if not rest:
+    drop_last = bool(facts.native["dataloader_drop_last"])
+    found = epoch(facts.sizes, facts.rollout, facts.prompts, facts.version, drop_last=drop_last)
+    rest = found.real % facts.sizes.window
+    if not rest or found.real < found.promised:
         return None
     return (
         f"every epoch ends with an optimizer step of {rest} instead of {facts.sizes.window} micro-batches, with "
@@ -546,7 +810,7 @@ def _resume(facts: Facts) -> str | None:
 
 
 def _batch_scale(facts: Facts) -> str | None:
-    if SCALES.get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
+    if scales(facts.version).get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
         return None
     micro_steps = facts.micro_steps_per_rollout
     if micro_steps < 1 or (micro_steps >= facts.sizes.window and micro_steps % facts.sizes.window == 0):
@@ -570,6 +834,8 @@ def _entropy(facts: Facts) -> str | None:
         return None
     if facts.sizes.window * facts.sizes.world <= 1:
         return None
+    if facts.loss is not None and facts.loss.rollout_denominator and holds("<1.10", facts.version):
+        return None  # it has the policy loss's own denominator there
     return "the entropy bonus is a mean over each micro-batch's tokens: it depends on the split"
 
 
@@ -592,7 +858,7 @@ def _luspo_padding(facts: Facts) -> str | None:
 
 
 def _liger_tokens(facts: Facts) -> str | None:
-    if not facts.native["use_liger_kernel"] or facts.loss is None or not facts.loss.rollout_denominator:
+    if not facts.liger or facts.loss is None or not facts.loss.rollout_denominator:
         return None
     return f"use_liger_kernel with loss_type = {facts.loss.name} divides by each micro-batch's own tokens"
 
@@ -626,7 +892,7 @@ def _uncarried(facts: Facts) -> str | None:
             continue
         if key == "ref_model_mixup_alpha" and not facts.native["sync_ref_model"]:
             continue
-        if facts.native[key] != rows[key].default:
+        if key in rows and facts.native[key] != rows[key].default:
             set_ones.append(f"{key} = {facts.native[key]} ({topic})")
     if not set_ones:
         return None
@@ -634,7 +900,11 @@ def _uncarried(facts: Facts) -> str | None:
 
 
 _POST_INIT = "GRPOConfig.__post_init__"
-_ALL = "trl 1.9.1 to 1.16.0"
+_ALL = "trl 0.18.0 to 1.16.0"
+_INIT = "GRPOTrainer.__init__"
+_ARGUMENTS = "transformers 4.57.6 and 5.23.0"
+_DIVISIBLE = "must be evenly divisible by the number of generations per prompt"
+_LATE = "after the model has been loaded"
 _SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
 
 RULES: tuple[Rule, ...] = (
@@ -646,7 +916,7 @@ RULES: tuple[Rule, ...] = (
         _zero_logging,
         ("logging_steps",),
         native="ValueError: logging strategy steps requires non-zero --logging_steps",
-        source="transformers 5.23.0 TrainingArguments._validate_args",
+        source=f"{_ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
         fixes=_set("logging_steps", 1),
     ),
     Rule(
@@ -656,8 +926,19 @@ RULES: tuple[Rule, ...] = (
         _both_precisions,
         ("fp16", "bf16"),
         native="ValueError: At most one of fp16 and bf16 can be True, but not both",
-        source="transformers 5.23.0 TrainingArguments._validate_args",
+        source=f"{_ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
         fixes=_set("fp16", False),
+    ),
+    Rule(
+        "BB-TRL-027",
+        "error",
+        "config",
+        _share_of_warmup,
+        ("warmup_ratio",),
+        native="ValueError: warmup_ratio must lie in range [0,1]",
+        source="transformers 4.57.6 TrainingArguments.__post_init__",
+        fixes=_set("warmup_ratio", 0.1),
+        versions="<0.28",
     ),
     Rule(
         "BB-TRL-012",
@@ -668,6 +949,18 @@ RULES: tuple[Rule, ...] = (
         native="ValueError: Expected value warmup_steps >= 0",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=_set("warmup_steps", 0),
+        versions=">=0.28",
+    ),
+    Rule(
+        "BB-TRL-012",
+        "error",
+        "config",
+        _negative_warmup,
+        ("warmup_steps",),
+        native="ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
+        source="transformers 4.57.6 TrainingArguments.__post_init__",
+        fixes=_set("warmup_steps", 0),
+        versions="<0.28",
     ),
     Rule(
         "BB-TRL-013",
@@ -676,8 +969,19 @@ RULES: tuple[Rule, ...] = (
         _prefetch_without_workers,
         ("dataloader_prefetch_factor", "dataloader_num_workers"),
         native="ValueError: --dataloader_prefetch_factor can only be set when --dataloader_num_workers > 0",
-        source="transformers 5.23.0 TrainingArguments._validate_args",
+        source=f"{_ARGUMENTS} TrainingArguments.__post_init__ and _validate_args",
         fixes=_set("dataloader_prefetch_factor", None),
+    ),
+    Rule(
+        "BB-TRL-028",
+        "error",
+        "config",
+        _greedy_schedule,
+        ("lr_scheduler_type",),
+        native="ValueError: 'greedy' is not a valid SchedulerType",
+        source="transformers 4.57.6 SchedulerType",
+        fixes=_set("lr_scheduler_type", "linear"),
+        versions="<0.28",
     ),
     Rule(
         "BB-TRL-014",
@@ -686,8 +990,9 @@ RULES: tuple[Rule, ...] = (
         _sequence_parallel,
         ("parallelism_config",),
         native="ValueError: GRPOTrainer does not support sequence-dim parallelism",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 1.4.0 to 1.16.0 {_POST_INIT}",
         fixes=_set("parallelism_config", None),
+        versions=">=1.4",
     ),
     Rule(
         "BB-TRL-015",
@@ -696,8 +1001,9 @@ RULES: tuple[Rule, ...] = (
         _upload_without_log,
         ("log_completions_hub_repo", "log_completions"),
         native="ValueError: log_completions_hub_repo is set, but log_completions is False",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.28.0 to 1.16.0 {_POST_INIT}",
         fixes=_set("log_completions", True),
+        versions=">=0.28",
     ),
     Rule(
         "BB-TRL-016",
@@ -708,6 +1014,7 @@ RULES: tuple[Rule, ...] = (
         native="ValueError: auto_find_batch_size is not supported by GRPO",
         source=f"trl 1.9.0 to 1.16.0 {_POST_INIT}",
         fixes=_set("auto_find_batch_size", False),
+        versions=">=1.9",
     ),
     Rule(
         "BB-TRL-017",
@@ -718,6 +1025,18 @@ RULES: tuple[Rule, ...] = (
         native="ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both configured",
         source=f"{_ALL} {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.18",
+    ),
+    Rule(
+        "BB-TRL-018",
+        "error",
+        "config",
+        _zero_micro_batch,
+        (MICRO, WORLD),
+        native="ZeroDivisionError: integer modulo by zero",
+        source=f"trl 0.18.0 to 0.19.1 {_POST_INIT}",
+        fixes=size_fixes,
+        versions=">=0.18,<0.20",
     ),
     Rule(
         "BB-TRL-018",
@@ -726,8 +1045,20 @@ RULES: tuple[Rule, ...] = (
         _zero_micro_step,
         (MICRO, WORLD, BATCH),
         native="ZeroDivisionError: integer modulo by zero",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.20.0 to 1.16.0 {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.20",
+    ),
+    Rule(
+        "BB-TRL-019",
+        "error",
+        "config",
+        _rollout_of_whole_micro_batches,
+        (BATCH, MICRO),
+        native="ValueError: generation_batch_size must be divisible by the global batch size",
+        source=f"trl 0.18.0 to 0.19.0 {_POST_INIT}: gbs % mb * processes, which tests gbs % mb",
+        fixes=size_fixes,
+        versions=">=0.18,<0.19.1",
     ),
     Rule(
         "BB-TRL-019",
@@ -736,8 +1067,42 @@ RULES: tuple[Rule, ...] = (
         _rollout_of_whole_micro_steps,
         (BATCH, MICRO, WORLD),
         native="ValueError: generation_batch_size must be divisible by the global batch size",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.19.1 to 1.16.0 {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.19.1",
+    ),
+    Rule(
+        "BB-TRL-022",
+        "error",
+        "config",
+        _at_least_two,
+        (GENERATIONS,),
+        native="ValueError: GRPO requires at least 2 generations per prompt",
+        source=f"trl 0.18.0 to 0.19.1 {_POST_INIT}",
+        fixes=size_fixes,
+        versions=">=0.18,<0.20",
+    ),
+    Rule(
+        "BB-TRL-021",
+        "error",
+        "config",
+        _groups_among_divisors,
+        _SIZES,
+        native=f"ValueError: The effective train batch size {_DIVISIBLE}",
+        source=f"trl 0.18.0 to 0.19.1 {_POST_INIT}",
+        fixes=size_fixes,
+        versions=">=0.18,<0.20",
+    ),
+    Rule(
+        "BB-TRL-020",
+        "error",
+        "config",
+        _evaluation_groups_among_divisors,
+        (EVAL_MICRO, WORLD, GENERATIONS),
+        native=f"ValueError: The global eval batch size {_DIVISIBLE}",
+        source=f"trl 0.18.0 to 0.19.1 {_POST_INIT}",
+        fixes=_evaluation_fixes,
+        versions=">=0.18,<0.20",
     ),
     Rule(
         "BB-TRL-020",
@@ -748,8 +1113,9 @@ RULES: tuple[Rule, ...] = (
         native=(
             "ValueError: The global eval batch size must be divisible by the number of generations used for evaluation"
         ),
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.22.0 to 1.16.0 {_POST_INIT}; that of 0.26.0 does not look at num_generations_eval",
         fixes=_evaluation_fixes,
+        versions=">=0.22",
     ),
     Rule(
         "BB-TRL-024",
@@ -758,8 +1124,9 @@ RULES: tuple[Rule, ...] = (
         _zero_generations,
         (GENERATIONS,),
         native="ZeroDivisionError: integer modulo by zero",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.20.0 to 1.16.0 {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.20",
     ),
     Rule(
         "BB-TRL-021",
@@ -768,8 +1135,9 @@ RULES: tuple[Rule, ...] = (
         _whole_groups,
         _SIZES,
         native="ValueError: generation_batch_size must be divisible by num_generations",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.20.0 to 1.16.0 {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.20",
     ),
     Rule(
         "BB-TRL-022",
@@ -778,8 +1146,20 @@ RULES: tuple[Rule, ...] = (
         _at_least_two,
         (GENERATIONS,),
         native="ValueError: GRPO requires at least 2 generations per prompt",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 0.20.0 to 1.16.0 {_POST_INIT}",
         fixes=size_fixes,
+        versions=">=0.20",
+    ),
+    Rule(
+        "BB-TRL-026",
+        "error",
+        "config",
+        _delta_with_liger,
+        ("delta", "use_liger_loss", "use_liger_kernel"),
+        native="ValueError: Liger loss does not support two-sided GRPO loss yet",
+        source=f"trl 0.18.0 to 1.3.0 {_POST_INIT}",
+        fixes=_set("delta", None),
+        versions=">=0.18,<1.4",
     ),
     Rule(
         "BB-TRL-023",
@@ -788,10 +1168,105 @@ RULES: tuple[Rule, ...] = (
         _correction_bounds,
         ("vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap"),
         native="ValueError: vllm_importance_sampling_clip_min must be less than vllm_importance_sampling_clip_max",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 1.6.0 to 1.16.0 {_POST_INIT}",
         fixes=_set("vllm_importance_sampling_clip_min", None),
+        versions=">=1.6",
+    ),
+    Rule(
+        "BB-TRL-025",
+        "error",
+        "config",
+        _truncation_without_bounds,
+        ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max"),
+        native="ValueError: At least one of vllm_importance_sampling_clip_min or ..._clip_max must be set",
+        source=f"trl 1.6.0 to 1.16.0 {_POST_INIT}",
+        fixes=_set("vllm_importance_sampling_clip_max", 3.0),
+        versions=">=1.6",
     ),
     # Noticed later.
+    Rule(
+        "BB-TRL-041",
+        "error",
+        "construction",
+        _liger_loss_type,
+        ("use_liger_loss", "loss_type"),
+        native="ValueError: The provided loss type is not supported with `use_liger_loss`",
+        source=f"trl 0.17.0 {_INIT}",
+        fixes=_set("use_liger_loss", False),
+        versions=">=0.17,<0.18",
+    ),
+    Rule(
+        "BB-TRL-022",
+        "error",
+        "construction",
+        _at_least_two,
+        (GENERATIONS,),
+        native="ValueError: GRPO requires at least 2 generations per prompt, after the model has been loaded",
+        source=f"trl 0.17.0 {_INIT}",
+        fixes=size_fixes,
+        versions=">=0.17,<0.18",
+    ),
+    Rule(
+        "BB-TRL-021",
+        "error",
+        "construction",
+        _whole_groups_per_micro_step,
+        (MICRO, WORLD, GENERATIONS),
+        native=_global_train_batch,
+        source=f"trl 0.15.0 to 0.16.1 {_INIT}",
+        fixes=size_fixes,
+        versions="<0.17",
+    ),
+    Rule(
+        "BB-TRL-021",
+        "error",
+        "construction",
+        _groups_among_divisors,
+        _SIZES,
+        native=f"ValueError: The effective train batch size {_DIVISIBLE}, {_LATE}",
+        source=f"trl 0.17.0 {_INIT}",
+        fixes=size_fixes,
+        versions=">=0.17,<0.18",
+    ),
+    Rule(
+        "BB-TRL-020",
+        "error",
+        "construction",
+        _evaluation_groups_among_divisors,
+        (EVAL_MICRO, WORLD, GENERATIONS),
+        native=f"ValueError: The global eval batch size {_DIVISIBLE}, {_LATE}",
+        source=f"trl 0.15.0 to 0.17.0 {_INIT}",
+        fixes=_evaluation_fixes,
+        versions="<0.18",
+    ),
+    Rule(
+        "BB-TRL-020",
+        "error",
+        "optimizer_step",
+        _whole_evaluation_groups,
+        (EVAL_MICRO, WORLD, GENERATIONS),
+        native="RuntimeError: shape is invalid for input, at the first evaluation",
+        source=f"trl 0.20.0 and 0.21.0 {_POST_INIT} (no check) and GRPOTrainer._generate_and_score_completions",
+        fixes=_evaluation_fixes,
+        versions=">=0.20,<0.22",
+    ),
+    Rule(
+        "BB-TRL-042",
+        "error",
+        "construction",
+        _beyond_liger,
+        (
+            "top_entropy_quantile",
+            "importance_sampling_level",
+            "off_policy_mask_threshold",
+            "entropy_coef",
+            "use_adaptive_entropy",
+        ),
+        native="NotImplementedError or ValueError",
+        source=f"trl 0.20.0 to 1.13.0 {_INIT}",
+        fixes=_set("use_liger_kernel", False),
+        versions=">=0.20,<1.14",
+    ),
     Rule(
         "BB-TRL-030",
         "error",
@@ -801,6 +1276,18 @@ RULES: tuple[Rule, ...] = (
         native="the config is accepted; the data loader fails, or nothing is trained",
         source=f"{_ALL} {_POST_INIT} (no check)",
         fixes=size_fixes,
+        versions=">=0.18",
+    ),
+    Rule(
+        "BB-TRL-030",
+        "error",
+        "construction",
+        _not_positive,
+        _SIZES,
+        native="GRPOConfig accepts it; the trainer or its data loader fails",
+        source=f"trl 0.15.0 to 0.17.0 {_INIT}",
+        fixes=size_fixes,
+        versions="<0.18",
     ),
     Rule(
         "BB-TRL-031",
@@ -809,8 +1296,9 @@ RULES: tuple[Rule, ...] = (
         _reference_without_kl,
         ("sync_ref_model", "beta"),
         native="ValueError: You passed `sync_ref_model=True` while `beta=0.0`",
-        source="trl 1.16.0 GRPOTrainer.__init__",
+        source=f"trl 0.28.0 to 1.16.0 {_INIT}",
         fixes=_set("sync_ref_model", False),
+        versions=">=0.28",
     ),
     Rule(
         "BB-TRL-032",
@@ -819,8 +1307,9 @@ RULES: tuple[Rule, ...] = (
         _engine_ranks,
         ("vllm_tensor_parallel_size", WORLD),
         native="ValueError: tensor_parallel_size must divide world size evenly",
-        source="trl 1.16.0 generation/vllm_generation.py",
+        source=f"trl 0.18.0 to 0.27.2 {_INIT}; 0.28.0 to 1.16.0 generation/vllm_generation.py",
         fixes=_set("vllm_tensor_parallel_size", 1),
+        versions=">=0.18",
     ),
     Rule(
         "BB-TRL-033",
@@ -832,8 +1321,19 @@ RULES: tuple[Rule, ...] = (
             "ValueError: The `AcceleratorConfig`'s `num_steps` is set but `gradient_accumulation_steps` is "
             "greater than 1"
         ),
-        source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
+        source=f"{_ARGUMENTS} Trainer.create_accelerator_and_postprocess",
         fixes=_set("accelerator_config", None),
+    ),
+    Rule(
+        "BB-TRL-034",
+        "error",
+        "construction",
+        _no_streams,
+        ("dataset_streaming", "streaming"),
+        native="NotImplementedError: Iterable datasets are not yet supported in GRPOTrainer",
+        source=f"trl 0.17.0 to 1.8.0 {_INIT}",
+        fixes=_set("dataset_streaming", False),
+        versions="<1.9",
     ),
     Rule(
         "BB-TRL-034",
@@ -843,16 +1343,18 @@ RULES: tuple[Rule, ...] = (
         ("dataset_streaming", "streaming", "max_steps"),
         native="ValueError: train_dataset does not implement __len__, max_steps has to be specified",
         source="transformers 5.23.0 Trainer.__init__",
+        versions=">=1.9",
     ),
     Rule(
         "BB-TRL-035",
         "error",
         "first_rollout",
-        _SCALE,
+        _unknown_scale,
         ("scale_rewards",),
         native="ValueError: Invalid value for scale_rewards, after the first rollout was generated",
-        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        source="trl 0.22.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_set("scale_rewards", "group"),
+        versions=">=0.22",
     ),
     Rule(
         "BB-TRL-036",
@@ -861,8 +1363,9 @@ RULES: tuple[Rule, ...] = (
         _OBJECTIVE,
         ("multi_objective_aggregation",),
         native="ValueError: Invalid multi_objective_aggregation, after the first rollout was generated",
-        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        source="trl 0.27.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_set("multi_objective_aggregation", _OBJECTIVES[0]),
+        versions=">=0.27",
     ),
     Rule(
         "BB-TRL-037",
@@ -878,10 +1381,10 @@ RULES: tuple[Rule, ...] = (
         "BB-TRL-038",
         "error",
         "optimizer_step",
-        _LOSS,
+        _unknown_loss,
         ("loss_type",),
         native="ValueError: Unknown loss type, at the first loss, after generation was paid for",
-        source=f"{_ALL} GRPOTrainer._compute_loss",
+        source="trl 0.17.0 to 1.16.0 GRPOTrainer._compute_loss",
         fixes=_set("loss_type", "dapo"),
     ),
     Rule(
@@ -891,7 +1394,7 @@ RULES: tuple[Rule, ...] = (
         _LEVEL,
         ("importance_sampling_level",),
         native="ValueError: Unknown importance sampling level, at the first loss, after generation was paid for",
-        source=f"{_ALL} GRPOTrainer._compute_loss",
+        source="trl 0.20.0 to 1.16.0 GRPOTrainer._compute_loss",
         fixes=_set("importance_sampling_level", "token"),
     ),
     Rule(
@@ -901,7 +1404,7 @@ RULES: tuple[Rule, ...] = (
         _unbounded_constant,
         ("loss_type", "max_completion_length"),
         native="TypeError at the first loss",
-        source=f"{_ALL} GRPOTrainer._compute_loss",
+        source="trl 0.17.0 to 1.16.0 GRPOTrainer._compute_loss",
         fixes=_set("max_completion_length", 512),
     ),
     # Never noticed.
@@ -912,8 +1415,9 @@ RULES: tuple[Rule, ...] = (
         _no_step,
         _SIZES,
         native="train() ends after 0 optimizer steps, with a warning in the log",
-        source="trl 1.16.0 RepeatSampler.__iter__, run",
+        source="trl 1.16.0 RepeatSampler.__iter__, run; the same since 0.16.0",
         fixes=size_fixes,
+        versions=">=0.16",
     ),
     Rule(
         "BB-TRL-051",
@@ -932,7 +1436,7 @@ RULES: tuple[Rule, ...] = (
         _no_horizon,
         ("num_train_epochs", "max_steps"),
         native="train() ends after 0 optimizer steps",
-        source="transformers 5.23.0 Trainer.set_initial_training_values",
+        source=f"{_ARGUMENTS} Trainer.set_initial_training_values",
         fixes=_set("num_train_epochs", 1),
     ),
     Rule(
@@ -955,13 +1459,66 @@ RULES: tuple[Rule, ...] = (
         source=f"{_ALL} {_POST_INIT}: generation_batch_size from the world size of that moment",
     ),
     Rule(
+        "BB-TRL-055",
+        "error",
+        "never",
+        _mixed_rollout,
+        (BATCH, MICRO, WORLD),
+        native="accepted; advantages are taken over rows of several prompts, or a reshape fails at the first rollout",
+        source=f"trl 0.18.0 to 0.19.0 {_POST_INIT} (gbs % mb * processes) and GRPOTrainer.get_train_dataloader",
+        fixes=size_fixes,
+        versions=">=0.18,<0.19.1",
+    ),
+    Rule(
+        "BB-TRL-056",
+        "warning",
+        "never",
+        _inverted_scale,
+        ("scale_rewards",),
+        native="accepted",
+        source="trl 0.22.0 and 0.22.1 GRPOTrainer._generate_and_score_completions; mended in 0.22.2",
+        versions=">=0.22,<0.22.2",
+    ),
+    Rule(
+        "BB-TRL-057",
+        "warning",
+        "never",
+        _last_micro_batch_wraps,
+        _SIZES,
+        native="accelerate repeats the first rows of the epoch",
+        source="trl 0.15.0 to 0.15.2 RepeatRandomSampler with accelerate 1.15.0 BatchSamplerShard (even_batches)",
+        versions="<0.16",
+    ),
+    Rule(
+        "BB-TRL-058",
+        "warning",
+        "never",
+        _counts_dropped,
+        _SIZES,
+        native="len(sampler) = prompts x generations x repeats, with the dropped ones",
+        source="trl 0.16.0 to 0.19.1 RepeatRandomSampler.__len__ and RepeatSampler.__len__; mended in 0.20.0",
+        versions=">=0.16,<0.20",
+    ),
+    Rule(
         "BB-TRL-060",
         "warning",
         "never",
         _dropped,
         _SIZES,
         native="the sampler drops each epoch's incomplete rollout",
-        source="trl 1.16.0 RepeatSampler.__iter__",
+        source="trl 0.16.0 to 1.16.0 RepeatSampler.__iter__ (RepeatRandomSampler in 0.16)",
+        versions=">=0.16",
+    ),
+    Rule(
+        "BB-TRL-061",
+        "warning",
+        "never",
+        _rollout_tokens_per_micro_batch,
+        ("loss_type", STEPS, BATCH, ACCUMULATION),
+        native="the loss of a micro-batch is divided by rollout tokens / processes",
+        source="trl 0.22.0 to 1.9.0 GRPOTrainer._compute_loss; huggingface/trl issue 5619, mended in 1.9.1",
+        fixes=_window_fixes,
+        versions=">=0.22,<1.9.1",
     ),
     Rule(
         "BB-TRL-061",
@@ -970,7 +1527,7 @@ RULES: tuple[Rule, ...] = (
         _rollout_denominator,
         ("loss_type", STEPS, BATCH, ACCUMULATION),
         native="the loss of a micro-batch is divided by rollout tokens / processes x window / steps_per_generation",
-        source=f"{_ALL} GRPOTrainer._compute_loss (num_items_in_batch); another denominator up to 1.9.0",
+        source="trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss (num_items_in_batch)",
         fixes=_window_fixes,
         versions=">=1.9.1",
     ),
@@ -981,18 +1538,31 @@ RULES: tuple[Rule, ...] = (
         _local_tokens,
         ("loss_type", ACCUMULATION, WORLD),
         native="the mean of micro-batch means",
-        source=f"{_ALL} GRPOTrainer._compute_loss",
+        source="trl 0.16.0 to 1.16.0 GRPOTrainer._compute_loss (compute_loss in 0.16)",
         fixes=_set("loss_type", "dapo"),
+        versions=">=0.16",
     ),
     Rule(
         "BB-TRL-063",
         "warning",
         "never",
-        _misaligned,
+        _recorded_misaligned,
         (STEPS, BATCH, PASSES, ACCUMULATION),
         native="accepted; old log-probabilities are recorded at the rollout",
-        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions (generate_every)",
+        source="trl 0.18.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_window_fixes,
+        versions=">=0.18",
+    ),
+    Rule(
+        "BB-TRL-059",
+        "warning",
+        "never",
+        _stale_ratio,
+        (STEPS, BATCH, PASSES, ACCUMULATION),
+        native="accepted; the ratio is taken as 1, although the weights have moved since the rollout",
+        source="trl 0.18.0 to 0.19.1 GRPOTrainer._generate_and_score_completions; mended in 0.20.0",
+        fixes=_window_fixes,
+        versions=">=0.18,<0.20",
     ),
     Rule(
         "BB-TRL-064",
@@ -1001,7 +1571,7 @@ RULES: tuple[Rule, ...] = (
         _short_step,
         (ACCUMULATION, STEPS, BATCH),
         native="current_gradient_accumulation_steps is the remainder",
-        source="transformers 5.23.0 Trainer.get_batch_samples and _inner_training_loop",
+        source=f"{_ARGUMENTS} Trainer.get_batch_samples and _inner_training_loop",
     ),
     Rule(
         "BB-TRL-065",
@@ -1010,7 +1580,7 @@ RULES: tuple[Rule, ...] = (
         _resume,
         ("save_strategy",),
         native="the sampler's generator and the rollout buffer start afresh",
-        source="trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run",
+        source="trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run; earlier versions read",
     ),
     Rule(
         "BB-TRL-066",
@@ -1019,8 +1589,9 @@ RULES: tuple[Rule, ...] = (
         _batch_scale,
         ("scale_rewards", STEPS, ACCUMULATION),
         native="one deviation per rollout",
-        source="trl 1.16.0 GRPOTrainer._generate_and_score_completions",
+        source="trl 0.22.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
         fixes=_window_fixes,
+        versions=">=0.22",
     ),
     Rule(
         "BB-TRL-067",
@@ -1029,8 +1600,9 @@ RULES: tuple[Rule, ...] = (
         _rewritten,
         ("accelerator_config", ACCUMULATION),
         native="accepted",
-        source="transformers 5.23.0 Trainer.create_accelerator_and_postprocess",
+        source=f"{_ARGUMENTS} Trainer.create_accelerator_and_postprocess",
         fixes=_set("accelerator_config", None),
+        versions=">=0.18",
     ),
     Rule(
         "BB-TRL-068",
@@ -1039,7 +1611,7 @@ RULES: tuple[Rule, ...] = (
         _entropy,
         ("entropy_coef", "use_adaptive_entropy"),
         native="the mean of micro-batch means",
-        source="trl 1.16.0 GRPOTrainer._compute_loss",
+        source="trl 1.8.0 to 1.16.0 GRPOTrainer._compute_loss; the dapo family since 1.10.0 only",
         fixes=_set("entropy_coef", 0.0),
     ),
     Rule(
@@ -1049,7 +1621,7 @@ RULES: tuple[Rule, ...] = (
         _entropy_quantile,
         ("top_entropy_quantile",),
         native="a quantile over all processes, once per micro-batch",
-        source="trl 1.16.0 GRPOTrainer.get_high_entropy_mask",
+        source="trl 0.21.0 to 1.16.0 GRPOTrainer.get_high_entropy_mask; over one process in 0.20.0",
         fixes=_set("top_entropy_quantile", 1.0),
     ),
     Rule(
@@ -1059,9 +1631,9 @@ RULES: tuple[Rule, ...] = (
         _luspo_padding,
         ("loss_type", "importance_sampling_level", "beta"),
         native="(loss x length).mean() over the padded matrix",
-        source="trl 1.9.1 and 1.9.2 GRPOTrainer._compute_loss; mended in 1.10.0",
+        source="trl 0.28.0 to 1.9.2 GRPOTrainer._compute_loss; mended in 1.10.0",
         fixes=_set("importance_sampling_level", "sequence"),
-        versions="<1.10",
+        versions=">=0.28,<1.10",
     ),
     Rule(
         "BB-TRL-071",
@@ -1070,7 +1642,7 @@ RULES: tuple[Rule, ...] = (
         _liger_tokens,
         ("use_liger_kernel", "loss_type"),
         native="num_items_in_batch is not passed on",
-        source="trl 1.9.1 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
+        source="trl 0.22.0 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
         fixes=_set("use_liger_kernel", False),
         versions="<1.11",
     ),
@@ -1081,7 +1653,7 @@ RULES: tuple[Rule, ...] = (
         _data_seed,
         ("data_seed",),
         native="ignored",
-        source="trl 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
+        source="trl 0.15.0 to 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
         fixes=_set("data_seed", None),
     ),
     Rule(
@@ -1101,7 +1673,8 @@ RULES: tuple[Rule, ...] = (
         _deprecated_cap,
         ("vllm_importance_sampling_cap",),
         native="FutureWarning",
-        source=f"{_ALL} {_POST_INIT}",
+        source=f"trl 1.6.0 to 1.16.0 {_POST_INIT}",
+        versions=">=1.6",
     ),
     Rule(
         "BB-TRL-075",
@@ -1111,6 +1684,60 @@ RULES: tuple[Rule, ...] = (
         tuple(UNCARRIED),
         native="used as given",
         source=f"{_ALL} GRPOTrainer",
+    ),
+    Rule(
+        "BB-TRL-076",
+        "warning",
+        "never",
+        _untempered_loss,
+        ("temperature",),
+        native="used for sampling only",
+        source="trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0",
+        fixes=_set("temperature", 1.0),
+        versions="<0.16",
+    ),
+    Rule(
+        "BB-TRL-077",
+        "warning",
+        "never",
+        _evaluation_trains,
+        ("eval_on_start", "eval_strategy"),
+        native="training goes on with the rollout of an evaluation, or generates at other micro-batches",
+        source="trl 0.16.0 to 0.17.0 GRPOTrainer._prepare_inputs (control.should_evaluate); mended in 0.18.0",
+        fixes=_set("eval_on_start", False),
+        versions=">=0.16,<0.18",
+    ),
+    Rule(
+        "BB-TRL-078",
+        "warning",
+        "never",
+        _counts_masked,
+        ("mask_truncated_completions", "loss_type"),
+        native="num_items_in_batch counts them",
+        source="trl 0.22.0 to 1.8.0 GRPOTrainer (num_items_in_batch before the mask); mended in 1.9.0",
+        versions=">=0.22,<1.9",
+    ),
+    Rule(
+        "BB-TRL-079",
+        "warning",
+        "never",
+        _auto_find_silently,
+        ("auto_find_batch_size",),
+        native="accepted",
+        source=f"trl 0.15.0 to 1.8.0 {_POST_INIT} (no check); refused since 1.9.0",
+        fixes=_set("auto_find_batch_size", False),
+        versions="<1.9",
+    ),
+    Rule(
+        "BB-TRL-080",
+        "note",
+        "never",
+        _ignored_prompt_length,
+        ("max_prompt_length",),
+        native="FutureWarning",
+        source=f"trl 0.26.0 to 0.27.2 {_POST_INIT}",
+        fixes=_set("max_prompt_length", None),
+        versions=">=0.26,<0.28",
     ),
 )
 """Every rule and known defect."""

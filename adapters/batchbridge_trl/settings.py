@@ -12,23 +12,29 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
-VERSIONS = ">=1.9.1,<1.17"
-"""Versions whose rows are complete. Read wheel by wheel: 1.9.1, 1.9.2, 1.10.0 to 1.14.0, 1.14.1, 1.14.2, "
-"1.15.0, 1.16.0."""
+VERSIONS = ">=0.15,<1.17"
+"""Versions whose rows are complete. Read wheel by wheel: every release from 0.15.0 to 1.16.0."""
+ENFORCED_VERSIONS = ">=1.9.1,<1.17"
+"""Versions whose running trainer may be patched."""
 NEWEST = "1.16.0"
 """The version that `write` writes for when nobody names one."""
+TRANSFORMERS = (("<0.28", "4.57.6"), (">=0.28", "5.23.0"))
+"""TRL versions -> the transformers release that is assumed beside them. TRL pins a lower bound only: 0.28.0 is the
+first release after transformers 5.0; up to 0.27.2 the newest 4.x is assumed. Open-R1 pins 4.52.3, which has the same
+settings but for defaults that say nothing about batches."""
 
 
 @dataclass(frozen=True)
 class Setting:
     """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
     of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
-    `VERSIONS`)."""
+    `VERSIONS`). `fixed`: these versions have no such key; their trainer does what `default` says."""
 
     key: str
     kind: str
     default: Any
     versions: str = ""
+    fixed: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,11 @@ def is_known(version: str) -> bool:
         return False
 
 
+def transformers_of(version: str) -> str:
+    """The transformers release that is assumed beside TRL `version`."""
+    return next(release for versions, release in TRANSFORMERS if holds(versions, version))
+
+
 @lru_cache(maxsize=64)
 def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Setting]:
     """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
@@ -75,105 +86,174 @@ def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Setting]:
     return found
 
 
+def versions_of(groups: tuple[Group, ...], key: str) -> set[str]:
+    """The ranges of versions in which `key` is a setting; empty where it never was, or is one in every version."""
+    return {row.versions for group in groups for row in group.settings if row.key == key and not row.fixed} - {""}
+
+
 _GRPO_CONFIG = (
     Setting("learning_rate", "float", 1e-06),
     Setting("model_init_kwargs", "dict?", None),
-    Setting("trust_remote_code", "bool", False),
-    Setting("router_aux_loss_coef", "float?", 0.001, "<1.14"),
+    Setting("trust_remote_code", "bool", False, ">=1.7"),
+    Setting("router_aux_loss_coef", "float?", None, "<1.7", fixed=True),
+    Setting("router_aux_loss_coef", "float?", 0.001, ">=1.7,<1.14"),
     Setting("router_aux_loss_coef", "float?", None, ">=1.14"),
-    Setting("disable_dropout", "bool", False),
-    Setting("cast_lm_head_to_fp32", "bool", False),
+    Setting("disable_dropout", "bool", False, "<0.17", fixed=True),
+    Setting("disable_dropout", "bool", False, ">=0.17"),
+    Setting("cast_lm_head_to_fp32", "bool", False, ">=0.25"),
     Setting("remove_unused_columns", "bool?", False),
+    Setting("max_prompt_length", "int?", 512, "<0.26"),
+    Setting("max_prompt_length", "int?", None, ">=0.26,<0.28"),
     Setting("num_generations", "int", 8),
-    Setting("num_generations_eval", "int?", None),
+    Setting("num_generations_eval", "int?", None, "<0.26", fixed=True),
+    Setting("num_generations_eval", "int?", None, ">=0.26"),
     Setting("max_completion_length", "int?", 256, "<1.10"),
     Setting("max_completion_length", "int?", 512, ">=1.10"),
     Setting("ds3_gather_for_generation", "bool", True),
-    Setting("shuffle_dataset", "bool?", True),
-    Setting("pad_to_multiple_of", "any", None, "<1.16"),
+    Setting("shuffle_dataset", "bool?", True, "<0.17", fixed=True),
+    Setting("shuffle_dataset", "bool?", True, ">=0.17"),
+    Setting("pad_to_multiple_of", "any", None, ">=1.0,<1.16"),
     Setting("pad_to_multiple_of", "any", "auto", ">=1.16"),
-    Setting("generation_batch_size", "int?", None),
-    Setting("steps_per_generation", "int?", None),
-    Setting("temperature", "float", 1.0),
-    Setting("top_p", "float", 1.0),
-    Setting("top_k", "int", 0),
-    Setting("min_p", "float?", None),
-    Setting("generation_kwargs", "dict?", None),
-    Setting("chat_template_kwargs", "dict?", None),
-    Setting("repetition_penalty", "float", 1.0),
-    Setting("cache_implementation", "str?", None),
+    Setting("generation_batch_size", "int?", None, "<0.18", fixed=True),
+    Setting("generation_batch_size", "int?", None, ">=0.18"),
+    Setting("steps_per_generation", "int?", None, "<0.18", fixed=True),
+    Setting("steps_per_generation", "int?", None, ">=0.18"),
+    Setting("temperature", "float", 0.9, "<0.18"),
+    Setting("temperature", "float", 1.0, ">=0.18"),
+    Setting("top_p", "float", 1.0, "<0.16", fixed=True),
+    Setting("top_p", "float", 1.0, ">=0.16"),
+    Setting("top_k", "int?", 50, "<0.16", fixed=True),
+    Setting("top_k", "int?", 50, ">=0.16,<0.18"),
+    Setting("top_k", "int?", None, ">=0.18,<0.27"),
+    Setting("top_k", "int?", 0, ">=0.27,<0.28"),
+    Setting("top_k", "int", 0, ">=0.28"),
+    Setting("min_p", "float?", None, ">=0.16"),
+    Setting("generation_kwargs", "dict?", None, ">=0.19"),
+    Setting("chat_template_kwargs", "dict?", None, ">=0.25"),
+    Setting("repetition_penalty", "float", 1.0, ">=0.16"),
+    Setting("cache_implementation", "str?", None, ">=0.16"),
     Setting("use_vllm", "bool", False),
-    Setting("vllm_mode", "str", "colocate"),
-    Setting("vllm_model_impl", "str", "vllm"),
-    Setting("vllm_enable_sleep_mode", "bool", False),
-    Setting("vllm_structured_outputs_regex", "str?", None),
-    Setting("vllm_server_base_url", "str?", None),
-    Setting("vllm_server_host", "str", "0.0.0.0"),
-    Setting("vllm_server_port", "int", 8000),
-    Setting("vllm_server_timeout", "float", 240.0),
-    Setting("vllm_group_port", "int", 51216),
-    Setting("vllm_gpu_memory_utilization", "float", 0.3),
-    Setting("vllm_max_model_length", "int?", None),
-    Setting("vllm_tensor_parallel_size", "int", 1),
-    Setting("beta", "float", 0.0),
-    Setting("num_iterations", "int", 1),
-    Setting("epsilon", "float", 0.2),
-    Setting("delta", "float?", None),
-    Setting("epsilon_high", "float?", None),
-    Setting("sapo_temperature_neg", "float", 1.05),
-    Setting("sapo_temperature_pos", "float", 1.0),
-    Setting("vespo_k_pos", "float", 2.0),
-    Setting("vespo_lambda_pos", "float", 3.0),
-    Setting("vespo_k_neg", "float", 3.0),
-    Setting("vespo_lambda_neg", "float", 2.0),
-    Setting("importance_sampling_level", "str", "token"),
+    Setting("vllm_mode", "str", "server", "<0.18", fixed=True),
+    Setting("vllm_mode", "str", "server", ">=0.18,<1.0"),
+    Setting("vllm_mode", "str", "colocate", ">=1.0"),
+    Setting("vllm_device", "str?", "auto", "<0.16"),
+    Setting("vllm_device", "str?", None, ">=0.16,<0.18"),
+    Setting("vllm_dtype", "str?", "auto", "<0.16"),
+    Setting("vllm_dtype", "str?", None, ">=0.16,<0.18"),
+    Setting("vllm_enable_prefix_caching", "bool?", None, ">=0.16,<0.18"),
+    Setting("vllm_model_impl", "str", "vllm", ">=0.21"),
+    Setting("vllm_enable_sleep_mode", "bool", False, ">=0.23"),
+    Setting("vllm_guided_decoding_regex", "str?", None, ">=0.16,<0.28"),
+    Setting("vllm_structured_outputs_regex", "str?", None, ">=0.27"),
+    Setting("vllm_server_base_url", "str?", None, ">=0.18"),
+    Setting("vllm_server_host", "str", "0.0.0.0", ">=0.16"),
+    Setting("vllm_server_port", "int", 8000, ">=0.16"),
+    Setting("vllm_server_timeout", "float", 120.0, ">=0.16,<0.17"),
+    Setting("vllm_server_timeout", "float", 240.0, ">=0.17"),
+    Setting("vllm_group_port", "int", 51216, ">=0.27"),
+    Setting("vllm_gpu_memory_utilization", "float", 0.9, "<0.16"),
+    Setting("vllm_gpu_memory_utilization", "float?", None, ">=0.16,<0.18"),
+    Setting("vllm_gpu_memory_utilization", "float", 0.3, ">=0.18"),
+    Setting("vllm_max_model_len", "int?", None, "<0.18"),
+    Setting("vllm_max_model_length", "int?", None, ">=0.26"),
+    Setting("vllm_tensor_parallel_size", "int", 1, "<0.18", fixed=True),
+    Setting("vllm_tensor_parallel_size", "int", 1, ">=0.18"),
+    Setting("beta", "float", 0.04, "<0.19"),
+    Setting("beta", "float", 0.0, ">=0.19"),
+    Setting("num_iterations", "int", 1, "<0.16", fixed=True),
+    Setting("num_iterations", "int", 1, ">=0.16"),
+    Setting("epsilon", "float?", None, "<0.16", fixed=True),
+    Setting("epsilon", "float", 0.2, ">=0.16"),
+    Setting("delta", "float?", None, "<0.18", fixed=True),
+    Setting("delta", "float?", None, ">=0.18"),
+    Setting("epsilon_high", "float?", None, "<0.16", fixed=True),
+    Setting("epsilon_high", "float?", None, ">=0.16"),
+    Setting("sapo_temperature_neg", "float", 1.05, ">=0.26"),
+    Setting("sapo_temperature_pos", "float", 1.0, ">=0.26"),
+    Setting("vespo_k_pos", "float", 2.0, ">=1.0"),
+    Setting("vespo_lambda_pos", "float", 3.0, ">=1.0"),
+    Setting("vespo_k_neg", "float", 3.0, ">=1.0"),
+    Setting("vespo_lambda_neg", "float", 2.0, ">=1.0"),
+    Setting("importance_sampling_level", "str", "token", "<0.20", fixed=True),
+    Setting("importance_sampling_level", "str", "token", ">=0.20"),
     Setting("reward_weights", "list?", None),
-    Setting("multi_objective_aggregation", "str", "sum_then_normalize"),
-    Setting("scale_rewards", "scale", "group"),
-    Setting("loss_type", "str", "dapo"),
-    Setting("mask_truncated_completions", "bool", False),
+    Setting("multi_objective_aggregation", "str", "sum_then_normalize", "<0.27", fixed=True),
+    Setting("multi_objective_aggregation", "str", "sum_then_normalize", ">=0.27"),
+    Setting("scale_rewards", "bool", True, "<0.16", fixed=True),
+    Setting("scale_rewards", "bool", True, ">=0.16,<0.22"),
+    Setting("scale_rewards", "scale", "group", ">=0.22"),
+    Setting("loss_type", "str", "grpo", "<0.16", fixed=True),
+    Setting("loss_type", "str", "bnpo", ">=0.16,<0.17", fixed=True),
+    Setting("loss_type", "str", "bnpo", ">=0.17,<0.22"),
+    Setting("loss_type", "str", "dapo", ">=0.22"),
+    Setting("mask_truncated_completions", "bool", False, "<0.17", fixed=True),
+    Setting("mask_truncated_completions", "bool", False, ">=0.17"),
     Setting("sync_ref_model", "bool", False),
-    Setting("ref_model_mixup_alpha", "float", 0.6),
-    Setting("ref_model_sync_steps", "int", 512),
-    Setting("top_entropy_quantile", "float", 1.0),
-    Setting("entropy_coef", "float", 0.0),
-    Setting("use_adaptive_entropy", "bool", False),
-    Setting("entropy_coef_min", "float", 0.0),
-    Setting("entropy_coef_max", "float", 1.0),
-    Setting("entropy_coef_delta", "float", 0.005),
-    Setting("entropy_target", "float", 0.2),
-    Setting("max_tool_calling_iterations", "int?", None),
-    Setting("vllm_importance_sampling_correction", "bool", True),
-    Setting("vllm_importance_sampling_mode", "str", "sequence_mask"),
-    Setting("vllm_importance_sampling_clip_max", "float?", 3.0),
-    Setting("vllm_importance_sampling_clip_min", "float?", None),
-    Setting("off_policy_mask_threshold", "float?", None),
-    Setting("use_bias_correction_kl", "bool", False, "<1.10"),
+    Setting("ref_model_mixup_alpha", "float", 0.9, "<0.16"),
+    Setting("ref_model_mixup_alpha", "float", 0.6, ">=0.16"),
+    Setting("ref_model_sync_steps", "int", 64, "<0.16"),
+    Setting("ref_model_sync_steps", "int", 512, ">=0.16"),
+    Setting("top_entropy_quantile", "float", 1.0, "<0.20", fixed=True),
+    Setting("top_entropy_quantile", "float", 1.0, ">=0.20"),
+    Setting("entropy_coef", "float", 0.0, "<1.8", fixed=True),
+    Setting("entropy_coef", "float", 0.0, ">=1.8"),
+    Setting("use_adaptive_entropy", "bool", False, "<1.8", fixed=True),
+    Setting("use_adaptive_entropy", "bool", False, ">=1.8"),
+    Setting("entropy_coef_min", "float", 0.0, ">=1.8"),
+    Setting("entropy_coef_max", "float", 1.0, ">=1.8"),
+    Setting("entropy_coef_delta", "float", 0.005, ">=1.8"),
+    Setting("entropy_target", "float", 0.2, ">=1.8"),
+    Setting("max_tool_calling_iterations", "int?", None, ">=0.27"),
+    Setting("vllm_importance_sampling_correction", "bool", False, "<0.23", fixed=True),
+    Setting("vllm_importance_sampling_correction", "bool", True, ">=0.23"),
+    Setting("vllm_importance_sampling_mode", "str", "token_truncate", "<0.26", fixed=True),
+    Setting("vllm_importance_sampling_mode", "str", "sequence_mask", ">=0.26"),
+    Setting("vllm_importance_sampling_clip_max", "float?", None, "<1.6", fixed=True),
+    Setting("vllm_importance_sampling_clip_max", "float?", 3.0, ">=1.6"),
+    Setting("vllm_importance_sampling_clip_min", "float?", None, "<1.6", fixed=True),
+    Setting("vllm_importance_sampling_clip_min", "float?", None, ">=1.6"),
+    Setting("vllm_importance_sampling_cap", "float?", None, "<0.23", fixed=True),
+    Setting("vllm_importance_sampling_cap", "float", 2.0, ">=0.23,<0.26"),
+    Setting("vllm_importance_sampling_cap", "float", 3.0, ">=0.26,<1.6"),
+    Setting("vllm_importance_sampling_cap", "float?", None, ">=1.6"),
+    Setting("off_policy_mask_threshold", "float?", None, ">=0.27"),
+    Setting("use_bias_correction_kl", "bool", False, "<0.26", fixed=True),
+    Setting("use_bias_correction_kl", "bool", False, ">=0.26,<1.10"),
     Setting("use_bias_correction_kl", "bool", True, ">=1.10"),
     Setting("log_completions", "bool", False),
-    Setting("log_multimodal", "bool", True),
-    Setting("num_completions_to_print", "int?", None),
-    Setting("log_unique_prompts", "bool", False),
-    Setting("log_completions_hub_repo", "str?", None),
-    Setting("use_transformers_continuous_batching", "bool", False),
-    Setting("transformers_continuous_batching_config", "dict?", None),
-    Setting("use_transformers_paged", "bool", False),
-    Setting("vllm_importance_sampling_cap", "float?", None),
-    Setting("logging_steps", "float", 10),
-    Setting("gradient_checkpointing", "bool", True),
-    Setting("bf16", "bool?", None),
+    Setting("log_multimodal", "bool", True, ">=1.9"),
+    Setting("num_completions_to_print", "int?", None, ">=0.17"),
+    Setting("log_unique_prompts", "bool", False, ">=0.26"),
+    Setting("wandb_log_unique_prompts", "bool?", False, ">=0.17,<0.26"),
+    Setting("wandb_log_unique_prompts", "bool?", None, ">=0.26,<0.27"),
+    Setting("log_completions_hub_repo", "str?", None, "<0.28", fixed=True),
+    Setting("log_completions_hub_repo", "str?", None, ">=0.28"),
+    Setting("use_transformers_continuous_batching", "bool", False, ">=1.7"),
+    Setting("transformers_continuous_batching_config", "dict?", None, ">=1.7"),
+    Setting("use_transformers_paged", "bool", False, ">=0.20"),
+    Setting("logging_steps", "float", 500, "<0.19"),
+    Setting("logging_steps", "float", 10, ">=0.19"),
+    Setting("gradient_checkpointing", "bool", False, "<0.22"),
+    Setting("gradient_checkpointing", "bool", True, ">=0.22"),
+    Setting("bf16", "bool?", False, "<0.19"),
+    Setting("bf16", "bool?", None, ">=0.19"),
     Setting("lr_scheduler_kwargs", "json?", None),
+    Setting("use_liger_loss", "bool", False, ">=0.17,<0.25"),
+    Setting("use_liger_loss", "bool?", None, ">=0.25,<0.28"),
     Setting("use_liger_kernel", "bool", False),
     Setting("torch_empty_cache_steps", "int?", None),
 )
 
+_4, _5 = (versions for versions, _ in TRANSFORMERS)
 _TRAINING_ARGUMENTS = (
     Setting("output_dir", "str?", None),
     Setting("per_device_train_batch_size", "int", 8),
     Setting("num_train_epochs", "float", 3.0),
     Setting("max_steps", "int", -1),
     Setting("lr_scheduler_type", "choice", "linear"),
-    Setting("warmup_steps", "float", 0),
+    Setting("warmup_ratio", "float", 0.0, _4),
+    Setting("warmup_steps", "int", 0, _4),
+    Setting("warmup_steps", "float", 0, _5),
     Setting("optim", "choice", "adamw_torch_fused"),
     Setting("optim_args", "str?", None),
     Setting("weight_decay", "float", 0.0),
@@ -189,30 +269,33 @@ _TRAINING_ARGUMENTS = (
     Setting("bf16_full_eval", "bool", False),
     Setting("fp16_full_eval", "bool", False),
     Setting("tf32", "bool?", None),
-    Setting("activation_checkpointing", "bool?", None),
-    Setting("activation_checkpointing_kwargs", "dict?", None),
+    Setting("activation_checkpointing", "bool?", None, _5),
+    Setting("activation_checkpointing_kwargs", "dict?", None, _5),
     Setting("gradient_checkpointing_kwargs", "dict?", None),
     Setting("torch_compile", "bool", False),
     Setting("torch_compile_backend", "str?", None),
     Setting("torch_compile_mode", "str?", None),
     Setting("liger_kernel_config", "dict?", None),
-    Setting("use_cache", "bool", False),
+    Setting("use_cache", "bool", False, _5),
     Setting("neftune_noise_alpha", "float?", None),
     Setting("auto_find_batch_size", "bool", False),
     Setting("logging_strategy", "any", "steps"),
     Setting("logging_first_step", "bool", False),
     Setting("log_on_each_node", "bool", True),
     Setting("logging_nan_inf_filter", "bool", True),
-    Setting("include_num_input_tokens_seen", "any", "no"),
+    Setting("include_num_input_tokens_seen", "any", False, _4),
+    Setting("include_num_input_tokens_seen", "any", "no", _5),
     Setting("log_level", "str", "passive"),
     Setting("log_level_replica", "str", "warning"),
     Setting("disable_tqdm", "bool?", None),
-    Setting("report_to", "any", "none"),
+    Setting("report_to", "any", None, _4),
+    Setting("report_to", "any", "none", _5),
     Setting("run_name", "str?", None),
     Setting("project", "str", "huggingface"),
-    Setting("trackio_space_id", "str?", None),
-    Setting("trackio_bucket_id", "str?", None),
-    Setting("trackio_static_space_id", "any", None),
+    Setting("trackio_space_id", "str?", "trackio", _4),
+    Setting("trackio_space_id", "str?", None, _5),
+    Setting("trackio_bucket_id", "str?", None, _5),
+    Setting("trackio_static_space_id", "any", None, _5),
     Setting("eval_strategy", "choice", "no"),
     Setting("eval_steps", "float?", None),
     Setting("eval_delay", "float", 0),
@@ -229,7 +312,7 @@ _TRAINING_ARGUMENTS = (
     Setting("save_steps", "float", 500),
     Setting("save_on_each_node", "bool", False),
     Setting("save_total_limit", "int?", None),
-    Setting("enable_jit_checkpoint", "bool", False),
+    Setting("enable_jit_checkpoint", "bool", False, _5),
     Setting("push_to_hub", "bool", False),
     Setting("hub_token", "str?", None),
     Setting("hub_private_repo", "bool?", None),
@@ -253,18 +336,19 @@ _TRAINING_ARGUMENTS = (
     Setting("dataloader_pin_memory", "bool", True),
     Setting("dataloader_persistent_workers", "bool", False),
     Setting("dataloader_prefetch_factor", "int?", None),
-    Setting("dataloader_multiprocessing_context", "str?", None),
-    Setting("dataloader_in_order", "bool", True),
+    Setting("dataloader_multiprocessing_context", "str?", None, _5),
+    Setting("dataloader_in_order", "bool", True, _5),
     Setting("label_names", "list?", None),
-    Setting("train_sampling_strategy", "str", "random"),
+    Setting("train_sampling_strategy", "str", "random", _5),
     Setting("length_column_name", "str", "length"),
     Setting("ddp_find_unused_parameters", "bool?", None),
     Setting("ddp_bucket_cap_mb", "int?", None),
     Setting("ddp_broadcast_buffers", "bool?", None),
-    Setting("ddp_static_graph", "bool?", None),
+    Setting("ddp_static_graph", "bool?", None, _5),
     Setting("ddp_backend", "str?", None),
     Setting("ddp_timeout", "int", 1800),
-    Setting("fsdp", "str?", None),
+    Setting("fsdp", "any", None, _4),
+    Setting("fsdp", "str?", None, _5),
     Setting("fsdp_config", "dict?", None),
     Setting("deepspeed", "dict?", None),
     Setting("debug", "any", ""),
@@ -274,6 +358,33 @@ _TRAINING_ARGUMENTS = (
     Setting("do_predict", "bool", False),
     Setting("resume_from_checkpoint", "str?", None),
     Setting("local_rank", "int", -1),
+    Setting("overwrite_output_dir", "bool", False, _4),
+    Setting("no_cuda", "bool", False, _4),
+    Setting("use_mps_device", "bool", False, _4),
+    Setting("per_gpu_train_batch_size", "int?", None, _4),
+    Setting("per_gpu_eval_batch_size", "int?", None, _4),
+    Setting("adafactor", "bool", False, _4),
+    Setting("group_by_length", "bool", False, _4),
+    Setting("logging_dir", "str?", None, _4),
+    Setting("save_safetensors", "bool", True, _4),
+    Setting("jit_mode_eval", "bool", False, _4),
+    Setting("fp16_opt_level", "str", "O1", _4),
+    Setting("half_precision_backend", "str", "auto", _4),
+    Setting("fp16_backend", "str", "auto", _4),
+    Setting("tpu_num_cores", "int?", None, _4),
+    Setting("tpu_metrics_debug", "bool", False, _4),
+    Setting("past_index", "int", -1, _4),
+    Setting("fsdp_min_num_params", "int", 0, _4),
+    Setting("fsdp_transformer_layer_cls_to_wrap", "str?", None, _4),
+    Setting("push_to_hub_model_id", "str?", None, _4),
+    Setting("push_to_hub_organization", "str?", None, _4),
+    Setting("push_to_hub_token", "str?", None, _4),
+    Setting("include_inputs_for_metrics", "bool", False, _4),
+    Setting("include_tokens_per_second", "bool", False, _4),
+    Setting("mp_parameters", "str", "", _4),
+    Setting("torchdynamo", "str?", None, _4),
+    Setting("ray_scope", "str?", "last", _4),
+    Setting("use_legacy_prediction_loop", "bool", False, _4),
 )
 
 _SCRIPT_ARGUMENTS = (
@@ -281,38 +392,42 @@ _SCRIPT_ARGUMENTS = (
     Setting("dataset_config", "str?", None),
     Setting("dataset_train_split", "str", "train"),
     Setting("dataset_test_split", "str", "test"),
-    Setting("dataset_streaming", "bool", False),
+    Setting("dataset_streaming", "bool", False, ">=0.19"),
+    Setting("gradient_checkpointing_use_reentrant", "bool", False, "<0.27"),
     Setting("ignore_bias_buffers", "bool", False),
 )
 _GRPO_SCRIPT_ARGUMENTS = (
     Setting("reward_model_name_or_path", "str?", None),
-    Setting("reward_funcs", "list?", None),
+    Setting("reward_funcs", "list?", None, ">=0.18"),
 )
 _MODEL_CONFIG = (
     Setting("model_name_or_path", "str?", None),
     Setting("model_revision", "str", "main"),
-    Setting("dtype", "str?", "float32"),
+    Setting("torch_dtype", "str?", None, "<0.27"),
+    Setting("dtype", "str?", None, ">=0.23,<0.27"),
+    Setting("dtype", "str?", "float32", ">=0.27"),
+    Setting("trust_remote_code", "bool", False, "<1.7"),
     Setting("attn_implementation", "str?", None),
     Setting("use_peft", "bool", False),
     Setting("lora_r", "int", 16),
     Setting("lora_alpha", "int", 32),
     Setting("lora_dropout", "float", 0.05),
     Setting("lora_target_modules", "list?", None),
-    Setting("lora_target_parameters", "list?", None),
+    Setting("lora_target_parameters", "list?", None, ">=0.21"),
     Setting("lora_modules_to_save", "list?", None),
     Setting("lora_task_type", "str", "CAUSAL_LM"),
     Setting("use_rslora", "bool", False),
-    Setting("use_dora", "bool", False),
+    Setting("use_dora", "bool", False, ">=0.16"),
     Setting("load_in_8bit", "bool", False),
     Setting("load_in_4bit", "bool", False),
     Setting("bnb_4bit_quant_type", "str", "nf4"),
     Setting("use_bnb_nested_quant", "bool", False),
-    Setting("bnb_4bit_quant_storage", "str?", None),
+    Setting("bnb_4bit_quant_storage", "str?", None, ">=0.26"),
 )
 _DATASET_MIXTURE = (
-    Setting("datasets", "list?", None),
-    Setting("streaming", "bool", False),
-    Setting("test_split_size", "float?", None),
+    Setting("datasets", "list?", None, ">=0.22"),
+    Setting("streaming", "bool", False, ">=0.22"),
+    Setting("test_split_size", "float?", None, ">=0.22"),
 )
 _LAUNCH = (
     Setting("accelerate_config", "str?", None),
@@ -326,14 +441,14 @@ _LAUNCH = (
     Setting("gpu_ids", "any", None),
 )
 
-GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 1.9.1 to 1.16.0", _GRPO_CONFIG)
-TRAINING_ARGUMENTS = Group("TrainingArguments", "transformers TrainingArguments 5.23.0", _TRAINING_ARGUMENTS)
-SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 1.9.1 to 1.16.0", _SCRIPT_ARGUMENTS)
+GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
+TRAINING_ARGUMENTS = Group("TrainingArguments", "transformers TrainingArguments 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS)
+SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
 GRPO_SCRIPT_ARGUMENTS = Group(
-    "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 1.9.1 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS
+    "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS
 )
-MODEL_CONFIG = Group("ModelConfig", "trl ModelConfig, 1.9.1 to 1.16.0", _MODEL_CONFIG)
-DATASET_MIXTURE = Group("DatasetMixtureConfig", "trl.scripts.utils, 1.9.1 to 1.16.0", _DATASET_MIXTURE)
+MODEL_CONFIG = Group("ModelConfig", "trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
+DATASET_MIXTURE = Group("DatasetMixtureConfig", "trl.scripts.utils, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
 LAUNCH = Group("accelerate launch", "trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
 ENVIRONMENT = Group(
     "env", "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Setting("env", "dict?", None),)
@@ -352,17 +467,20 @@ TRL_GROUPS = (
 )
 """What a recipe of `trl grpo` may hold."""
 
-_OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.56.2, not in 5.23.0"
+_OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.57.6, not in 5.23.0"
 GONE = (
+    Gone("max_prompt_length", "trl 0.28.0", None, "trl GRPOConfig 0.28.0; prompts are not cut since 0.26.0"),
+    Gone("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0"),
+    Gone("wandb_log_unique_prompts", "trl 0.27.0", "log_unique_prompts", "trl GRPOConfig 0.27.0"),
+    Gone("use_liger_loss", "trl 0.28.0", "use_liger_kernel", "trl GRPOConfig 0.28.0"),
+    Gone("vllm_device", "trl 0.18.0", None, "trl GRPOConfig 0.18.0; vllm_mode says where generation runs"),
     Gone(
-        "max_prompt_length", "trl 0.28 or earlier", None, "trl GRPOConfig: gone by 0.28; prompts are not cut any more"
+        "vllm_max_model_len", "trl 0.18.0", "vllm_max_model_length", "trl GRPOConfig 0.18.0; the new key came in 0.26"
     ),
-    Gone("torch_dtype", "trl 1.9.1 or earlier", "dtype", "trl ModelConfig 1.9.1"),
-    Gone("wandb_log_unique_prompts", "trl 1.9.1 or earlier", "log_unique_prompts", "trl GRPOConfig 1.9.1"),
-    Gone("vllm_device", "trl 1.9.1 or earlier", None, "trl GRPOConfig 1.9.1; vllm_mode says where generation runs"),
-    Gone("vllm_max_model_len", "trl 1.9.1 or earlier", "vllm_max_model_length", "trl GRPOConfig 1.9.1"),
-    Gone("vllm_dtype", "trl 1.9.1 or earlier", None, "trl GRPOConfig 1.9.1"),
-    Gone("vllm_guided_decoding_regex", "trl 1.9.1 or earlier", "vllm_structured_outputs_regex", "trl GRPOConfig 1.9.1"),
+    Gone("vllm_dtype", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
+    Gone("vllm_enable_prefix_caching", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
+    Gone("vllm_guided_decoding_regex", "trl 0.28.0", "vllm_structured_outputs_regex", "trl GRPOConfig 0.28.0"),
+    Gone("gradient_checkpointing_use_reentrant", "trl 0.27.0", None, "trl ScriptArguments 0.27.0"),
     Gone("warmup_ratio", "transformers 5", "warmup_steps (below 1 it is a share)", _OLD_TRAINING_ARGUMENTS),
     Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
     Gone("evaluation_strategy", "transformers 4.46", "eval_strategy", "transformers TrainingArguments 4.56.2"),
@@ -379,7 +497,7 @@ GONE = (
     Gone("half_precision_backend", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
     Gone("torchdynamo", "transformers 5", "torch_compile_backend", _OLD_TRAINING_ARGUMENTS),
 )
-"""Keys that published recipes still hold and that no version in `VERSIONS` (with transformers 5.23.0) takes."""
+"""Keys that published recipes still hold and that newer versions do not take: looked up where a version has no row."""
 
 CHOICES: dict[str, tuple[tuple[str, ...], str]] = {
     "lr_scheduler_type": (

@@ -35,8 +35,8 @@ class Sizes:
         return self.accumulation
 
     def resolve(self) -> Rollout | None:
-        """What `GRPOConfig.__post_init__` (trl 1.16.0) fills in; None where it raises, or where a size is not "
-        "positive."""
+        """What `GRPOConfig.__post_init__` (trl 0.18.0 to 1.16.0) fills in; None where it raises, or where a size is not
+        positive. Before 0.18 a rollout feeds one optimizer step, as it does where neither setting is given."""
         if self.generation_batch is not None and self.steps_per_generation is not None:
             return None
         if min(self.micro, self.accumulation, self.generations, self.world, self.window) < 1:

@@ -25,15 +25,16 @@ OWN = {"dataset_prompt_column": "problem", "reward_funcs": ["accuracy"], "system
 WORLDS = range(1, 65)
 
 
-def findings(values, world):
+def findings(values, world, *, version="1.16.0"):
     adapter = OpenR1Adapter()
-    reading = adapter.read(load(values), Context(framework_version="1.16.0", world_size=world))
+    reading = adapter.read(load(values), Context(framework_version=version, world_size=world))
     return reading, [*reading.findings, *adapter.check(reading)]
 
 
-def fits(values, world):
+def fits(values, world, *, version="1.16.0"):
     """Whether the batch rules hold, unknown keys aside."""
-    return not any(f.severity == "error" and f.code != "BB-TRL-003" for f in findings(values, world)[1])
+    found = findings(values, world, version=version)[1]
+    return not any(finding.severity == "error" and finding.code != "BB-TRL-003" for finding in found)
 
 
 @pytest.mark.parametrize("name", ["distill", "qwen", "codeforces"])
@@ -60,9 +61,25 @@ def test_keys_that_trl_has_dropped_are_findings_and_the_batch_is_still_read():
     assert reading.verdict == "invalid"
 
 
-def test_the_pinned_trl_0_18_fails_closed():
-    reading = OpenR1Adapter().read(load(RECIPES["qwen"]), Context(framework_version="0.18.0", world_size=8))
+def test_a_trl_that_is_not_known_fails_closed():
+    reading = OpenR1Adapter().read(load(RECIPES["qwen"]), Context(framework_version="0.14.0", world_size=8))
     assert [finding.code for finding in reading.findings] == ["BB-TRL-002"]
+
+
+def test_published_recipes_are_read_as_they_are_under_the_pinned_trl_0_18():
+    reading, found = findings({**RECIPES["qwen"], **OWN, **PUBLISHED}, 8, version="0.18.0")
+    assert [finding.code for finding in found if finding.severity == "error"] == []
+    assert reading.spec.loss.policy.aggregation == "token_mean"
+    assert reading.native["loss_type"] == "bnpo"
+    assert (reading.spec.carried.max_prompt_tokens, reading.spec.carried.warmup_ratio) == (512, 0.1)
+
+
+@pytest.mark.parametrize("version", ["0.15.2", "0.16.1"])
+def test_before_0_17_the_code_recipes_need_whole_groups_in_every_micro_batch(version):
+    fitting = [world for world in WORLDS if fits({**RECIPES["code"], **OWN}, world, version=version)]
+    assert fitting == list(range(7, 64, 7))
+    assert not fits({**RECIPES["codeforces"], **OWN}, 2, version=version)
+    assert fits({**RECIPES["codeforces"], **OWN}, 4, version=version)
 
 
 def test_the_reading_says_that_it_is_open_r1s():
@@ -100,3 +117,15 @@ def test_the_published_files_themselves_fit_as_their_batch_settings_say():
     }
     everywhere, sevens = list(WORLDS), list(range(7, 64, 7))
     assert list(worlds.values()) == [everywhere, everywhere, sevens, sevens, everywhere]
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the published recipes are not part of this repository")
+def test_the_published_files_are_valid_under_their_own_trl_but_for_a_key_that_trl_had_dropped():
+    errors = {}
+    for path in sorted(SHARED.glob("*/grpo/*.yaml")):
+        found = findings(path, 7, version="0.18.0")[1]
+        errors[path.stem] = [(f.code, f.where[0].key) for f in found if f.severity == "error"]
+    assert {name: wrong for name, wrong in errors.items() if wrong} == {
+        "config_codeforces": [("BB-TRL-003", "vllm_device")]
+    }

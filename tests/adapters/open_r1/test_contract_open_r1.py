@@ -28,6 +28,14 @@ RECIPE = {
     "warmup_steps": 0.1,
 }
 """The settings of the distilled model's GRPO recipe (huggingface/open-r1 at 8d139cb), in the words of TRL 1.16."""
+OF_0_18 = {key: value for key, value in RECIPE.items() if key != "warmup_steps"} | {
+    "warmup_ratio": 0.1,
+    "max_prompt_length": 512,
+    "overwrite_output_dir": True,
+    "torch_dtype": "bfloat16",
+}
+"""The same recipe as published, in the words of the pinned TRL 0.18."""
+CODE_OF_0_18 = {**OF_0_18, "num_generations": 14, "code_language": "python"}
 CODE = {**RECIPE, "num_generations": 14, "code_language": "python", "code_eval_test_batch_size": -1}
 
 
@@ -41,12 +49,18 @@ _SPEC = OpenR1Adapter().read(Source(values=RECIPE), context()).spec
 class TestOpenR1(AdapterContract):
     adapter_class = OpenR1Adapter
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
-    unknown_version = "0.18.0"
+    unknown_version = "0.14.0"
     written_version = "1.16.0"
     valid = (
         ValidCase(name="distilled model", source=Source(values=RECIPE), context=context()),
         ValidCase(name="code on 7 devices", source=Source(values=CODE), context=context(world_size=7)),
-        ValidCase(name="oldest TRL", source=Source(values=RECIPE), context=context(version="1.9.1")),
+        ValidCase(name="oldest enforced TRL", source=Source(values=RECIPE), context=context(version="1.9.1")),
+        ValidCase(name="the pinned TRL", source=Source(values=OF_0_18), context=context(version="0.18.0")),
+        ValidCase(
+            name="the pinned TRL, code",
+            source=Source(values=CODE_OF_0_18),
+            context=context(version="0.18.0", world_size=7),
+        ),
         ValidCase(
             name="two passes with KL",
             source=Source(values={**RECIPE, "env": {"NCCL_DEBUG": "WARN"}, "beta": 0.04, "num_iterations": 2}),
@@ -74,10 +88,16 @@ class TestOpenR1(AdapterContract):
             codes=("BB-TRL-007",),
         ),
         InvalidCase(
-            name="the pinned TRL",
+            name="a share in warmup_steps under the pinned TRL",
             source=Source(values=RECIPE),
             context=context(version="0.18.0"),
-            codes=("BB-TRL-002",),
+            codes=("BB-TRL-004",),
+        ),
+        InvalidCase(
+            name="code on 8 devices under the pinned TRL",
+            source=Source(values=CODE_OF_0_18),
+            context=context(version="0.18.0"),
+            codes=("BB-TRL-021",),
         ),
     )
     foreign = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batchbridge.adapter import Context, Source
 from batchbridge.spec import (
     Advantage,
@@ -62,6 +64,68 @@ MEANING = Spec(
     ),
 )
 """`SIZES` on 3 devices for 2 epochs, every field written out by hand."""
+
+
+OF_0_15 = {
+    "optimizer_step.rollout_shuffle": "none",
+    "order.last_rollout": "short",
+    "loss.policy.aggregation": "sequence_mean",
+    "objective.clip_low": None,
+    "objective.clip_high": None,
+    "objective.kl_placement": "loss",
+    "objective.kl_estimator": "k3",
+    "objective.kl_coefficient": 0.04,
+    "carried.max_prompt_tokens": 512,
+    "carried.max_completion_tokens": 256,
+    "carried.temperature": 0.9,
+    "carried.top_k": 50,
+    "carried.precision": "fp32",
+}
+OF_0_16 = {
+    **OF_0_15,
+    "order.last_rollout": "drop",
+    "loss.policy.aggregation": "token_mean",
+    "objective.clip_low": 0.2,
+    "objective.clip_high": 0.2,
+}
+OF_0_18 = {
+    **OF_0_16,
+    "optimizer_step.rollout_shuffle": "completions",
+    "carried.temperature": 1.0,
+    "carried.top_k": 0,
+}
+OF_0_19 = {
+    **OF_0_18,
+    "objective.kl_placement": "none",
+    "objective.kl_estimator": None,
+    "objective.kl_coefficient": 0.0,
+    "carried.precision": "bf16",
+}
+OF_0_26 = {"carried.max_completion_tokens": 256}
+OF_1_7 = {**OF_0_26, "carried.router_loss_coefficient": 0.001}
+DEFAULTS = {
+    **dict.fromkeys(("0.15.0", "0.15.2"), OF_0_15),
+    **dict.fromkeys(("0.16.1", "0.17.0"), OF_0_16),
+    **dict.fromkeys(("0.18.0", "0.18.2"), OF_0_18),
+    **dict.fromkeys(("0.19.1", "0.21.0", "0.22.2", "0.24.0", "0.25.1"), OF_0_19),
+    "0.22.0": {**OF_0_19, "advantage.scale": "none"},
+    **dict.fromkeys(("0.26.0", "0.27.2", "0.28.0", "0.29.1", "1.0.0", "1.4.0", "1.6.0"), OF_0_26),
+    **dict.fromkeys(("1.7.0", "1.9.0"), OF_1_7),
+}
+"""Version -> how the meaning of `SIZES` and nothing else differs there from `MEANING`, from the wheels' defaults."""
+
+
+RECORDED_VERSIONS = {
+    *("0.15.2", "0.16.1", "0.17.0", "0.18.0", "0.19.1", "0.22.0", "0.22.2", "0.24.0", "0.29.1", "1.0.0", "1.4.0"),
+    "1.9.0",
+}
+"""The versions that go through the whole contract; the meaning alone is tested in all of `DEFAULTS`."""
+
+
+@pytest.mark.parametrize("version", DEFAULTS)
+def test_the_defaults_of_a_version_mean_what_its_wheel_says(version):
+    source = Source(values={**SIZES, "num_train_epochs": 2})
+    assert TrlAdapter().read(source, context(version=version)).spec == MEANING.replace(**DEFAULTS[version])
 
 
 def context(*, version=VERSION, world_size=3, dataset_size=64):
@@ -127,7 +191,29 @@ class TestTrl(AdapterContract):
         ),
         valid("reference synchronised", {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 64}),
         valid("cispo over vLLM", {"loss_type": "cispo", "epsilon_high": 5.0, "use_vllm": True, "entropy_coef": 0.01}),
-        valid("the oldest version", {"router_aux_loss_coef": None, "max_completion_length": 256}, version="1.9.1"),
+        valid("the oldest enforced one", {"router_aux_loss_coef": None, "max_completion_length": 256}, version="1.9.1"),
+        *(
+            valid(version, {"num_train_epochs": 2}, version=version, spec=MEANING.replace(**there))
+            for version, there in DEFAULTS.items()
+            if version in RECORDED_VERSIONS
+        ),
+        valid(
+            "0.15 with vLLM, rewards unweighted, a share of warm-up",
+            {"use_vllm": True, "warmup_ratio": 0.1, "max_prompt_length": None, "vllm_max_model_len": 1024},
+            version="0.15.2",
+        ),
+        valid("two passes over a window", {"num_iterations": 3, "scale_rewards": False}, version="0.16.1"),
+        valid("no scale", {"loss_type": "dr_grpo", "scale_rewards": False, "epsilon_high": 0.28}, version="0.17.0"),
+        valid("half a window per rollout", {"steps_per_generation": 1, "delta": 3.0}, version="0.18.2"),
+        valid("two windows per rollout", {"generation_batch_size": 48, "warmup_steps": 10}, version="0.19.1"),
+        valid("per sequence", {"importance_sampling_level": "sequence", "loss_type": "grpo"}, version="0.20.0"),
+        valid("over the batch", {"scale_rewards": "batch", "beta": 0.1}, version="0.22.2"),
+        valid("truncated importance", {"use_vllm": True, "vllm_importance_sampling_cap": 2.5}, version="0.24.0"),
+        valid("sapo", {"loss_type": "sapo", "use_vllm": True, "top_k": 20}, version="0.26.2"),
+        valid("luspo", {"loss_type": "luspo", "importance_sampling_level": "sequence"}, version="0.28.0"),
+        valid("vespo", {"loss_type": "vespo", "use_bias_correction_kl": True, "beta": 0.01}, version="1.0.0"),
+        valid("two bounds", {"use_vllm": True, "vllm_importance_sampling_clip_min": 0.5}, version="1.6.0"),
+        valid("rescaled dapo", {"steps_per_generation": 4, "entropy_coef": 0.01}, version="1.9.0"),
         ValidCase(
             name="the world size in the recipe",
             source=Source(values={**SIZES, "num_processes": 3}),
@@ -162,7 +248,18 @@ class TestTrl(AdapterContract):
         invalid("misspelt key", {"num_generation": 6}, "BB-TRL-003"),
         invalid("removed key", {"max_prompt_length": 512}, "BB-TRL-003"),
         invalid("wrong kind", {"num_generations": "six"}, "BB-TRL-004"),
-        invalid("unknown version", {}, "BB-TRL-002", version="0.18.0"),
+        invalid("unknown version", {}, "BB-TRL-002", version="0.14.0"),
+        invalid("whole micro-batches, 0.15", {"num_generations": 8}, "BB-TRL-021", version="0.15.2"),
+        invalid("whole micro-batches, 0.16", {"num_generations": 8}, "BB-TRL-021", version="0.16.1"),
+        invalid("whole windows, 0.17", {"num_generations": 7}, "BB-TRL-021", version="0.17.0"),
+        invalid(
+            "torn groups, 0.18", {"generation_batch_size": 28, "num_generations": 7}, "BB-TRL-055", version="0.18.0"
+        ),
+        invalid("mended, 0.19.1", {"generation_batch_size": 28, "num_generations": 7}, "BB-TRL-019", version="0.19.1"),
+        invalid("a key of later versions", {"steps_per_generation": 2}, "BB-TRL-003", version="0.17.0"),
+        invalid("no loss_type yet", {"loss_type": "grpo"}, "BB-TRL-003", version="0.16.1"),
+        invalid("no dapo yet", {"loss_type": "dapo"}, "BB-TRL-038", version="0.21.0"),
+        invalid("removed key, 0.28", {"max_prompt_length": 512}, "BB-TRL-003", version="0.28.0"),
     )
     foreign = (
         Source(values={"data.train_batch_size": 256, "actor_rollout_ref.rollout.n": 8}),

@@ -10,6 +10,7 @@ from batchbridge.adapter import Context
 from batchbridge.sources import load
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.rules import RULES
+from batchbridge_trl.settings import holds
 
 LEGAL = {
     "per_device_train_batch_size": 8,
@@ -19,6 +20,15 @@ LEGAL = {
     "save_strategy": "no",
     "loss_type": "grpo",
 }
+
+
+RELEASES = (
+    *("0.15.0", "0.15.1", "0.15.2", "0.16.0", "0.16.1", "0.17.0", "0.18.0", "0.18.1", "0.18.2", "0.19.0", "0.19.1"),
+    *("0.20.0", "0.21.0", "0.22.0", "0.22.1", "0.22.2", "0.23.0", "0.23.1", "0.24.0", "0.25.0", "0.25.1", "0.26.0"),
+    *("0.26.1", "0.26.2", "0.27.0", "0.27.1", "0.27.2", "0.28.0", "0.29.0", "0.29.1", "1.0.0", "1.1.0", "1.2.0"),
+    *("1.3.0", "1.4.0", "1.5.0", "1.5.1", "1.6.0", "1.7.0", "1.7.1", "1.8.0", "1.9.0", "1.9.1", "1.9.2", "1.10.0"),
+    *("1.11.0", "1.12.0", "1.13.0", "1.14.0", "1.14.1", "1.14.2", "1.15.0", "1.16.0"),
+)
 
 
 def findings(values, *, world=1, version="1.16.0", prompts=None):
@@ -32,9 +42,15 @@ def codes(values, **context):
     return [finding.code for finding in findings(values, **context)]
 
 
-def test_codes_are_unique_and_every_row_cites_a_source():
-    assert len({rule.code for rule in RULES}) == len(RULES)
+@pytest.mark.parametrize("version", RELEASES)
+def test_codes_are_unique_in_every_release(version):
+    known = [rule.code for rule in RULES if holds(rule.versions, version)]
+    assert len(set(known)) == len(known)
+
+
+def test_every_row_cites_a_source_and_holds_in_some_release():
     assert all(rule.source and rule.native for rule in RULES)
+    assert all(any(holds(rule.versions, version) for version in RELEASES) for rule in RULES)
 
 
 def test_a_legal_run_has_no_finding():
@@ -128,12 +144,84 @@ def test_every_row_of_the_table_is_exercised_here():
         "BB-TRL-050",
         "BB-TRL-053",
         "BB-TRL-054",
+        "BB-TRL-057",
+        "BB-TRL-058",
         "BB-TRL-060",
         "BB-TRL-064",
         "BB-TRL-070",
         "BB-TRL-071",
     }
-    assert {rule.code for rule in RULES} == set(BROKEN) | elsewhere
+    assert {rule.code for rule in RULES} == set(BROKEN) | {code for code, _ in BROKEN_EARLIER} | elsewhere
+
+
+BROKEN_EARLIER = {
+    # code, a version that it fires in: (settings, processes, the nearest release where it does not fire or is another)
+    ("BB-TRL-021", "0.16.1"): ({"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, 1, "0.17.0"),
+    ("BB-TRL-022", "0.17.0"): ({"num_generations": 1}, 1, "0.16.1"),
+    ("BB-TRL-020", "0.17.0"): ({"eval_strategy": "steps", "per_device_eval_batch_size": 12}, 1, None),
+    ("BB-TRL-020", "0.21.0"): ({"eval_strategy": "steps", "per_device_eval_batch_size": 12}, 1, None),
+    ("BB-TRL-018", "0.19.1"): ({"per_device_train_batch_size": 0}, 1, "0.20.0"),
+    ("BB-TRL-019", "0.19.1"): ({"generation_batch_size": 24}, 2, "0.19.0"),
+    ("BB-TRL-055", "0.19.0"): ({"generation_batch_size": 24}, 2, "0.19.1"),
+    ("BB-TRL-025", "1.6.0"): (
+        {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_clip_max": None},
+        1,
+        None,
+    ),
+    ("BB-TRL-026", "0.24.0"): ({"delta": 2.0, "use_liger_loss": True}, 1, None),
+    ("BB-TRL-026", "1.3.0"): ({"delta": 2.0, "use_liger_kernel": True}, 1, "1.4.0"),
+    ("BB-TRL-027", "0.27.2"): ({"warmup_ratio": 1.5}, 1, None),
+    ("BB-TRL-028", "0.27.2"): ({"lr_scheduler_type": "greedy"}, 1, "0.28.0"),
+    ("BB-TRL-034", "1.8.0"): ({"dataset_streaming": True, "max_steps": 5}, 1, "1.9.0"),
+    ("BB-TRL-041", "0.17.0"): ({"use_liger_loss": True, "loss_type": "grpo"}, 1, "0.18.0"),
+    ("BB-TRL-042", "1.13.0"): ({"use_liger_kernel": True, "top_entropy_quantile": 0.2}, 1, "1.14.0"),
+    ("BB-TRL-056", "0.22.1"): ({}, 1, "0.22.2"),
+    ("BB-TRL-059", "0.19.1"): ({"gradient_accumulation_steps": 3, "steps_per_generation": 2}, 1, "0.20.0"),
+    ("BB-TRL-061", "1.9.0"): ({"loss_type": "dapo", "steps_per_generation": 2}, 1, None),
+    ("BB-TRL-076", "0.15.2"): ({}, 1, "0.16.0"),
+    ("BB-TRL-077", "0.17.0"): ({"eval_on_start": True, "eval_strategy": "steps"}, 1, "0.18.0"),
+    ("BB-TRL-078", "1.8.0"): ({"mask_truncated_completions": True, "loss_type": "dapo"}, 1, "1.9.0"),
+    ("BB-TRL-079", "1.8.0"): ({"auto_find_batch_size": True}, 1, "1.9.0"),
+    ("BB-TRL-080", "0.26.0"): ({"max_prompt_length": 512}, 1, "0.25.1"),
+}
+
+
+def old(values, version):
+    """`LEGAL` and `values`, without a `loss_type` where the version has none."""
+    return {key: value for key, value in {**LEGAL, **values}.items() if key != "loss_type" or holds(">=0.17", version)}
+
+
+@pytest.mark.parametrize(("code", "version"), BROKEN_EARLIER)
+def test_the_rule_of_earlier_versions_fires_there(code, version):
+    values, world, _ = BROKEN_EARLIER[code, version]
+    assert code in codes(old(values, version), world=world, version=version)
+
+
+@pytest.mark.parametrize(("code", "version"), [key for key, row in BROKEN_EARLIER.items() if row[2]])
+def test_the_rule_of_earlier_versions_does_not_fire_in_the_nearest_other_release(code, version):
+    values, world, elsewhere = BROKEN_EARLIER[code, version]
+    assert code not in codes(old(values, elsewhere), world=world, version=elsewhere)
+
+
+def test_the_reported_error_of_0_15_is_cited_with_its_numbers():
+    values = {"per_device_train_batch_size": 1, "num_generations": 8}
+    (finding,) = (f for f in findings(values, world=7, version="0.15.0") if f.code == "BB-TRL-021")
+    assert "The global train batch size (7 x 1) must be evenly divisible by the number of generations" in finding.native
+    assert finding.phase == "construction"
+    assert {"num_generations": 7} in [dict(fix.changes) for fix in finding.fixes]
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.15.2", []), ("0.16.0", ["058", "060"]), ("0.20.0", ["060"])])
+def test_the_sampler_counts_dropped_prompts_from_0_16_to_0_19(version, fires):
+    values = old({"gradient_accumulation_steps": 4}, version)
+    found = codes(values, version=version, prompts=7)
+    assert [code for code in ("058", "060") if f"BB-TRL-{code}" in found] == fires
+
+
+def test_accelerate_fills_the_last_micro_batch_of_0_15_on_several_devices():
+    values = {"per_device_train_batch_size": 8, "num_generations": 8}
+    found = [codes(values, version="0.15.2", prompts=7, world=world) for world in (1, 2)]
+    assert ["BB-TRL-057" in known for known in found] == [False, True]
 
 
 @pytest.mark.parametrize(("version", "expected"), [("1.9.2", ["BB-TRL-070"]), ("1.10.0", [])])
