@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -132,6 +133,68 @@ def test_texts_are_found_inside_a_coloured_wrapped_traceback_with_rays_prefixes(
     )
     (found,) = diagnose(text, texts=TEXTS)
     assert (found.text.name, found.line, found.numbers) == ("verl-equal-chunks", 2, {"rows": 512, "parts": 6})
+
+
+NOISE = """\
+2026-03-01 10:11:12,345 INFO worker.py:1841 -- Started a local Ray instance. 8 x 80 GiB
+Loading checkpoint shards: 100%|##########| 4/4 [00:07<00:00,  1.9s/it]
+(WorkerDict pid=4711, ip=10.0.0.2) /usr/lib/python3.11/site-packages/torch/x.py:65: UserWarning: 7 x 1 is no matter
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "train.py", line 128, in <module>
+[rank3]:     main(batch_size=512, chunk=6)
+"""
+"""What stands around an error in a log; none of it is one."""
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "(TaskRunner pid=9) ", "\x1b[31m", "[default0]:"])
+@pytest.mark.parametrize("name", PASTED)
+def test_a_text_is_found_in_a_log_whatever_stands_around_it_and_wherever_it_is_broken(name: str, prefix: str) -> None:
+    words = PASTED[name].split()
+    half = len(words) // 2
+    broken = f"{prefix}{' '.join(words[:half])}\n{prefix}  {' '.join(words[half:])}\n"
+    (found,) = diagnose(NOISE + broken + NOISE, texts=TEXTS)
+    (alone,) = diagnose(PASTED[name], texts=TEXTS)
+    assert (found.text.name, found.numbers, found.fixes) == (name, alone.numbers, alone.fixes)
+    assert found.line in (7, 8)
+
+
+def test_noise_alone_is_nothing() -> None:
+    assert diagnose(NOISE, texts=TEXTS) == ()
+
+
+def test_both_spellings_of_a_rollout_smaller_than_its_step() -> None:
+    """verl asserted before 0.6.0; since then the error has the numbers, and nothing is asked."""
+    text = "ValueError: train_batch_size (16) must be >= actor.ppo_mini_batch_size (128)"
+    assert fixes(text) == ["data.train_batch_size = 128", "actor_rollout_ref.actor.ppo_mini_batch_size = 16"]
+
+
+def test_a_text_cut_off_before_the_group_asks_for_it() -> None:
+    text = PASTED["trl-global-batch"].partition(" (8)")[0]
+    (found,) = diagnose(text, texts=TEXTS)
+    assert ([ask.name for ask in found.asks], found.fixes) == (["group"], ())
+    assert fixes(text, group=8) == fixes(PASTED["trl-global-batch"])
+
+
+PAIN = Path(__file__).parents[3] / "shared" / "reference" / "pain.md"
+PLACES = re.compile(r"\b[A-Z]\b|\bGAS\b|\bpd\b|\(\.\.\)")
+"""How the page writes numbers that differ from thread to thread."""
+
+
+@pytest.mark.shared
+def test_every_error_text_of_the_reference_is_known() -> None:
+    if not PAIN.is_file():
+        pytest.skip("../shared/reference is no part of this repository")
+    _, _, section = PAIN.read_text(encoding="utf-8").partition("### Error texts")
+    lines = [line for line in section.partition("\n\n")[0].splitlines() if line.startswith("- ")]
+    # What begins with dots or a bracket is the tail of the text before it, with other numbers.
+    quoted = [text for line in lines for text in re.findall(r"`([^`]*)`", line) if re.match(r"[^.(].{15}", text)]
+    assert len(quoted) >= 15
+    unknown = []
+    for text in quoted:
+        numbered = PLACES.sub(lambda place: "(8)" if place.group() == "(..)" else "8", text).replace("...", "")
+        if not diagnose(numbered, texts=TEXTS):
+            unknown.append(text)
+    assert unknown == []
 
 
 def test_the_same_text_of_many_ranks_is_one_diagnosis() -> None:

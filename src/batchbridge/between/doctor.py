@@ -7,6 +7,7 @@ fragments and take the numbers out of them; nothing is guessed from anything els
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,13 +145,14 @@ def _hashable(fixes: Iterable[Fix]) -> Iterator[_Said]:
 
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RAY = re.compile(r"^\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) ", re.MULTILINE)
+_PREFIX = re.compile(r"^(?:\([^()\n]{1,80}pid=\d+[^()\n]{0,80}\) |\[(?:default)?\d*\]:|\[rank\d+\]: ?)+", re.MULTILINE)
+"""What Ray, torchrun (`--tee`, `[default0]:`) and PyTorch (`[rank0]:`) put before each line of a process."""
 
 
 def _flat(text: str) -> tuple[str, Callable[[int], int]]:
-    """`text` without colours and Ray's prefixes, with single blanks; and a function from position to line."""
+    """`text` without colours and launchers' prefixes, with single blanks; and a function from position to line."""
     words, starts, length = [], [], 0
-    for number, line in enumerate(_RAY.sub("", _ESCAPES.sub("", text)).splitlines(), 1):
+    for number, line in enumerate(_PREFIX.sub("", _ESCAPES.sub("", text)).splitlines(), 1):
         for word in line.split():
             starts.append((length, number))
             words.append(word)
@@ -170,7 +172,30 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-# ---- arithmetic of neighbours
+# ---- for writers of texts
+
+
+def pattern(text: str, *names: str) -> str:
+    """`text`, a regular expression, with its `#`s standing for whole numbers with these names, in order."""
+    first, *rest = text.split("#")
+    return first + "".join(rf"(?P<{name}>\d{{1,9}}){part}" for name, part in zip(names, rest, strict=True))
+
+
+def setting(key: str, *values: int) -> Iterator[Fix]:
+    """One way out for each value: `key = value`."""
+    for value in values:
+        yield Fix(f"{key} = {value}", {key: value})
+
+
+def devices(*counts: int) -> Iterator[Fix]:
+    """One way out for each number of devices."""
+    for count in counts:
+        yield Fix(f"{count} device{'' if count == 1 else 's'}")
+
+
+def smallest_factor(of: int, others: int) -> int:
+    """The smallest factor that makes `others` times it a multiple of `of`; 0 where there is none."""
+    return of // math.gcd(of, others) if of and others else 0
 
 
 def multiples(of: int, value: int) -> list[int]:

@@ -6,28 +6,20 @@ needed to recognise a text stand here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from batchbridge.between.doctor import Ask, ErrorText, Numbers, divisors, multiples
+from batchbridge.between.doctor import (
+    Ask,
+    ErrorText,
+    Numbers,
+    devices,
+    divisors,
+    multiples,
+    pattern,
+    setting,
+    smallest_factor,
+)
 from batchbridge.findings import Fix
-
-
-def _p(pattern: str, *names: str) -> str:
-    """`pattern` with its `#`s standing for whole numbers with these names, in order."""
-    first, *rest = pattern.split("#")
-    return first + "".join(rf"(?P<{name}>\d{{1,9}}){part}" for name, part in zip(names, rest, strict=True))
-
-
-def _set(key: str, *values: int) -> Iterator[Fix]:
-    for value in values:
-        yield Fix(f"{key} = {value}", {key: value})
-
-
-def _devices(*counts: int) -> Iterator[Fix]:
-    for count in counts:
-        yield Fix(f"{count} device{'' if count == 1 else 's'}")
-
 
 # ---- TRL
 
@@ -38,28 +30,27 @@ def _trl_groups(n: Numbers) -> Iterator[Fix]:
     accumulation = n.get("accumulation", 1)
     completions = world * micro * accumulation
     if group >= 2:
-        yield from _set("per_device_train_batch_size", *multiples(_step(group, world * accumulation), micro))
+        yield from setting(
+            "per_device_train_batch_size", *multiples(smallest_factor(group, world * accumulation), micro)
+        )
         if "accumulation" in n:
-            yield from _set("gradient_accumulation_steps", *multiples(_step(group, world * micro), accumulation))
-        yield from _devices(*multiples(_step(group, micro * accumulation), world))
+            yield from setting(
+                "gradient_accumulation_steps", *multiples(smallest_factor(group, world * micro), accumulation)
+            )
+        yield from devices(*multiples(smallest_factor(group, micro * accumulation), world))
     legal = divisors(completions, group, least=2) if completions >= 2 else []
-    yield from _set("num_generations", *legal)
+    yield from setting("num_generations", *legal)
     if not legal:
-        yield from _set("per_device_train_batch_size", max(group, 2))
-
-
-def _step(of: int, others: int) -> int:
-    """The smallest factor that makes `others` times it a multiple of `of`."""
-    return of // math.gcd(of, others) if of and others else 0
+        yield from setting("per_device_train_batch_size", max(group, 2))
 
 
 def _trl_batch(n: Numbers) -> Iterator[Fix]:
-    yield from _set("generation_batch_size", *multiples(n["group"], n["batch"]))
-    yield from _set("num_generations", *divisors(n["batch"], n["group"], least=2))
+    yield from setting("generation_batch_size", *multiples(n["group"], n["batch"]))
+    yield from setting("num_generations", *divisors(n["batch"], n["group"], least=2))
 
 
 def _trl_micro_steps(n: Numbers) -> Iterator[Fix]:
-    yield from _set("generation_batch_size", *multiples(n["global"], n["batch"]))
+    yield from setting("generation_batch_size", *multiples(n["global"], n["batch"]))
 
 
 # ---- verl and its relatives
@@ -69,37 +60,41 @@ def _chunks(n: Numbers) -> Iterator[Fix]:
     rows, parts = n["rows"], n["parts"]
     yield from (Fix(f"{size} rows") for size in multiples(parts, rows))
     if n.get("n"):
-        yield from _set("data.train_batch_size", *multiples(_step(parts, n["n"]), rows // n["n"]))
+        yield from setting("data.train_batch_size", *multiples(smallest_factor(parts, n["n"]), rows // n["n"]))
     yield from (Fix(f"{count} workers") for count in divisors(rows, parts))
 
 
 def _mini_batch_above_zero(n: Numbers) -> Iterator[Fix]:
-    yield from _set("actor_rollout_ref.actor.ppo_mini_batch_size", -(-n["devices"] // n["n"]))
+    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", -(-n["devices"] // n["n"]))
 
 
 def _mini_of_micro(n: Numbers) -> Iterator[Fix]:
     mini, micro = n["mini"], n["micro"]
-    yield from _set("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", *(divisors(mini, micro) if mini else []))
+    yield from setting("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", *(divisors(mini, micro) if mini else []))
     if "devices" in n and "n" in n:
-        unit = _step(micro * n["devices"], n["n"])
-        yield from _set("actor_rollout_ref.actor.ppo_mini_batch_size", *multiples(unit, mini * n["devices"] // n["n"]))
+        unit = smallest_factor(micro * n["devices"], n["n"])
+        yield from setting(
+            "actor_rollout_ref.actor.ppo_mini_batch_size", *multiples(unit, mini * n["devices"] // n["n"])
+        )
 
 
 def _minimal_batch(n: Numbers) -> Iterator[Fix]:
     yield from (Fix(f"train_batch_size x n = {size} (completions)") for size in multiples(n["minimal"], n["real"]))
     if n.get("n"):
-        yield from _set("data.train_batch_size", *multiples(_step(n["minimal"], n["n"]), n["real"] // n["n"]))
+        yield from setting(
+            "data.train_batch_size", *multiples(smallest_factor(n["minimal"], n["n"]), n["real"] // n["n"])
+        )
 
 
 def _engine_devices(n: Numbers) -> Iterator[Fix]:
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
-    yield from _set(key, *(size for size in divisors(n["world"], n["tensor"]) if size <= n["world"]))
-    yield from _devices(*multiples(n["tensor"], n["world"]))
+    yield from setting(key, *(size for size in divisors(n["world"], n["tensor"]) if size <= n["world"]))
+    yield from devices(*multiples(n["tensor"], n["world"]))
 
 
 def _prompts_at_least(n: Numbers) -> Iterator[Fix]:
     yield Fix(f"data.train_batch_size = {n['mini']}", {"data.train_batch_size": n["mini"]})
-    yield from _set("actor_rollout_ref.actor.ppo_mini_batch_size", *divisors(n["prompts"], n["prompts"]))
+    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", *divisors(n["prompts"], n["prompts"]))
 
 
 # ---- OpenRLHF (DeepSpeed's own assertion)
@@ -110,21 +105,21 @@ def _deepspeed_batch(n: Numbers) -> Iterator[Fix]:
     for size in multiples(unit, n["train"]):
         yield Fix(f"train_batch_size = {size} (accumulation {size // unit})", {"train_batch_size": size})
     if n["train"] and n["devices"] and n["train"] % n["devices"] == 0:
-        yield from _set("micro_train_batch_size", *divisors(n["train"] // n["devices"], n["micro"]))
+        yield from setting("micro_train_batch_size", *divisors(n["train"] // n["devices"], n["micro"]))
     if n["train"] and n["micro"] and n["train"] % n["micro"] == 0:
-        yield from _devices(*divisors(n["train"] // n["micro"], n["devices"]))
+        yield from devices(*divisors(n["train"] // n["micro"], n["devices"]))
 
 
 def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
-    yield from _set("train_batch_size", n["devices"] * n["micro"])
+    yield from setting("train_batch_size", n["devices"] * n["micro"])
 
 
 # ---- EasyR1, SkyRL, Unsloth
 
 
 def _easyr1_rollout(n: Numbers) -> Iterator[Fix]:
-    yield from _set("worker.actor.global_batch_size", *divisors(n["rollout"], n["global"]))
-    yield from _set("data.rollout_batch_size", *multiples(n["global"], n["rollout"]))
+    yield from setting("worker.actor.global_batch_size", *divisors(n["rollout"], n["global"]))
+    yield from setting("data.rollout_batch_size", *multiples(n["global"], n["rollout"]))
 
 
 def _skyrl_mini(n: Numbers) -> Iterator[Fix]:
@@ -137,19 +132,22 @@ def _unsloth(n: Numbers) -> Iterator[Fix]:
         f"say per_device_train_batch_size = {n['group']} yourself, with gradient_accumulation_steps and memory in mind",
         {"per_device_train_batch_size": n["group"]},
     )
-    yield from _set("num_generations", *(size for size in divisors(n["micro"], n["group"], least=2)))
+    yield from setting("num_generations", *(size for size in divisors(n["micro"], n["group"], least=2)))
 
 
 _SAMPLES = Ask(name="n", question="completions per prompt (rollout.n)")
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 
+_GROUP = Ask(name="group", question="num_generations (completions per prompt)")
+
 TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="trl-global-batch",
         framework="trl",
-        versions=">=0.14,<0.17",
-        pattern=_p(
-            r"global train batch size \(# x #\) must be evenly divisible by the number of generations per prompt \(#\)",
+        versions=">=0.15,<0.17",
+        pattern=pattern(
+            r"global train batch size \(# x #\) must be evenly divisible by the number of generations per prompt"
+            r"(?: \(#\))?",
             "world",
             "micro",
             "group",
@@ -161,14 +159,15 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="construction",
         source="huggingface/open-r1 issues 217 and 249, huggingface/trl issues 2858 and 2876; trl 0.15 GRPOTrainer",
         neighbours=_trl_groups,
+        asks=(_GROUP,),
     ),
     ErrorText(
         name="trl-effective-batch",
         framework="trl",
-        versions=">=0.17",
-        pattern=_p(
-            r"effective train batch size \(# x # x #\) must be evenly divisible by the number of generations per "
-            r"prompt \(#\)",
+        versions=">=0.17,<0.18",
+        pattern=pattern(
+            r"effective train batch size \(# x # x #\) must be evenly divisible by"
+            r"(?: the number of generations per prompt(?: \(#\))?)?",
             "world",
             "micro",
             "accumulation",
@@ -180,12 +179,13 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="construction",
         source="huggingface/trl pull request 3283; the lower version is inferred from its date",
         neighbours=_trl_groups,
+        asks=(_GROUP,),
     ),
     ErrorText(
         name="trl-generation-batch",
         framework="trl",
         versions=">=0.18",
-        pattern=_p(r"generation_batch_size \(#\) must be divisible by num_generations \(#\)", "batch", "group"),
+        pattern=pattern(r"generation_batch_size \(#\) must be divisible by num_generations \(#\)", "batch", "group"),
         rule="generation_batch_size (completions per rollout; by default per_device_train_batch_size x devices x "
         "steps_per_generation) is a multiple of num_generations (completions per prompt)",
         meaning="a rollout would cut a group",
@@ -197,7 +197,9 @@ TEXTS: tuple[ErrorText, ...] = (
         name="trl-generation-micro-steps",
         framework="trl",
         versions=">=0.18",
-        pattern=_p(r"generation_batch_size \(#\) must be divisible by the global batch size \(#\)", "batch", "global"),
+        pattern=pattern(
+            r"generation_batch_size \(#\) must be divisible by the global batch size \(#\)", "batch", "global"
+        ),
         rule="generation_batch_size (completions per rollout) is a multiple of per_device_train_batch_size x devices",
         meaning="a rollout would cut a micro-step",
         phase="construction",
@@ -208,7 +210,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="verl-equal-chunks",
         framework="verl",
         versions="all, and its relatives (EasyR1, TinyZero, Logic-RL)",
-        pattern=_p(r"only support equal chunk\. Got size of DataProto # and chunk #", "rows", "parts"),
+        pattern=pattern(r"only support equal chunk\. Got size of DataProto # and chunk #", "rows", "parts"),
         rule="the rows of a batch (prompts x rollout.n completions, or what is left of them) are a multiple of the "
         "workers that share them (devices, or agent-loop workers)",
         meaning="the batch cannot be dealt out evenly; the run dies after model load and, where it "
@@ -221,20 +223,20 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="verl-mini-batch-zero",
         framework="verl",
-        versions="legacy workers",
-        pattern=_p(r"ppo_mini_batch_size # should be larger than 0 after normalization", "mini"),
+        versions="<0.8",
+        pattern=pattern(r"ppo_mini_batch_size # should be larger than 0 after normalization", "mini"),
         rule="ppo_mini_batch_size (prompts) x rollout.n is at least the data-parallel size",
         meaning="the mini-batch is shared out to the devices with integer division, and nothing is left for each",
         phase="worker_start",
-        source="PRIME-RL/TTRL issue 43; verl legacy FSDP workers",
+        source="PRIME-RL/TTRL issue 43; verl 0.4.0 to 0.7.1 fsdp_workers.py",
         neighbours=_mini_batch_above_zero,
         asks=(_DEVICES, _SAMPLES),
     ),
     ErrorText(
         name="verl-mini-of-micro",
         framework="verl",
-        versions="legacy workers",
-        pattern=_p(
+        versions="<0.8",
+        pattern=pattern(
             r"normalized ppo_mini_batch_size #(?: should be|:? must be)? divisible by ppo_micro_batch_size_per_gpu #",
             "mini",
             "micro",
@@ -244,19 +246,24 @@ TEXTS: tuple[ErrorText, ...] = (
         meaning="the last micro-batch would be smaller; before verl pull request 833 it was not checked, and training "
         "gave NaN",
         phase="worker_start",
-        source="verl legacy FSDP workers; volcengine/verl pull requests 552 and 833",
+        source="verl 0.4.0 to 0.7.1 fsdp_workers.py; volcengine/verl pull requests 552 and 833",
         neighbours=_mini_of_micro,
         asks=(_DEVICES, _SAMPLES),
     ),
     ErrorText(
         name="verl-mini-above-rollout",
         framework="verl",
-        versions="all",
-        pattern=r"config\.data\.train_batch_size >= config\.actor_rollout_ref\.actor\.ppo_mini_batch_size",
+        versions=">=0.4",
+        pattern=pattern(
+            r"train_batch_size >= (?:self\.)?config\.actor_rollout_ref\.actor\.ppo_mini_batch_size"
+            r"|train_batch_size \(#\) must be >= (?:actor\.)?ppo_mini_batch_size \(#\)",
+            "prompts",
+            "mini",
+        ),
         rule="data.train_batch_size (prompts per rollout) is at least ppo_mini_batch_size (prompts per optimizer step)",
         meaning="an optimizer step may not reach over several rollouts in verl",
         phase="config",
-        source="open-proof-corpus issue 2; verl validate_config",
+        source="open-proof-corpus issue 2; verl validate_config (an assertion before 0.6.0, then a ValueError)",
         neighbours=_prompts_at_least,
         asks=(
             Ask(name="prompts", question="data.train_batch_size (prompts)"),
@@ -266,8 +273,8 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="verl-minimal-batch",
         framework="verl",
-        versions="those that check it in the configuration",
-        pattern=_p(
+        versions=">=0.4",
+        pattern=pattern(
             r"real_train_batch_size \(#\) must be divisible by minimal possible batch size \(#\)", "real", "minimal"
         ),
         rule="data.train_batch_size x rollout.n (completions per rollout) is a multiple of the data-parallel size",
@@ -280,8 +287,10 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="verl-engine-devices",
         framework="verl",
-        versions="all",
-        pattern=_p(r"rollout world_size: # is not divisible by infer_tp: #", "world", "tensor"),
+        versions=">=0.4",
+        pattern=pattern(
+            r"rollout world_size: # is not divisible by (?:infer_tp|infer_world_size): #", "world", "tensor"
+        ),
         rule="the devices are a multiple of rollout.tensor_model_parallel_size",
         meaning="an inference engine would have no whole set of devices",
         phase="worker_start",
@@ -292,7 +301,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="verl-micro-batch-chunks",
         framework="verl",
         versions="with the HF rollout",
-        pattern=_p(r"len\(batch_lst\) \(#\) != chunks \(#\)", "rows", "parts"),
+        pattern=pattern(r"len\(batch_lst\) \(#\) != chunks \(#\)", "rows", "parts"),
         rule="the rows of a device are a multiple of the rollout's micro-batches",
         meaning="the HF rollout cuts its prompts into chunks that do not come out even",
         phase="first_rollout",
@@ -303,7 +312,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="deepspeed-batch",
         framework="openrlhf",
         versions="all (DeepSpeed's own assertion)",
-        pattern=_p(
+        pattern=pattern(
             r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size # != # \* # \* #",
             "train",
             "micro",
@@ -322,7 +331,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="deepspeed-accumulation-zero",
         framework="openrlhf",
         versions="all (DeepSpeed's own assertion)",
-        pattern=_p(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
+        pattern=pattern(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
         rule="train_batch_size (completions per optimizer step) is at least micro_train_batch_size x data-parallel "
         "size",
         meaning="one micro-batch on every device is more than the whole optimizer step",
@@ -334,7 +343,7 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="easyr1-rollout-of-global",
         framework="easyr1",
-        versions="all",
+        versions=">=0.3",
         pattern=r"[Rr]ollout batch size must be divisible by actor global batch size",
         rule="data.rollout_batch_size (prompts per rollout) is a multiple of worker.actor.global_batch_size (prompts "
         "per optimizer step)",
@@ -350,14 +359,14 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="easyr1-offload-with-accumulation",
         framework="easyr1",
-        versions="all",
+        versions=">=0.3",
         pattern=r"[Cc]annot use FSDP's CPU offload when gradient accumulation is enabled",
         rule="with CPU offload each device takes its share of an optimizer step in one micro-batch",
         meaning="FSDP cannot add up gradients that it moves to the CPU; set the micro-batch to the device's share, "
         "global_batch_size x rollout.n / devices, or turn enable_cpu_offload off",
         phase="worker_start",
         source="EasyR1 FSDPWorker",
-        neighbours=lambda n: _set(
+        neighbours=lambda n: setting(
             "worker.actor.micro_batch_size_per_device_for_update",
             *([n["global"] * n["n"] // n["devices"]] if n["devices"] else []),
         ),
@@ -373,14 +382,14 @@ TEXTS: tuple[ErrorText, ...] = (
         "by it. Any other division by zero reads the same",
         phase="worker_start",
         source="dvlab-research/Seg-Zero issue 65",
-        neighbours=lambda n: _set("worker.actor.global_batch_size", -(-n["devices"] // n["n"]) if n["n"] else 1),
+        neighbours=lambda n: setting("worker.actor.global_batch_size", -(-n["devices"] // n["n"]) if n["n"] else 1),
         asks=(_DEVICES, _SAMPLES),
     ),
     ErrorText(
         name="skyrl-mini-batch",
         framework="skyrl",
         versions="not known (no adapter reads SkyRL)",
-        pattern=_p(r"data batch size must be divisible by mini_batch_size, got # and #", "rows", "mini"),
+        pattern=pattern(r"data batch size must be divisible by mini_batch_size, got # and #", "rows", "mini"),
         rule="the rows of a training batch are a multiple of the mini-batch",
         meaning="with several turns a trajectory gives several rows, so their number depends on the rollouts",
         phase="optimizer_step",
@@ -391,7 +400,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="unsloth-silent-rewrite",
         framework="unsloth",
         versions="with trl >=0.15 (no adapter reads Unsloth)",
-        pattern=_p(r"change the batch size of # to the `?num_generations`? of #", "micro", "group"),
+        pattern=pattern(r"change the batch size of # to the `?num_generations`? of #", "micro", "group"),
         rule="per_device_train_batch_size is a multiple of num_generations",
         meaning="no error: Unsloth rewrites per_device_train_batch_size, so an optimizer step has more completions "
         "than was asked for, and memory may not suffice",
