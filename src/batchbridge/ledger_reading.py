@@ -84,7 +84,10 @@ class Ledger:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        paths = self.folder.glob("rank-*.jsonl")
+        try:
+            paths = list(self.folder.glob("rank-*.jsonl"))
+        except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+            raise LedgerError(f"the folder cannot be read: {error.args[-1]}", self.folder) from None
         named = [(match, path) for path in paths if (match := _FILE_NAME.fullmatch(path.name))]
         if not named:
             raise LedgerError("no ledger: there is no rank-*.jsonl file", self.folder)

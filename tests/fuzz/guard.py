@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 import resource
 import signal
 import sys
@@ -142,8 +143,9 @@ class Guard:
             self._refuse(f"open of {name!r}, which the input does not name")
 
     def _looked(self, path: Any) -> None:
-        if not _importing() and not str(path).startswith(self._readable):
-            self._refuse(f"listing of {path!r}")
+        name = os.path.abspath(str(path))  # noqa: PTH100  (resolve() can raise on what an input names)
+        if not _importing() and not name.startswith(self._readable) and str(path) not in self.input:
+            self._refuse(f"listing of {path!r}, which the input does not name")
 
     def _imported(self, name: str) -> None:
         top = name.partition(".")[0]

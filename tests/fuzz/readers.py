@@ -271,26 +271,26 @@ TEXTS = doctor.known_texts()
 def table() -> list[Reader]:
     """Every reader; shares add up to one, the cheap ones have the larger."""
     readers = [
-        Reader("scalar", 24, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
-        Reader("override", 26, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
-        Reader("spec", 20, lambda rng: mutation.tree(rng, SPEC_JSON), _spec),
-        Reader("doctor", 22, _pasted, _doctor),
-        Reader("yaml", 6, _document, lambda laid: read_and_judge(*laid), _file(".yaml")),
-        Reader("json", 4, _json, lambda laid: read_and_judge(*laid), _file(".json")),
-        Reader("script", 4, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
+        Reader("scalar", 28, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
+        Reader("override", 30, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
+        Reader("spec", 10, lambda rng: mutation.tree(rng, SPEC_JSON), _spec),
+        Reader("doctor", 26, _pasted, _doctor),
+        Reader("yaml", 5, _document, lambda laid: read_and_judge(*laid), _file(".yaml")),
+        Reader("json", 3, _json, lambda laid: read_and_judge(*laid), _file(".json")),
+        Reader("script", 2.5, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
         Reader("command", 0.4, _commands, _command_line),
-        Reader("ledger", 4, ledgers.make, ledgers.act, ledgers.lay),
+        Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")
         readers += [
             Reader(
-                f"{framework}-mapping", 0.9 if cheap else 0.6, _mapping(framework), lambda made: read_and_judge(*made)
+                f"{framework}-mapping", 0.7 if cheap else 0.45, _mapping(framework), lambda made: read_and_judge(*made)
             ),
-            Reader(f"{framework}-argv", 0.9 if cheap else 0.6, _argv(framework), lambda made: read_and_judge(*made)),
+            Reader(f"{framework}-argv", 0.7 if cheap else 0.45, _argv(framework), lambda made: read_and_judge(*made)),
             Reader(
                 f"{framework}-yaml",
-                0.9 if cheap else 0.6,
+                0.7 if cheap else 0.45,
                 _yaml(framework),
                 lambda laid: read_and_judge(*laid),
                 _file(".yaml"),

@@ -107,7 +107,7 @@ class Run:
 
 def _text(made: Any) -> str:
     """The input as text, for the question whether it names a file."""
-    if isinstance(made, tuple):
+    if isinstance(made, (tuple, list)):
         return " ".join(map(_text, made))
     return made.decode("utf-8", "replace") if isinstance(made, bytes) else str(made)
 

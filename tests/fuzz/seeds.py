@@ -150,8 +150,8 @@ FRAMEWORK = {dialect: dialect.removesuffix("_flat").removesuffix("_ppo") for dia
 """Whose dialect it is."""
 
 VERSIONS: Mapping[str, tuple[str, ...]] = {
-    "trl": ("1.16.0", "1.12.0", "1.9.1"),
-    "open_r1": ("1.16.0", "1.9.1"),
+    "trl": ("1.16.0", "1.12.0", "1.9.1", "0.24.0", "0.18.0", "0.15.0"),
+    "open_r1": ("1.16.0", "1.9.1", "0.18.0"),
     "verl": ("0.9.1", "0.8.0", "0.7.0", "0.5.0", "0.4.0"),
     "easyr1": ("0.3.3.dev0", "0.3.2", "0.3.0"),
     "openrlhf": ("0.11.2", "0.10.4", "0.10.2"),

@@ -137,6 +137,21 @@ def test_a_missing_rank_is_an_error_that_names_it(ledger):
         read_steps(folder)
 
 
+@pytest.mark.parametrize("name", ["nowhere", "9" * 400, "nul\0"])
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, name):
+    with pytest.raises(LedgerError, match=r"no ledger|cannot be read"):
+        read_steps(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "value"), [("dataset_size", None), ("mode", 3), ("world_size", 10**9)])
+def test_a_header_that_says_too_little_or_too_much_is_an_error(ledger, name, value):
+    path = ledger("run", steps=1) / "rank-00000.jsonl"
+    header, *steps = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([json.dumps({**json.loads(header), name: value}) + "\n", *steps]))
+    with pytest.raises(LedgerError, match=name):
+        read_steps(path.parent)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
