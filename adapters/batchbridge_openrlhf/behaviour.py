@@ -13,7 +13,7 @@ from fractions import Fraction
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
 from batchbridge_openrlhf.facts import Facts
-from batchbridge_openrlhf.meaning import inexpressible, sequence_mean, shuffles
+from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.rules import defects, facts_of
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
@@ -63,7 +63,7 @@ def behaviour(reading: Reading) -> Behaviour | None:
         return None
     s = facts.sizes
     row = _denominator(facts)
-    unseeded = holds(">=0.8.1", s.version)
+    unseeded = holds(UNSEEDED, s.version)
     last = "dropped" if holds(DROPPED_TAIL, s.version) else "a short rollout"
     mixed = "permuted in every pass, all replicas by the same positions, then " if _shuffled(facts) else ""
     cut = (
@@ -76,7 +76,12 @@ def behaviour(reading: Reading) -> Behaviour | None:
     return Behaviour(
         order=(
             "a permutation per episode "
-            + ("from an unseeded random state" if unseeded else f"keyed by {facts.name('train.seed')} and the episode")
+            + (
+                f"from a random state that nothing seeds, {facts.name('train.seed')} neither: another order on every "
+                "launch"
+                if unseeded
+                else f"keyed by {facts.name('train.seed')} and the episode"
+            )
             + f"; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is {last}"
         ),
         membership=(
@@ -151,7 +156,7 @@ def _open(facts: Facts, prompts: int | None = None) -> Iterator[str]:
     one_step = whole and prompts is not None and prompts * s.group == s.train
     one_micro_batch = s.world == 1 and not s.dynamic and s.micro == s.train
     if not (one_step and one_micro_batch):
-        if holds(">=0.8.1", s.version):
+        if holds(UNSEEDED, s.version):
             seed = facts.name("train.seed")
             yield f"the order of the prompts: it comes from an unseeded random state, not from {seed}"
         else:

@@ -23,7 +23,7 @@ from batchbridge.adapter import (
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec, walk
 from batchbridge_openrlhf import options as tables
-from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of
+from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
 from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
@@ -37,12 +37,15 @@ _UNKNOWN = ("objective.", "carried.", "advantage.")
 @dataclass(frozen=True, kw_only=True)
 class OpenRlhfReading(Reading):
     """A reading that keeps the options by identity, the places where they were given, and the world that was asked
-    for. `decided`: every given value could be read."""
+    for. `parsed`: OpenRLHF's parser takes every given value; `decided`: so do we. `whole`: it is a launch command, to
+    which nothing will be added."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Where] = field(default_factory=dict)
     asked_world: int | None = None
+    parsed: bool = True
     decided: bool = True
+    whole: bool = False
 
 
 class OpenRlhfAdapter(Adapter):
@@ -92,23 +95,31 @@ class OpenRlhfAdapter(Adapter):
         if given.other or given.no_command:
             findings.append(_no_command(given, source))
             return self._reading(version, findings, context)
-        findings += _strays(given)
+        # A script leaves it open, and nothing here depends on it.
+        given.broken = [one for one in given.broken if one.name not in source.unknown or not is_idle(one.identity)]
+        findings += _refused(given)
         settings = tables.defaults_of(version)
         places: dict[str, Where] = {}
-        decided = not given.broken
+        parsed = decided = not given.ambiguous and all(is_idle(refused.identity) for refused in given.broken)
+        later = list(_strays(given))
         for name, value in given.values.items():
             option = options.get(name)
             if option is None:
-                findings.append(_unknown(name, given.places[name], options, version))
+                later.append(_unknown(name, given.places[name], options, version))
                 continue
             if name in source.unknown and is_idle(option.identity):
-                continue  # a script leaves it open, and nothing here depends on it
+                continue
             places[option.identity] = given.places[name]
             try:
                 settings[option.identity] = convert(option, value)
             except WrongValue as wrong:
-                decided = decided and is_idle(option.identity)
                 findings.append(_wrong_value(given.places[name], wrong))
+                if wrong.phase != "config":
+                    settings[option.identity] = wrong.held
+                elif not is_idle(option.identity):
+                    parsed = False
+                decided = decided and is_idle(option.identity)
+        findings += later  # argparse comes to what it does not know after it has converted the rest
         sizes = sizes_of(settings, version, context.world_size) if decided else None
         findings += _world_notes(sizes, places, tables.names_of(version))
         told = None
@@ -125,6 +136,8 @@ class OpenRlhfAdapter(Adapter):
             given=places,
             asked_world=context.world_size,
             decided=decided,
+            parsed=parsed,
+            whole=given.whole,
         )
         if not decided:
             return reading
@@ -249,6 +262,31 @@ def _no_command(given: Given, source: Source) -> Finding:
     )
 
 
+def _refused(given: Given) -> Iterator[Finding]:
+    """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
+    for word, longer in given.ambiguous.items():
+        yield Finding(
+            "BB-ORL-003",
+            "error",
+            "config",
+            f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else ""),
+            where=(Where(word[:60]),),
+            fixes=tuple(Fix(f"write --{name}") for name in longer[:3]),
+            native="argparse: error: ambiguous option",
+            source=tables.SOURCE,
+        )
+    for refused in given.broken:
+        yield Finding(
+            "BB-ORL-004",
+            "error",
+            "config",
+            refused.message,
+            where=(refused.place,),
+            native=refused.native,
+            source=tables.SOURCE,
+        )
+
+
 def _strays(given: Given) -> Iterator[Finding]:
     if given.strays:
         words = " ".join(given.strays)[:120]
@@ -260,16 +298,6 @@ def _strays(given: Given) -> Iterator[Finding]:
             where=(Where(given.strays[0][:60] or "''"),),
             fixes=(Fix(f"remove {words!r}"),),
             native="argparse: error: unrecognized arguments",
-            source=tables.SOURCE,
-        )
-    for name, message in given.broken:
-        yield Finding(
-            "BB-ORL-004",
-            "error",
-            "config",
-            message,
-            where=(Where(name),),
-            native=f"argparse: error: argument --{name}",
             source=tables.SOURCE,
         )
     for short, name in given.abbreviated.items():
@@ -312,8 +340,8 @@ def _wrong_value(place: Where, wrong: WrongValue) -> Finding:
     return Finding(
         "BB-ORL-004",
         "error",
-        "config",
-        f"{place.key} = {place.value!r}: {wrong.expected} was expected",
+        wrong.phase,
+        wrong_value(str(place.key), place.value, wrong),
         where=(place,),
         native=wrong.native,
         source=tables.SOURCE,

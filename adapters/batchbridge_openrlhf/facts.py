@@ -26,13 +26,16 @@ ASYNC, PACKING, ENGINES = "train.async_enable", "ds.packing_samples", "vllm.num_
 @dataclass(frozen=True)
 class Facts:
     """What the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`: identity to
-    the version's own name."""
+    the version's own name; `whole`: a launch command, to which no model or data will be added; `given`: identities that
+    the user named."""
 
     settings: Mapping[str, Any]
     sizes: Sizes
     prompts: int | None
     version: str
     names: Mapping[str, str]
+    whole: bool = False
+    given: frozenset[str] = frozenset()
 
     def __getitem__(self, identity: str) -> Any:
         return self.settings[identity]
@@ -56,6 +59,11 @@ class Facts:
         return bool(self.settings[ESTIMATOR] == "gae")
 
     @property
+    def remote_reward(self) -> bool:
+        """Whether rewards come from a server, a function or an agent; an agent counts as one."""
+        return bool(self.settings["reward.remote_url"] or self.settings["train.agent_func_path"])
+
+    @property
     def packs(self) -> bool:
         """Packing, also where ring attention (since 0.8.4) or dynamic batches turn it on."""
         ring = self.sizes.ring > 1 and holds(">=0.8.4", self.version)
@@ -77,7 +85,7 @@ class Rule:
     fixes: Callable[[Facts], tuple[Fix, ...]] = field(default=lambda facts: ())
     versions: str = ""
     positive_sizes: bool = True
-    """Whether the test divides by sizes, and waits until all of them are at least 1."""
+    """Whether the test waits until all sizes are at least 1."""
 
 
 # ---- ways out

@@ -15,34 +15,52 @@ from typing import Any
 from batchbridge.adapter import Source
 from batchbridge.findings import Where
 from batchbridge_openrlhf.options import Option
-from batchbridge_openrlhf.values import shown
+from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 PROGRAM = re.compile(r"(^|[./])train_ppo_ray(\.py)?$")
 """How a command names the trainer: a module or a file."""
 OTHER_PROGRAM = re.compile(r"(^|[./])openrlhf[./]cli[./]\w+(\.py)?$")
 """OpenRLHF's other programs, which train by other rules."""
-_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?e[+-]?\d+$", re.IGNORECASE)
-"""Words with a leading dash that argparse takes for values. Source: CPython argparse, _negative_number_matcher; the
-forms with an exponent are newer there, and harmless here."""
+_NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
+"""Words with a leading dash that argparse takes for values. Source: CPython 3.11 argparse, _negative_number_matcher;
+OpenRLHF's wheels are for 3.11. Later Pythons take exponents (-1e-3) too."""
+_REPEATS = {"pair": 2, "texts": 2, "floats": None, "words": None}
+"""Kind of an option to how many values it takes (None: as many as there are); the others take one."""
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 """Settings without dashes (`train.batch_size=8`), as the command line's `--set` gives them; their values are YAML."""
 _DEEPEST = 6
 """Levels of a nested mapping; the deepest dotted name has three."""
 
 
+@dataclass(frozen=True)
+class Refused:
+    """An occurrence of an option that argparse refuses: in the user's spelling, and why."""
+
+    name: str
+    identity: str
+    place: Where
+    message: str
+    native: str
+
+
 @dataclass
 class Given:
-    """Names in the user's spelling to values and places; `strays`: words that no option takes; `broken`: an option and
-    what is wrong with how it was given; `other`: another OpenRLHF program that the command starts; `abbreviated`:
-    shortened name to the option it stands for."""
+    """Names in the user's spelling to values and places.
+
+    ambiguous: word to the options that it could be short for. broken: occurrences that argparse refuses, in order.
+    strays: words that no option takes. other: another OpenRLHF program that the command starts. abbreviated: shortened
+    name to the option it stands for. whole: a command from the program on, to which nothing is added.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
+    ambiguous: dict[str, list[str]] = field(default_factory=dict)
+    broken: list[Refused] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
-    broken: list[tuple[str, str]] = field(default_factory=list)
     abbreviated: dict[str, str] = field(default_factory=dict)
     other: str | None = None
     no_command: bool = False
+    whole: bool = False
 
 
 def given_of(source: Source, options: Mapping[str, Option]) -> Given:
@@ -92,50 +110,115 @@ def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
         given.no_command = given.other is None and not is_bare(argv)
         if given.other or given.no_command:
             return given
-    words = list(argv[0 if start is None else start + 1 :])
+    given.whole = start is not None
+    words = _classified(argv[0 if start is None else start + 1 :], options, given)
     while words:
         word = words.pop(0)
-        if not _is_option(word):
-            given.strays.append(word)
+        if word.option is None and not word.unknown:
+            given.strays.append(word.text)
             continue
-        name, equals, text = word.lstrip("-").partition("=")
-        option, line = options.get(name), source.lines.get(name)
-        if option is None:
-            longer = [known for known in options if known.startswith(name)] if name else []
-            if len(longer) == 1:
-                given.abbreviated[name] = longer[0]
-                name, option = longer[0], options[longer[0]]
-        attached = [text] if equals else None
-        given.places.setdefault(name, Where(name, None, file if line else None, line))
-        if option is None:
-            value: Any = attached[0] if attached else " ".join(_values(words, None)) or True
-        elif option.kind in ("flag", "flag_off"):
-            if attached:
-                given.broken.append((name, f"--{name} takes no value; given: {text}"))
-                continue
-            value = option.kind == "flag"
+        written = word.text.lstrip("-").partition("=")[0]
+        name, line = word.name or written, source.lines.get(written)
+        place = Where(name, None, file if line else None, line)
+        given.places.setdefault(name, place)
+        if word.option is None:
+            following = [word.attached] if word.attached is not None else _values(words, None)
+            if word.text in given.ambiguous:
+                continue  # argparse stops there
+            given.values[name] = word.attached if word.attached is not None else " ".join(following) or True
+            given.places[name] = Where(name, shown(given.values[name]), place.file, place.line)
+            continue
+        refused = _take_values(word, words, given)
+        if refused is not None:
+            message, native = refused
+            given.broken.append(Refused(name, word.option.identity, place, message, native))
         else:
-            count = {"pair": 2, "floats": None, "words": None}.get(option.kind, 1)
-            taken = attached if attached is not None else _values(words, count)
-            if (count is not None and len(taken) != count) or (option.kind == "floats" and not taken):
-                wanted = "a value" if count == 1 else "two values" if count == 2 else "values"
-                given.broken.append((name, f"--{name} needs {wanted}; given: {' '.join(taken) or 'nothing'}"))
-                continue
-            value = taken[0] if count == 1 else taken
-        given.values[name] = value
-        given.places[name] = Where(name, shown(value), file if line else None, line)
+            given.places[name] = Where(name, shown(given.values[name]), place.file, place.line)
     return given
 
 
-def _is_option(word: str) -> bool:
-    return word.startswith("--") and not _NUMBER.match(word)
+@dataclass(frozen=True)
+class _Word:
+    """A word as argparse sorts it: an option (`unknown`: one that it does not know) with the value `attached` to it by
+    =, or a value."""
+
+    text: str
+    name: str = ""
+    option: Option | None = None
+    attached: str | None = None
+    unknown: bool = False
 
 
-def _values(words: list[str], count: int | None) -> list[str]:
+def _classified(words: Sequence[str], options: Mapping[str, Option], given: Given) -> list[_Word]:
+    """Source: CPython 3.11 argparse, ArgumentParser._parse_optional; after a lone -- everything is a value."""
+    found: list[_Word] = []
+    for index, word in enumerate(words):
+        if word == "--":
+            return [*found, *map(_Word, words[index:])]
+        found.append(_option(word, options, given))
+    return found
+
+
+def _option(word: str, options: Mapping[str, Option], given: Given) -> _Word:
+    if len(word) < 2 or not word.startswith("-"):
+        return _Word(word)
+    if word.startswith("--"):
+        name, equals, text = word[2:].partition("=")
+        attached = text if equals else None
+        if name in options:
+            return _Word(word, name, options[name], attached)
+        longer = [known for known in (*options, "help") if known.startswith(name)]
+        if len(longer) > 1:
+            given.ambiguous[word] = longer
+        elif longer and longer[0] != "help":
+            given.abbreviated[name] = longer[0]
+            return _Word(word, longer[0], options[longer[0]], attached)
+        if longer:
+            return _Word(word, attached=attached, unknown=True)
+    if _NUMBER.match(word) or " " in word:
+        return _Word(word)
+    _, equals, text = word.partition("=")
+    return _Word(word, attached=text if equals else None, unknown=True)
+
+
+def _take_values(word: _Word, words: list[_Word], given: Given) -> tuple[str, str] | None:
+    """Takes the values of the option `word` off the front of `words`; what argparse has against them, and its words.
+
+    A further occurrence replaces an earlier value, but argparse converts, and so refuses, each of them.
+    """
+    option, name = word.option, word.name
+    assert option is not None
+    native = f"argparse: error: argument --{name}"
+    if option.kind in ("flag", "flag_off"):
+        if word.attached is not None:
+            return f"--{name} takes no value; given: {word.attached}", f"{native}: ignored explicit argument"
+        given.values[name] = option.kind == "flag"
+        return None
+    count = _REPEATS.get(option.kind, 1)
+    taken = [word.attached] if word.attached is not None else _values(words, count)
+    if (count is not None and len(taken) != count) or (option.kind == "floats" and not taken):
+        wanted = "a value" if count == 1 else "two values" if count == 2 else "values"
+        return f"--{name} needs {wanted}; given: {' '.join(taken) or 'nothing'}", native
+    value: Any = taken[0] if count == 1 else taken
+    try:
+        convert(option, value)
+    except WrongValue as wrong:
+        if wrong.phase == "config":
+            return wrong_value(name, value, wrong), wrong.native
+    given.values[name] = value
+    return None
+
+
+def wrong_value(name: str, value: object, wrong: WrongValue) -> str:
+    """What a finding says about `value` of the option `name`."""
+    return f"{name} = {shown(value)!r}: {wrong.expected} was expected"
+
+
+def _values(words: list[_Word], count: int | None) -> list[str]:
     """Takes the values of one option off the front of `words`: `count` of them (None: as many as there are)."""
     taken: list[str] = []
-    while words and len(taken) != count and not _is_option(words[0]):
-        taken.append(words.pop(0))
+    while words and len(taken) != count and words[0].option is None and not words[0].unknown and words[0].text != "--":
+        taken.append(words.pop(0).text)
     return taken
 
 
@@ -143,6 +226,7 @@ def _take(given: Given, source: Source, values: Mapping[Any, Any]) -> None:
     file = None if source.path is None else str(source.path)
     for name, value in _leaves(values, source.lines, "", 0):
         line = source.lines.get(name)
+        given.broken = [refused for refused in given.broken if refused.name != name]
         given.values[name] = value
         given.places[name] = Where(name, shown(value), file if line else None, line)
 

@@ -25,6 +25,9 @@ from batchbridge.spec import (
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL, FIELDS, Sizes
 
+UNSEEDED = ">=0.8.1"
+"""Versions whose prompt loader lives in a process that nobody seeds. Source: openrlhf 0.11.2 (run), 0.8.1 to 0.11.1
+DeepspeedStrategy.setup_dataloader in PPOTrainer; in 0.8.0 it is a DistributedSampler keyed by the seed."""
 KL_CLAMP = 10.0
 """Bound of the KL estimate. Source: openrlhf 0.8.6 to 0.11.2 compute_approx_kl; none before."""
 WORLD = "actor.num_nodes x actor.num_gpus_per_node"
@@ -265,8 +268,11 @@ def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     dropped = holds(DROPPED_TAIL, sizes.version)
     last = "drops" if dropped else "trains on"
+    seed = Told(settings["train.seed"], "train.seed")
+    if holds(UNSEEDED, sizes.version):
+        seed = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
     return {
-        "order.seed": Told(settings["train.seed"], "train.seed"),
+        "order.seed": seed,
         "order.prompt_shuffle": Told("epoch_permutation", None, "openrlhf always shuffles prompts"),
         "order.last_rollout": Told(
             "drop" if dropped else "short", None, f"openrlhf {sizes.version} {last} an epoch's incomplete rollout"
@@ -304,7 +310,8 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     correction = sampler_correction(settings, version)
     replaced = gspo and correction is not None and holds(">=0.9.3", version)
     told = {
-        "surrogate": Told("gspo" if gspo else "ppo", "actor.policy_loss_type"),
+        # gspo clips like ppo; what differs is what the ratio is taken over.
+        "surrogate": Told("ppo", "actor.policy_loss_type"),
         "ratio_level": Told("sequence" if gspo else "token", "actor.policy_loss_type"),
         "clip_low": Told(low, key),
         "clip_high": Told(high, key),

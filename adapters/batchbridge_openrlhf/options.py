@@ -36,8 +36,8 @@ class Option:
     """One option: `identity`, its `flat` name (None: dotted names only), `kind`, default, and the versions in which
     this row holds (empty: all of `VERSIONS`).
 
-    kind: `int`, `float`, `str`, `flag` (no value: true), `flag_off` (no value: false), `pair` (two numbers), `floats`
-    (one number or more), `words` (texts). A default of None means: unset.
+    kind: `int`, `float`, `str`, `flag` (no value: true), `flag_off` (no value: false), `pair` (two numbers), `texts`
+    (two texts), `floats` (one number or more), `words` (texts). A default of None means: unset.
     """
 
     identity: str
@@ -312,7 +312,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("logger.wandb.project", "wandb_project", "str", "openrlhf_train_ppo"),
     Option("logger.wandb.run_name", "wandb_run_name", "str", None),
     Option("algo.dynamic_filtering_enable", "dynamic_filtering", "flag", False, ">=0.8.1"),
-    Option("algo.dynamic_filtering_range", "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1"),
+    Option(
+        "algo.dynamic_filtering_range", "dynamic_filtering_reward_range", "texts", (0.0, 1.0), ">=0.8.1,<0.8.1.post1"
+    ),
+    Option("algo.dynamic_filtering_range", "dynamic_filtering_reward_range", "pair", (0.0, 1.0), ">=0.8.1.post1"),
     Option("data.image_key", "image_key", "str", "images", ">=0.10.0"),
     Option("data.max_images_per_prompt", "max_images_per_prompt", "int", 0, ">=0.10.0"),
     Option("actor.freeze_visual_encoder", "freeze_visual_encoder", "flag", False, ">=0.10.0"),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge.adapter import Defect, Reading
@@ -20,8 +20,10 @@ RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_RULES, *SILENT_RULES)
 
 
 def check(reading: Reading) -> list[Finding]:
-    """Every rule that `reading` breaks; empty while its version or sizes are unknown."""
-    facts = facts_of(reading)
+    """Every rule that `reading` breaks; empty while its version or sizes are unknown. Where the parser takes a value
+    that nothing else can (not a number, say), its own rules alone."""
+    decided = facts_of(reading)
+    facts = decided or _parsed(reading)
     if facts is None:
         return []
     given: Mapping[str, Where] = getattr(reading, "given", {})
@@ -36,7 +38,7 @@ def check(reading: Reading) -> list[Finding]:
             native=rule.native,
             source=rule.source,
         )
-        for rule, message in _broken(facts)
+        for rule, message in _broken(facts, RULES if decided else PARSER_RULES)
     ]
 
 
@@ -51,18 +53,32 @@ def defects(facts: Facts) -> tuple[Defect, ...]:
 
 def facts_of(reading: Reading) -> Facts | None:
     """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
+    return _parsed(reading) if getattr(reading, "decided", True) else None
+
+
+def _parsed(reading: Reading) -> Facts | None:
     settings: Mapping[str, Any] = getattr(reading, "settings", {})
     version = reading.framework_version
-    if version is None or not settings or not getattr(reading, "decided", True):
+    if version is None or not settings or not getattr(reading, "parsed", True):
         return None
     sizes = sizes_of(settings, version, getattr(reading, "asked_world", None))
-    return None if sizes is None else Facts(settings, sizes, reading.dataset_size, version, names_of(version))
+    if sizes is None:
+        return None
+    return Facts(
+        settings,
+        sizes,
+        reading.dataset_size,
+        version,
+        names_of(version),
+        whole=getattr(reading, "whole", False),
+        given=frozenset(getattr(reading, "given", ())),
+    )
 
 
-def _broken(facts: Facts) -> list[tuple[Rule, str]]:
+def _broken(facts: Facts, rules: Sequence[Rule] = RULES) -> list[tuple[Rule, str]]:
     return [
         (rule, message)
-        for rule in RULES
+        for rule in rules
         if holds(rule.versions, facts.version)
         and (facts.sizes.positive or not rule.positive_sizes)
         and (message := rule.test(facts)) is not None

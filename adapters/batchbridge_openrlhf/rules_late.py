@@ -107,6 +107,54 @@ def _whole_steps(facts: Facts) -> str | None:
     )
 
 
+def _others(facts: Facts) -> dict[str, int]:
+    """Further models that DeepSpeed prepares with the policy's batch sizes -> the devices of each.
+
+    A mapping may be a part of the options, and a world that was asked for stands for all models: what is not named
+    there has the policy's devices. Source: openrlhf 0.8.0 to 0.11.2 DeepspeedStrategy.get_ds_eval_config.
+    """
+    remote = facts.remote_reward or (facts.whole and facts["reward.model_name_or_path"] is None)
+    there = {"ref": facts["algo.kl.init_coef"] > 0, "critic": facts.has_critic, "reward": not remote}
+    found = {}
+    for model in [model for model, is_there in there.items() if is_there]:
+        keys = (f"{model}.num_nodes", f"{model}.num_gpus_per_node")
+        if not facts.sizes.asked and (facts.whole or facts.given & {*keys}):
+            found[model] = facts[keys[0]] * facts[keys[1]]
+        elif facts.sizes.dynamic and model != "critic":
+            found[model] = facts.sizes.world
+    if facts.sizes.dynamic and facts["train.enable_ema"]:
+        found["ema"] = facts.sizes.world
+    return found
+
+
+_SPOKEN = {"ref": "the reference model", "critic": "the critic", "reward": "the reward model", "ema": "the average"}
+
+
+def _other_models(facts: Facts) -> str | None:
+    s = facts.sizes
+    broken = []
+    for model, world in _others(facts).items():
+        replicas = world // s.ring // s.tensor
+        if replicas * s.ring * s.tensor != world:
+            broken.append(f"{_SPOKEN[model]} has {world} devices, no multiple of {s.ring * s.tensor}")
+        elif s.dynamic and model == "critic":
+            continue  # it is trained, and of trained models DeepSpeed checks fixed micro-batches only
+        elif replicas < 1 or s.train % (s.micro * replicas):
+            broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
+    if not broken:
+        return None
+    return f"{facts.said(TRAIN)}, {facts.said(MICRO)}: {'; '.join(broken)}"
+
+
+def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    if not s.whole_accumulation:
+        return ()  # first the policy itself
+    parts = ("num_nodes", "num_gpus_per_node")
+    models = [model for model in _others(facts) if model != "ema"]
+    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in parts}),)
+
+
 def _tensor_precision(facts: Facts) -> str | None:
     if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
         return None
@@ -214,15 +262,14 @@ def _filter_range_text(facts: Facts) -> str | None:
 
 LATE_RULES: tuple[Rule, ...] = (
     Rule(
-        "BB-ORL-010",
+        "BB-ORL-035",
         "error",
-        "worker_start",
-        _below_one,
-        (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
-        native="ZeroDivisionError, or an assertion of DeepSpeed or Ray",
-        source=f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
-        fixes=below_one_fixes,
-        positive_sizes=False,
+        "construction",
+        _tensor_precision,
+        (TENSOR, "ds.param_dtype", "bf16"),
+        native="AssertionError: BF16 is required for tensor parallel training",
+        source=f"{ALL} DeepspeedStrategy.__init__",
+        fixes=_tensor_precision_fixes,
     ),
     Rule(
         "BB-ORL-030",
@@ -258,13 +305,27 @@ LATE_RULES: tuple[Rule, ...] = (
         fixes=_place_fixes("critic", "reward"),
     ),
     Rule(
+        "BB-ORL-010",
+        "error",
+        "worker_start",
+        _below_one,
+        (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
+        native="ZeroDivisionError, or an assertion of DeepSpeed or Ray",
+        source=f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
+        fixes=below_one_fixes,
+        positive_sizes=False,
+    ),
+    Rule(
         "BB-ORL-033",
         "error",
         "worker_start",
         _whole_replicas,
         (NODES, DEVICES, RING, TENSOR),
-        native="RuntimeError of torch's init_device_mesh: the mesh does not have the size of the world",
-        source=f"{ALL} DeepspeedStrategy.setup_distributed",
+        native=(
+            "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
+            "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few"
+        ),
+        source=f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
         fixes=world_fixes,
     ),
     Rule(
@@ -281,14 +342,24 @@ LATE_RULES: tuple[Rule, ...] = (
         fixes=_step_fixes,
     ),
     Rule(
-        "BB-ORL-035",
+        "BB-ORL-052",
         "error",
         "worker_start",
-        _tensor_precision,
-        (TENSOR, "ds.param_dtype", "bf16"),
-        native="AssertionError: BF16 is required for tensor parallel training",
-        source=f"{ALL} DeepspeedStrategy.__init__",
-        fixes=_tensor_precision_fixes,
+        _other_models,
+        (
+            TRAIN,
+            MICRO,
+            "ref.num_nodes",
+            "ref.num_gpus_per_node",
+            "critic.num_gpus_per_node",
+            "reward.num_gpus_per_node",
+        ),
+        native=(
+            "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
+            "critic or a model that is not trained (also with dynamic batches)"
+        ),
+        source=f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
+        fixes=_other_model_fixes,
     ),
     Rule(
         "BB-ORL-036",
@@ -349,16 +420,6 @@ LATE_RULES: tuple[Rule, ...] = (
         versions=">=0.9.1",
     ),
     Rule(
-        "BB-ORL-041",
-        "warning",
-        "first_rollout",
-        _uneven_ranks,
-        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
-        native="it may hang in a collective (read from the code, not run)",
-        source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
-        fixes=_chunk_fixes,
-    ),
-    Rule(
         "BB-ORL-024",
         "error",
         "first_rollout",
@@ -368,5 +429,15 @@ LATE_RULES: tuple[Rule, ...] = (
         source="openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
         fixes=fixed(algo__dynamic_filtering_range=None),
         versions=">=0.8.1,<0.8.1.post1",
+    ),
+    Rule(
+        "BB-ORL-041",
+        "warning",
+        "first_rollout",
+        _uneven_ranks,
+        (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
+        native="it may hang in a collective (read from the code, not run)",
+        source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
+        fixes=_chunk_fixes,
     ),
 )

@@ -1,7 +1,7 @@
 """What OpenRLHF's parser refuses, one row per check, in the order in which it checks.
 
-The checks stand in the program's main block, mostly as assertions: `python -O`, or a call of `train(args)` from elsewhere,
-skips them. Their order is the same in every release that was read.
+The checks stand in the program's main block, mostly as assertions: `python -O`, or a call of `train(args)` from
+elsewhere, skips them. Their order is the same in every release that was read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from batchbridge_openrlhf.facts import (
     PARSER,
     RING,
     ROLLOUT,
+    TENSOR,
     Facts,
     Rule,
+    below_one_fixes,
     fix_of,
     fixed,
 )
@@ -54,14 +56,22 @@ def _oversampling(facts: Facts) -> str | None:
 
 
 def _filter_range(facts: Facts) -> str | None:
-    low, high = facts["algo.dynamic_filtering_range"]
+    # 0.8.1 looks at the bounds of the reward instead.
+    identity = "reward.clip_range" if holds("<0.8.1.post1", facts.version) else "algo.dynamic_filtering_range"
+    low, high = facts[identity]
     if not facts.sizes.filtered or low < high:
         return None
-    return f"{facts.name('algo.dynamic_filtering_range')} = {low:g} {high:g}: the first must be below the second"
+    return f"{facts.name(identity)} = {low:g} {high:g}: the first must be below the second"
+
+
+def _filter_range_fixes(facts: Facts) -> tuple[Fix, ...]:
+    if holds("<0.8.1.post1", facts.version):
+        return (fix_of(facts, {"reward.clip_range": (-10.0, 10.0)}),)
+    return (fix_of(facts, {"algo.dynamic_filtering_range": (0.0, 1.0)}),)
 
 
 def _filter_reward(facts: Facts) -> str | None:
-    if not facts.sizes.filtered or facts["reward.remote_url"] or facts["train.agent_func_path"]:
+    if not facts.sizes.filtered or facts.remote_reward:
         return None
     return f"{facts.name(FILTER)} needs scores while it generates: a remote reward or an agent function"
 
@@ -72,22 +82,43 @@ def _filter_group(facts: Facts) -> str | None:
     return f"{facts.name(FILTER)} filters groups: {facts.name(GROUP)} = {facts.sizes.group} must be above 1"
 
 
+def _divisors(facts: Facts) -> tuple[str, ...]:
+    """What the last check divides by; 0.8.0 leaves out tensor parallelism."""
+    return (FORWARD, RING) if holds("<0.8.1", facts.version) else (FORWARD, RING, TENSOR)
+
+
+def _zero(facts: Facts) -> str | None:
+    zero = [facts.name(identity) for identity in _divisors(facts) if facts[identity] == 0]
+    return f"{' and '.join(zero)} = 0: the parser divides by it" if zero else None
+
+
+def _zero_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return (fix_of(facts, {identity: 1 for identity in _divisors(facts) if facts[identity] == 0}),)
+
+
+def _scorers(facts: Facts) -> int:
+    """Replicas that score a rollout, as the parser counts them."""
+    s = facts.sizes
+    return s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas
+
+
 def _enough_chunks(facts: Facts) -> str | None:
     s = facts.sizes
     completions = s.group * s.rollout_prompts
-    replicas = s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas
-    if completions // s.forward_micro >= replicas:
+    if _zero(facts) or completions // s.forward_micro >= _scorers(facts):
         return None
     return (
         f"{facts.name(ROLLOUT)} {s.rollout_prompts} x {facts.name(GROUP)} {s.group} = {completions} completions make "
         f"{completions // s.forward_micro} batches of {facts.name(FORWARD)} = {s.forward_micro}, fewer than the "
-        f"{replicas} replicas that score them"
+        f"{_scorers(facts)} replicas that score them"
     )
 
 
 def _chunk_minimum_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
-    replicas = max(s.world // s.ring if holds("<0.8.1", facts.version) else s.replicas, 1)
+    if not s.positive:
+        return below_one_fixes(facts)
+    replicas = max(_scorers(facts), 1)
     completions = s.group * s.rollout_prompts
     fixes = [fix_of(facts, {FORWARD: completions // replicas})] if completions >= replicas else []
     prompts = -(-replicas * s.forward_micro // s.group)
@@ -117,15 +148,29 @@ def _asleep(facts: Facts) -> str | None:
 
 
 def _evaluation_reward(facts: Facts) -> str | None:
-    if not facts["eval.dataset"] or facts["reward.remote_url"] or facts["train.agent_func_path"]:
+    if not facts["eval.dataset"] or facts.remote_reward:
         return None
     return f"{facts.name('eval.dataset')} needs a remote reward or an agent function"
+
+
+def _no_reward(facts: Facts) -> str | None:
+    # A mapping may be a part of the options: models and data are added to it.
+    models = (facts["critic.model_name_or_path"], facts["reward.model_name_or_path"])
+    if not facts.whole or not facts.has_critic or facts.remote_reward or models != (None, None):
+        return None
+    return (
+        f"{facts.said(ESTIMATOR)} trains a critic, and no {facts.name('reward.model_name_or_path')}, "
+        f"{facts.name('critic.model_name_or_path')} or {facts.name('reward.remote_url')} says from which model"
+    )
 
 
 def _images(facts: Facts) -> str | None:
     if facts["data.max_images_per_prompt"] <= 0:
         return None
-    broken = [facts.said(ESTIMATOR) + " trains a critic"] if facts.has_critic else []
+    # With a remote reward the critic is the actor's model; where a command names none, there is no critic yet.
+    nameless = facts.whole and facts.remote_reward and facts["actor.model_name_or_path"] is None
+    critic = facts.has_critic and not (nameless and facts["critic.model_name_or_path"] is None)
+    broken = [facts.said(ESTIMATOR) + " trains a critic"] if critic else []
     broken += [f"{facts.name(PACKING)} loses which image belongs to which text"] if facts[PACKING] else []
     return f"with images: {' and '.join(broken)}" if broken else None
 
@@ -153,6 +198,18 @@ PARSER_RULES: tuple[Rule, ...] = (
             ),
         ),
         versions=">=0.11.2",
+        positive_sizes=False,
+    ),
+    Rule(
+        "BB-ORL-025",
+        "error",
+        "config",
+        _no_reward,
+        (ESTIMATOR, "reward.model_name_or_path", "reward.remote_url"),
+        native="AttributeError: 'NoneType' object has no attribute 'split'",
+        source=PARSER.format("0.8.0 to 0.11.2"),
+        fixes=fixed(algo__advantage__estimator="reinforce"),
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-011",
@@ -164,6 +221,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         source=PARSER.format("0.8.0 to 0.10.4"),
         fixes=fixed(rollout__n_samples_per_prompt=2),
         versions="<0.11",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-012",
@@ -175,6 +233,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         source=PARSER.format("0.11.0 to 0.11.2"),
         fixes=fixed(rollout__n_samples_per_prompt=2),
         versions=">=0.11",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-022",
@@ -188,6 +247,7 @@ PARSER_RULES: tuple[Rule, ...] = (
             fix_of(facts, {ESTIMATOR: "reinforce_baseline", PACKING: False, GROUP: max(facts.sizes.group, 2)}),
         ),
         versions=">=0.10.0",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-019",
@@ -198,6 +258,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         native="AssertionError: Only support `--packing_samples` with vLLM.; TypeError where the option is not given",
         source=PARSER.format("0.8.0 to 0.11.2"),
         fixes=fixed(vllm__num_engines=1),
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-020",
@@ -208,6 +269,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         native="AssertionError: Async RLHF is not supported with vllm_enable_sleep",
         source=PARSER.format("0.8.0 to 0.11.2"),
         fixes=fixed(vllm__enable_sleep=False),
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-018",
@@ -219,6 +281,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         source=PARSER.format("0.9.7 to 0.11.2"),
         fixes=lambda facts: (fix_of(facts, {ASYNC: True}), fix_of(facts, {"train.partial_rollout_enable": False})),
         versions=">=0.9.7",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-021",
@@ -229,6 +292,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         native="AssertionError: `--eval_dataset` is only supported with `--remote_rm_url`",
         source=PARSER.format("0.8.0 to 0.11.2"),
         fixes=fixed(eval__dataset=None),
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-013",
@@ -243,17 +307,19 @@ PARSER_RULES: tuple[Rule, ...] = (
             fix_of(facts, {ASYNC: True}),
         ),
         versions=">=0.10.0",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-014",
         "error",
         "config",
         _filter_range,
-        ("algo.dynamic_filtering_range",),
+        ("algo.dynamic_filtering_range", "reward.clip_range"),
         native="AssertionError: reward_clip_range[0] must be less than reward_clip_range[1]",
-        source=PARSER.format("0.8.1.post1 to 0.11.2"),
-        fixes=fixed(algo__dynamic_filtering_range=(0.0, 1.0)),
-        versions=">=0.8.1.post1",
+        source=PARSER.format("0.8.1 (of reward_clip_range itself), 0.8.1.post1 to 0.11.2"),
+        fixes=_filter_range_fixes,
+        versions=">=0.8.1",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-015",
@@ -264,6 +330,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         native="AssertionError: remote_rm_url or agent_func_path must be specified when using dynamic filtering",
         source=PARSER.format("0.8.1 to 0.11.2"),
         versions=">=0.8.1",
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-016",
@@ -275,6 +342,18 @@ PARSER_RULES: tuple[Rule, ...] = (
         source=PARSER.format("0.8.1 to 0.11.2"),
         fixes=fixed(rollout__n_samples_per_prompt=2),
         versions=">=0.8.1",
+        positive_sizes=False,
+    ),
+    Rule(
+        "BB-ORL-026",
+        "error",
+        "config",
+        _zero,
+        (FORWARD, RING, TENSOR),
+        native="ZeroDivisionError: integer division or modulo by zero",
+        source=PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
+        fixes=_zero_fixes,
+        positive_sizes=False,
     ),
     Rule(
         "BB-ORL-017",
@@ -288,5 +367,6 @@ PARSER_RULES: tuple[Rule, ...] = (
         ),
         source=PARSER.format("0.8.0 to 0.11.2 (0.8.0 leaves out tensor parallelism)"),
         fixes=_chunk_minimum_fixes,
+        positive_sizes=False,
     ),
 )

@@ -236,7 +236,7 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
 SILENT_RULES: tuple[Rule, ...] = (
     Rule(
         "BB-ORL-042",
-        "error",
+        "warning",
         "never",
         _last_micro_batch,
         ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),

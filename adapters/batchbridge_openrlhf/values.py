@@ -7,22 +7,25 @@ or false, numbers that are not finite, integers beyond 32 bits (no count of a re
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from batchbridge.findings import Phase
 from batchbridge.solve import LARGEST
 from batchbridge_openrlhf.options import Option
 
 _LONGEST = 64
-"""Digits beyond which text is no number of a real run; Python itself refuses to read more than 4,300."""
+"""Characters and items beyond which a list of numbers is not looked at."""
 
 
 class WrongValue(ValueError):
-    """The value is not of its option's kind: what was expected, and what OpenRLHF itself would say."""
+    """The value is not of its option's kind: what was expected, what OpenRLHF itself would say, and when; `held`: what
+    its parser takes it for, unless it refuses it."""
 
-    def __init__(self, expected: str, native: str) -> None:
+    def __init__(self, expected: str, native: str, phase: Phase = "config", held: Any = None) -> None:
         super().__init__(expected)
-        self.expected, self.native = expected, native
+        self.expected, self.native, self.phase, self.held = expected, native, phase, held
 
 
 def convert(option: Option, value: Any) -> Any:
@@ -52,7 +55,7 @@ def shown(value: Any) -> Any:
 
 def _integer(option: Option, value: Any) -> int:
     number = value
-    if isinstance(value, str) and len(value) <= _LONGEST:
+    if isinstance(value, str) and len(value) <= sys.get_int_max_str_digits():
         try:
             number = int(value)
         except ValueError:
@@ -60,7 +63,7 @@ def _integer(option: Option, value: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool):
         raise WrongValue("an integer", f"argparse: argument --{option.identity}: invalid int value")
     if abs(number) > LARGEST:
-        raise WrongValue(f"an integer up to {LARGEST}", "it is accepted, and fails later")
+        raise WrongValue(f"an integer up to {LARGEST}", "it is accepted, and fails later", "worker_start", number)
     return number
 
 
@@ -78,7 +81,7 @@ def _number(option: Option, value: Any) -> float:
     except OverflowError:
         number = math.inf
     if math.isnan(number) or (math.isinf(number) and option.default != math.inf):
-        raise WrongValue("a finite number", "it is accepted, and spreads in arithmetic")
+        raise WrongValue("a finite number", "it is accepted, and spreads in arithmetic", "never", number)
     return number
 
 
@@ -95,18 +98,43 @@ def _flag(option: Option, value: Any) -> bool:
 
 
 def _pair(option: Option, value: Any) -> tuple[float, ...]:
-    numbers = _numbers(option, value)
-    if len(numbers) != 2:
+    value = _listed(value)
+    if len(value) != 2:
         raise WrongValue("two numbers", f"argparse: argument --{option.identity}: expected 2 arguments")
-    return numbers
+    return _numbers(option, value)
 
 
 def _numbers(option: Option, value: Any) -> tuple[float, ...]:
-    if isinstance(value, str) and len(value) <= _LONGEST:
-        value = value.split()  # "0.2 0.28", as it stands on a command line
-    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= _LONGEST:
+    numbers: list[float] = []
+    odd: WrongValue | None = None
+    value = _listed(value)
+    if not value:
         raise WrongValue("a list of numbers", f"argparse: argument --{option.identity}: expected at least one argument")
-    return tuple(_number(option, item) for item in value)
+    for item in value:
+        try:
+            numbers.append(_number(option, item))
+        except WrongValue as wrong:
+            if wrong.phase == "config":
+                raise
+            numbers.append(wrong.held)
+            odd = wrong
+    if odd is not None:
+        raise WrongValue(odd.expected, odd.native, odd.phase, tuple(numbers))
+    return tuple(numbers)
+
+
+def _texts(option: Option, value: Any) -> tuple[str, ...]:
+    value = _listed(value)
+    if len(value) != 2:
+        raise WrongValue("two texts", f"argparse: argument --{option.identity}: expected 2 arguments")
+    return tuple(map(str, value))
+
+
+def _listed(value: Any) -> list[Any]:
+    """The items of a list, or of text like "0.2 0.28", as it stands on a command line; empty where it is neither."""
+    if isinstance(value, str) and len(value) <= _LONGEST:
+        value = value.split()
+    return list(value) if isinstance(value, (list, tuple)) and len(value) <= _LONGEST else []
 
 
 def _words(option: Option, value: Any) -> tuple[str, ...] | str:
@@ -124,6 +152,7 @@ _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
     "flag": _flag,
     "flag_off": _flag,
     "pair": _pair,
+    "texts": _texts,
     "floats": _numbers,
     "words": _words,
 }

@@ -15,6 +15,7 @@ from batchbridge_openrlhf.meaning import (
     KL_CLAMP,
     MIN_LR_SCHEDULES,
     TYPES,
+    UNSEEDED,
 )
 from batchbridge_openrlhf.options import ABSENT, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
@@ -120,9 +121,14 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
         ("optimizer_step.completions_per_step", step.completions_per_step),
         ("horizon.epochs", spec.horizon.epochs),
-        ("order.seed", spec.order.seed),
     ):
         problems.need(value is not None, f"{path} is open: openrlhf needs a number")
+    if holds(UNSEEDED, version):
+        problems.need(
+            spec.order.seed is None, f"order.seed = {spec.order.seed}: openrlhf orders prompts by no seed (BB-ORL-043)"
+        )
+    else:
+        problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number")
     epochs = spec.horizon.epochs
     whole = epochs is None or epochs == int(epochs)
     problems.need(whole, f"horizon.epochs = {epochs}: openrlhf counts whole episodes")
@@ -138,8 +144,11 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         FIELDS["train"]: step.completions_per_step,
         FIELDS["passes"]: step.passes_per_rollout,
         FIELDS["episodes"]: int(epochs) if epochs is not None and whole else None,
-        "train.seed": spec.order.seed,
+        "train.seed": spec.order.seed,  # None, its default, where it orders no prompts
     }
+    # DeepSpeed holds every model's devices against the train batch, and their own default is 8: BB-ORL-052.
+    for model in ("ref", "critic", "reward"):
+        values |= {f"{model}.{part}": values[f"actor.{part}"] for part in ("num_nodes", "num_gpus_per_node")}
     staleness = spec.staleness
     values["train.async_enable"] = staleness.mode == "bounded"
     problems.need(staleness.mode in ("sync", "bounded"), f"staleness.mode = {staleness.mode}: openrlhf has a queue")
@@ -180,7 +189,7 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
 def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     policy = spec.loss.policy
     modes = {"token_mean": "token-mean", "sequence_mean": "seq-mean-token-mean"}
-    gspo = spec.objective.surrogate == "gspo"
+    gspo = spec.objective.ratio_level == "sequence"
     if not problems.need(
         policy.aggregation in modes,
         f"loss.policy.aggregation = {policy.aggregation}: openrlhf has token_mean and sequence_mean",
@@ -212,11 +221,12 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
 
 def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
-    if objective.surrogate is not None and problems.need(
-        objective.surrogate in ("ppo", "gspo"),
-        f"objective.surrogate = {objective.surrogate}: openrlhf has ppo and gspo",
-    ):
-        values["actor.policy_loss_type"] = objective.surrogate
+    problems.need(
+        objective.surrogate in ("ppo", None),
+        f"objective.surrogate = {objective.surrogate}: openrlhf has ppo, with a ratio of tokens or sequences (gspo)",
+    )
+    if objective.ratio_level is not None:
+        values["actor.policy_loss_type"] = "gspo" if objective.ratio_level == "sequence" else "ppo"
     low, high = objective.clip_low, objective.clip_high
     if problems.need((low is None) == (high is None), "objective.clip_low and clip_high: openrlhf needs both or none"):
         if low is not None and low == high:
@@ -232,7 +242,7 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         values["actor.entropy_coef"] = objective.entropy_coefficient
     if objective.sampler_correction is not None:
         _correction(objective.sampler_correction, version, values, problems)
-    elif objective.surrogate == "gspo" and objective.old_logprobs == "sampler":
+    elif objective.ratio_level == "sequence" and objective.old_logprobs == "sampler":
         # With gspo any correction just takes the sampler's log-probabilities for the ratio.
         new = holds(">=0.11.2", version)
         values["algo.advantage.is_correction_level" if new else "algo.advantage.is_correction_enable"] = (

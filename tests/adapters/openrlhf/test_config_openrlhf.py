@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 import batchbridge
 from batchbridge import plugins
 from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.between.convert import left_behind
+from batchbridge.between.diff import diff
 from batchbridge.findings import verdict
 from batchbridge.sources import load
 from batchbridge.spec import LossTerm
@@ -155,7 +157,27 @@ def test_settings_without_dashes_are_read_as_yaml():
 
 
 def test_the_last_of_two_occurrences_counts():
-    assert read(["--train.seed", "1", "--train.seed", "2"]).spec.order.seed == 2
+    assert read(["--train.batch_size", "8", "--train.batch_size", "16"]).settings["train.batch_size"] == 16
+
+
+@pytest.mark.parametrize("words", ["--train.seed a --train.seed 1", "--train.seed --train.seed 1"])
+def test_argparse_refuses_an_occurrence_although_a_later_one_would_replace_it(words):
+    assert codes(read(words.split())) == ["BB-ORL-004"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--data.input_template", "-- {} --"], []),
+        (["--data.input_template", "-x"], ["BB-ORL-004", "BB-ORL-003"]),
+        (["--algo.kl.init_coef", "-1e-3"], ["BB-ORL-004", "BB-ORL-003"]),
+        (["--algo.kl.init_coef=-1e-3"], []),
+        (["--data.input_template", "--", "x"], ["BB-ORL-004", "BB-ORL-003"]),
+        (["--algo.dynamic_filtering_range", "-5", "-.5"], []),
+    ],
+)
+def test_a_word_with_a_dash_is_a_value_where_argparse_of_python_3_11_takes_it_for_one(words, expected):
+    assert codes(read(words)) == expected
 
 
 @INSTALLED
@@ -170,7 +192,8 @@ def test_a_launch_script_gives_file_and_line_of_every_option(tmp_path):
 def test_what_a_script_leaves_open_matters_only_where_something_depends_on_it(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text(
-        "python3 -m openrlhf.cli.train_ppo_ray --logger.logging_steps $LOG --actor.num_gpus_per_node $GPUS\n"
+        "python3 -m openrlhf.cli.train_ppo_ray --logger.logging_steps $LOG --actor.num_gpus_per_node $GPUS "
+        "--ref.num_gpus_per_node 4 --critic.num_gpus_per_node 4 --reward.remote_url math.py\n"
     )
     context = {"framework": "openrlhf", "version": "0.11.2"}
     readings = [batchbridge.read(script, env=env, **context) for env in (None, {"GPUS": "4"})]
@@ -312,6 +335,47 @@ def test_defaults_differ_from_other_frameworks_where_it_hurts():
 def test_the_advantage_of_an_estimator(estimator, expected):
     advantage = read({"algo.advantage.estimator": estimator}).spec.advantage
     assert (advantage.baseline, advantage.scale, advantage.epsilon, advantage.ddof) == expected
+
+
+def test_no_seed_orders_the_prompts_from_0_8_1_on():
+    read_seeds = [read({"seed": 7}, version=version).spec.order.seed for version in ("0.8.0.post1", "0.8.1")]
+    assert read_seeds == [7, None]
+    assert read({"train.seed": 7}).spec.order.seed is None
+    assert "nothing seeds, train.seed neither" in read({}).behaviour.order
+
+
+def test_the_seed_is_left_behind_where_it_orders_nothing():
+    assert left_behind(read({"train.seed": 7, "train.batch_size": 64}), {"train.seed": 7, "train.batch_size": 64}) == {
+        "train.seed": 7
+    }
+
+
+def test_a_seed_of_the_prompts_cannot_be_written():
+    with pytest.raises(CannotWrite, match=r"order\.seed = 7: openrlhf orders prompts by no seed"):
+        OpenRlhfAdapter().write(read({}).spec.replace(**{"order.seed": 7}))
+
+
+def test_gspo_is_ppos_surrogate_with_a_ratio_of_sequences():
+    spec = read({"actor.policy_loss_type": "gspo"}).spec
+    assert (spec.objective.surrogate, spec.objective.ratio_level) == ("ppo", "sequence")
+    assert OpenRlhfAdapter().write(spec).values["actor.policy_loss_type"] == "gspo"
+
+
+def test_gspo_over_tokens_cannot_be_written():
+    spec = read({}).spec.replace(**{"objective.ratio_level": "sequence"})
+    with pytest.raises(CannotWrite, match=r"loss\.policy\.aggregation"):
+        OpenRlhfAdapter().write(spec)
+
+
+@INSTALLED
+def test_gspo_here_and_sequence_ratios_in_trl_are_one_surrogate():
+    here = read({"actor.policy_loss_type": "gspo", "algo.advantage.estimator": "group_norm", **SIZES})
+    there = batchbridge.read(
+        {"loss_type": "grpo", "importance_sampling_level": "sequence"}, framework="trl", version="1.16.0", world_size=8
+    )
+    fields = {difference.field for difference in diff(here, there).differences}
+    assert not fields & {"objective.surrogate", "objective.ratio_level", "loss.policy.aggregation"}
+    assert {"order.seed", "advantage.epsilon"} <= fields
 
 
 def test_rloo_was_scaled_over_the_rollout_until_0_8_4():

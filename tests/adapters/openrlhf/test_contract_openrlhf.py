@@ -103,10 +103,10 @@ class TestOpenRlhfAdapter(AdapterContract):
             codes=("BB-ORL-003", "BB-ORL-004"),
         ),
         InvalidCase(
-            name="dynamic batches under ZeRO-2",
-            source=Source(values={**DYNAMIC, "ds.zero_stage": 2}),
+            name="a reference model on other devices",
+            source=Source(values={**WHOLE_EPISODE, "ref.num_gpus_per_node": 3}),
             context=NEW,
-            codes=("BB-ORL-042",),
+            codes=("BB-ORL-052",),
         ),
     )
     foreign = (

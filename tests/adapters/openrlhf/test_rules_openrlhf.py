@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orl_outcomes import ours
 
 from batchbridge.adapter import Context, Source
 from batchbridge.sources import load
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import RELEASES, options_of
 from batchbridge_openrlhf.rules import RULES
+from batchbridge_openrlhf.rules_parser import PARSER_RULES
 
 LEGAL = {
     "actor.num_gpus_per_node": 8,
@@ -85,6 +87,7 @@ BROKEN = {
     "BB-ORL-021": {"eval.dataset": "aime"},
     "BB-ORL-022": {"data.max_images_per_prompt": 1, "ds.packing_samples": True, "vllm.num_engines": 1},
     "BB-ORL-023": {"algo.advantage.is_correction_threshold": (0.1, 2.0, 3.0)},
+    "BB-ORL-026": {"rollout.micro_batch_size": 0},
     "BB-ORL-030": {"train.colocate_all": True, "vllm.num_engines": 2, "vllm.tensor_parallel_size": 2},
     "BB-ORL-031": {"train.colocate_actor_ref": True, "ref.num_gpus_per_node": 4},
     "BB-ORL-032": {
@@ -110,6 +113,7 @@ BROKEN = {
         "train.batch_size": 129,
     },
     "BB-ORL-051": {"data.max_len": 512, "rollout.max_new_tokens": 512},
+    "BB-ORL-052": {"ref.num_gpus_per_node": 5},
     "BB-ORL-061": {"actor.lr_warmup_ratio": 0.03},
     "BB-ORL-062": {"ds.ring_attn_size": 2, "vllm.num_engines": 1},
 }
@@ -152,8 +156,69 @@ def test_the_rule_fires_on_a_dataset_that_does_not_fit(code, version, values, pr
     assert code in codes(values, version=version, prompts=prompts)
 
 
+def command(*words, version="0.11.2"):
+    """Codes of a launch command, to which nothing will be added."""
+    adapter, source = OpenRlhfAdapter(), Source(argv=("openrlhf.cli.train_ppo_ray", *words))
+    reading = adapter.read(source, Context(framework_version=version))
+    return {finding.code for finding in [*reading.findings, *adapter.check(reading)]} - ALWAYS
+
+
+def test_a_command_without_any_reward_has_no_model_for_its_critic():
+    assert "BB-ORL-025" in command()
+    assert "BB-ORL-025" not in command("--reward.remote_url", "math.py")
+    assert "BB-ORL-025" not in command("--algo.advantage.estimator", "reinforce")
+
+
+def test_a_mapping_may_leave_the_models_to_be_added():
+    assert "BB-ORL-025" not in codes({"algo.advantage.estimator": "gae"})
+
+
+def test_a_value_that_argparse_takes_and_nothing_else_does_is_no_error_of_the_parser():
+    (finding,) = OpenRlhfAdapter().read(load({"actor.adam.lr": "nan"}), Context(framework_version="0.11.2")).findings
+    assert (finding.code, finding.severity, finding.phase) == ("BB-ORL-004", "error", "never")
+
+
+def test_the_parsers_own_rules_are_checked_although_a_value_fails_later():
+    assert {"BB-ORL-004", "BB-ORL-012"} <= command(
+        *("--actor.adam.lr", "nan", "--algo.advantage.estimator", "rloo", "--reward.remote_url", "math.py")
+    )
+
+
+# The default of ref.num_gpus_per_node is 8, whatever the actor has.
+THREE = ("--actor.num_gpus_per_node", "3", "--train.batch_size", "30", "--reward.remote_url", "math.py")
+
+
+def test_a_reference_model_on_other_devices_has_to_share_out_the_train_batch_too():
+    assert {"BB-ORL-052"} == command(*THREE, "--algo.advantage.estimator", "reinforce") & {"BB-ORL-034", "BB-ORL-052"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--algo.kl.init_coef", "0", "--algo.advantage.estimator", "reinforce"),
+        (*("--ref.num_gpus_per_node", "3", "--critic.num_gpus_per_node", "3"),),
+    ],
+)
+def test_it_does_not_where_there_is_no_such_model_or_it_has_the_actors_devices(more):
+    assert "BB-ORL-052" not in command(*THREE, *more)
+
+
+@pytest.mark.parametrize(("more", "fires"), [({}, False), ({"algo.kl.init_coef": 0.1}, True)])
+def test_dynamic_batches_are_checked_through_the_reference_model_only(more, fires):
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "train.batch_size": 129}
+    values |= {"algo.kl.init_coef": 0.0, "ds.zero_stage": 3, "reward.remote_url": "math.py", **more}
+    assert ("BB-ORL-052" in codes(values)) is fires
+
+
+@pytest.mark.parametrize(("devices", "fires"), [(6, True), (4, False)])
+def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fires):
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "ds.zero_stage": 3}
+    values |= {"algo.advantage.estimator": "gae", "ds.ring_attn_size": 4, "critic.num_gpus_per_node": devices}
+    assert ("BB-ORL-052" in codes(values)) is fires
+
+
 def test_every_row_of_the_table_is_exercised_here():
-    elsewhere = {"BB-ORL-045", "BB-ORL-046", "BB-ORL-063"}
+    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-063"}
     assert {rule.code for rule in RULES} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 
@@ -206,6 +271,15 @@ def test_the_seed_orders_prompts_in_0_8_0_only(version, fires):
 def test_dynamic_batches_lose_gradients_under_zero_1_and_2(stage, fires):
     values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "ds.zero_stage": stage}
     assert ("BB-ORL-042" in codes(values)) is fires
+
+
+def test_lost_gradients_are_a_warning_since_the_run_goes_on_to_its_end():
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1}
+    (finding,) = [finding for finding in findings(values) if finding.code == "BB-ORL-042"]
+    assert (finding.severity, finding.phase, dict(finding.fixes[0].changes)) == (
+        *("warning", "never"),
+        {"ds.zero_stage": 3},
+    )
 
 
 def test_dynamic_batches_lose_nothing_when_a_step_is_one_micro_batch():
@@ -285,19 +359,19 @@ def test_every_offered_size_leaves_no_completion_over(prompts, group, train, dev
 # ---- what OpenRLHF's own parser said
 
 VERDICTS = [json.loads(line) for line in (Path(__file__).parent / "parser_verdicts.jsonl").read_text().splitlines()]
-"""Random command lines, and what the parser block of that release did with them: recorded by running its statements, up
-to the call of `train`, without the rest of the module. 20,000 more agreed when these were recorded."""
+"""Random command lines, and the first rule that the parser of that release named. Made by record_verdicts.py with
+--count 100 --seed 1; with --count 400 --seed 5 it compared 14,800 command lines, and we agreed on all of them."""
 
 
-def test_the_verdict_before_training_starts_is_that_of_openrlhfs_own_parser():
-    for row in VERDICTS:
-        adapter, source = OpenRlhfAdapter(), Source(argv=("openrlhf.cli.train_ppo_ray", *row["argv"]))
-        reading = adapter.read(source, Context(framework_version=row["version"]))
-        found = [*reading.findings, *adapter.check(reading)]
-        refused = [finding.code for finding in found if finding.severity == "error" and finding.phase == "config"]
-        assert bool(refused) is (row["native"] != "accepted"), (row, refused)
+@pytest.mark.parametrize("version", RELEASES)
+def test_the_first_rule_that_we_name_for_the_parser_is_the_one_that_it_named_itself(version):
+    rows = [row for row in VERDICTS if row["version"] == version]
+    assert rows
+    assert [ours(row["argv"], version) for row in rows] == [row["native"] for row in rows]
 
 
-def test_the_recorded_command_lines_cover_all_outcomes_and_most_releases():
-    assert {row["native"] for row in VERDICTS} == {"accepted", "argparse", "AssertionError", "TypeError"}
-    assert len({row["version"] for row in VERDICTS}) > 30
+def test_the_recorded_command_lines_cover_every_check_of_the_parser():
+    assert {row["native"] for row in VERDICTS} == {
+        *("accepted", "BB-ORL-003", "BB-ORL-004"),
+        *(rule.code for rule in PARSER_RULES),
+    }
