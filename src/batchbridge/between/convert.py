@@ -531,11 +531,12 @@ def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
 
 def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
     """A token budget that holds the fixed micro-batch at its longest."""
-    lengths = []
-    for path in ("carried.max_prompt_tokens", "carried.max_completion_tokens"):
-        lengths.append(_get(spec, path) or (None if defaults is None else _get(defaults, path)))
-    if None not in lengths and defaults is not None:
-        tokens = sum(lengths) * (spec.micro_batch.completions_per_device or 1)
+    if defaults is None:
+        return
+    prompt = spec.carried.max_prompt_tokens or defaults.carried.max_prompt_tokens
+    completion = spec.carried.max_completion_tokens or defaults.carried.max_completion_tokens
+    if prompt is not None and completion is not None:
+        tokens = (prompt + completion) * (spec.micro_batch.completions_per_device or 1)
         yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
 
 
