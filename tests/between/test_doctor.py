@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from toys import AnyAdapter
 
+import batchbridge
 from batchbridge import hookimpl, plugins
 from batchbridge.between.doctor import MAX_CHARACTERS, ErrorText, diagnose, divisors, multiples
 from batchbridge.between.doctor_texts import TEXTS
@@ -330,3 +331,30 @@ def test_an_adapter_adds_its_own_texts_and_a_broken_one_does_not_keep_them_away(
     finally:
         plugins.manager().unregister(module)
     assert (found.text.name, found.numbers) == ("talking-odd", {"size": 7})
+
+
+# ---- version ranges agree with the adapters' rules
+
+SAYS = {
+    "trl-global-batch": ("global train batch size", {"num_generations": 8, "per_device_train_batch_size": 1}),
+    "trl-effective-batch": ("effective train batch size", {"num_generations": 8, "per_device_train_batch_size": 1}),
+    "trl-generation-batch": (
+        "generation_batch_size must be divisible by num_generations",
+        {"num_generations": 8, "per_device_train_batch_size": 1},
+    ),
+    "trl-generation-micro-steps": (
+        "generation_batch_size must be divisible by the global batch size",
+        {"num_generations": 2, "generation_batch_size": 12},
+    ),
+}
+"""Fragment of TRL's own text, and settings that break its rule on seven devices."""
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.16.1", "0.17.0", "0.18.0", "0.19.1", "0.20.0", "1.9.0", "1.16.0"])
+@pytest.mark.parametrize("name", SAYS)
+def test_a_text_is_known_for_the_versions_in_which_trl_says_it(name: str, version: str) -> None:
+    fragment, settings = SAYS[name]
+    reading = batchbridge.read(settings, framework="trl", version=version, world_size=7)
+    said = any(fragment in (finding.native or "") for finding in reading.findings)
+    (row,) = (text for text in TEXTS if text.name == name)
+    assert said == SpecifierSet(row.versions).contains(version)

@@ -164,7 +164,7 @@ TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
         name="trl-effective-batch",
         framework="trl",
-        versions=">=0.17,<0.18",
+        versions=">=0.17,<0.20",
         pattern=pattern(
             r"effective train batch size \(# x # x #\) must be evenly divisible by"
             r"(?: the number of generations per prompt(?: \(#\))?)?",
@@ -177,20 +177,20 @@ TEXTS: tuple[ErrorText, ...] = (
         "num_generations (completions per prompt), which is at least 2",
         meaning="an optimizer step would cut a group",
         phase="construction",
-        source="huggingface/trl pull request 3283; the lower version is inferred from its date",
+        source="huggingface/trl pull request 3283; trl 0.17.0 GRPOTrainer.__init__, 0.18.0 to 0.19.1 GRPOConfig",
         neighbours=_trl_groups,
         asks=(_GROUP,),
     ),
     ErrorText(
         name="trl-generation-batch",
         framework="trl",
-        versions=">=0.18",
+        versions=">=0.20",
         pattern=pattern(r"generation_batch_size \(#\) must be divisible by num_generations \(#\)", "batch", "group"),
         rule="generation_batch_size (completions per rollout; by default per_device_train_batch_size x devices x "
         "steps_per_generation) is a multiple of num_generations (completions per prompt)",
         meaning="a rollout would cut a group",
         phase="construction",
-        source="trl 0.18 to 1.16.0 GRPOConfig.__post_init__",
+        source="trl 0.20.0 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=_trl_batch,
     ),
     ErrorText(
