@@ -66,6 +66,9 @@ def behaviour(reading: Reading) -> Behaviour | None:
     unseeded = holds(UNSEEDED, s.version)
     last = "dropped" if holds(DROPPED_TAIL, s.version) else "a short rollout"
     mixed = "permuted in every pass, all replicas by the same positions, then " if _shuffled(facts) else ""
+    share = "a contiguous block"
+    if s.dynamic and holds(">=0.8.6", s.version):
+        share = "a share, dealt out by length,"
     cut = (
         "cut into length-balanced micro-batches under the token budget; completions beyond the last full step are "
         "dropped"
@@ -82,10 +85,11 @@ def behaviour(reading: Reading) -> Behaviour | None:
                 if unseeded
                 else f"keyed by {facts.name('train.seed')} and the episode"
             )
-            + f"; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is {last}"
+            + f"; rollouts of {s.prompts_per_rollout} prompts, an episode's remainder is {last}; inside a rollout "
+            "groups stand in the order in which the engines finish them"
         ),
         membership=(
-            f"each of {s.replicas} replicas takes a contiguous block of the rollout's completions, {mixed}{cut}; "
+            f"each of {s.replicas} replicas takes {share} of the rollout's completions, {mixed}{cut}; "
             f"passes over it: {s.passes}"
         ),
         denominator_scope=row.scope,

@@ -260,6 +260,23 @@ def _filter_range_text(facts: Facts) -> str | None:
     return f"{facts.name('algo.dynamic_filtering_range')} stays text in 0.8.1, which no score can be compared with"
 
 
+_INTERVALS = ("logger.logging_steps", "eval.steps", "ckpt.save_steps")
+
+
+def _zero_interval(facts: Facts) -> str | None:
+    zero = [facts.name(identity) for identity in _INTERVALS if facts[identity] == 0]
+    return (
+        f"{' and '.join(zero)} = 0: the number of rollouts is divided by it; -1 turns the last two off"
+        if zero
+        else None
+    )
+
+
+def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
+    off = {"logger.logging_steps": 1, "eval.steps": -1, "ckpt.save_steps": -1}
+    return (fix_of(facts, {identity: off[identity] for identity in _INTERVALS if facts[identity] == 0}),)
+
+
 LATE_RULES: tuple[Rule, ...] = (
     Rule(
         "BB-ORL-035",
@@ -439,5 +456,15 @@ LATE_RULES: tuple[Rule, ...] = (
         native="it may hang in a collective (read from the code, not run)",
         source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
         fixes=_chunk_fixes,
+    ),
+    Rule(
+        "BB-ORL-027",
+        "error",
+        "optimizer_step",
+        _zero_interval,
+        _INTERVALS,
+        native="ZeroDivisionError: integer modulo by zero, after the first rollout is trained on",
+        source=f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
+        fixes=_zero_interval_fixes,
     ),
 )

@@ -57,6 +57,8 @@ def _left_over(facts: Facts) -> str | None:
         return None
     rest = completions % s.train
     start = f"a rollout has {completions} completions: {facts.said(TRAIN)} leaves {rest} over"
+    if completions < s.train:
+        start += "; it makes no step by itself"
     if s.dynamic:
         return f"{start}, which are generated and never trained on"
     return (
@@ -156,7 +158,8 @@ def _fewer_prompts(facts: Facts) -> str | None:
     if facts.prompts is None or facts.prompts <= facts["data.max_samples"]:
         return None
     return (
-        f"{facts.said('data.max_samples')}: the other {facts.prompts - facts['data.max_samples']} prompts are not seen"
+        f"{facts.said('data.max_samples')}: the other {facts.prompts - facts['data.max_samples']} prompts are not seen "
+        "(of each mixed dataset, and again of their mixture)"
     )
 
 
@@ -165,6 +168,59 @@ def _no_room(facts: Facts) -> str | None:
     if completion is None or completion < total:
         return None
     return f"{facts.said('rollout.max_new_tokens')} leaves no room for a prompt in {facts.said('data.max_len')}"
+
+
+def _schedule_length(facts: Facts) -> str | None:
+    """The schedule is made for the steps that all prompts would fill, rounded down in this order."""
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or s.passes < 1 or s.episodes < 1:
+        return None
+    scheduled = prompts * s.group // s.train * s.episodes * s.passes
+    if s.filtered:
+        return (
+            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(FILTER)} dropped "
+            "nothing: dropped prompts leave it unfinished"
+        )
+    made = _steps_made(prompts, facts)
+    if made is None or made == scheduled:
+        return None
+    return f"the learning rate's schedule is made for {scheduled} optimizer steps, the run makes {made}"
+
+
+def _steps_made(prompts: int, facts: Facts) -> int | None:
+    """Optimizer steps of the whole run; None where lengths decide, or devices do not share out evenly."""
+    s = facts.sizes
+    if s.dynamic or not s.whole_replicas or not s.whole_accumulation:
+        return None
+    full, rest = divmod(prompts, s.prompts_per_rollout)
+    kept = rest if not holds(DROPPED_TAIL, facts.version) else 0
+    rollouts = [s.prompts_per_rollout] * min(full, 1) + [kept]
+    if any(size * s.group % s.replicas for size in rollouts):
+        return None
+    whole, short = (size * s.group // s.replicas // s.micro * s.passes for size in (s.prompts_per_rollout, kept))
+    # Micro-batches that fill no step wait for the next rollout's: DeepSpeed counts them over the whole run.
+    return (full * whole + short) * s.episodes // s.accumulation
+
+
+def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return _dataset_fixes(facts) if facts.sizes.positive and not facts.sizes.filtered else ()
+
+
+_INTERVALS = ("ckpt.save_steps", "eval.steps")
+
+
+def _intervals(facts: Facts) -> str | None:
+    said = [facts.said(identity) for identity in _INTERVALS if facts[identity] > 0]
+    return f"{' and '.join(said)}: counted in rollouts, not in optimizer steps" if said else None
+
+
+def _pass_rate(facts: Facts) -> str | None:
+    if not facts.sizes.filtered:
+        return None
+    return (
+        f"the logged dynamic_filtering_pass_rate is completions over prompts, up to {facts.sizes.group * 100} % with "
+        f"{facts.name(GROUP)} = {facts.sizes.group}"
+    )
 
 
 def _idle_first_step(facts: Facts) -> str | None:
@@ -179,7 +235,11 @@ def _idle_first_step(facts: Facts) -> str | None:
 def _forced_packing(facts: Facts) -> str | None:
     if facts[PACKING] or not facts.packs:
         return None
-    return f"{facts.name(PACKING)} is turned on, by ring attention or dynamic batches"
+    said = f"{facts.name(PACKING)} is turned on, by ring attention or dynamic batches"
+    attention = facts["ds.attn_implementation"]
+    if attention is not None and "flash_attention" not in attention:
+        said += f", and with it {facts.name('ds.attn_implementation')} = flash_attention_2 instead of {attention}"
+    return said
 
 
 def _token_gspo(facts: Facts) -> str | None:
@@ -346,6 +406,16 @@ SILENT_RULES: tuple[Rule, ...] = (
         versions=">=0.9.8",
     ),
     Rule(
+        "BB-ORL-053",
+        "warning",
+        "never",
+        _schedule_length,
+        (ROLLOUT, GROUP, TRAIN, "train.max_epochs"),
+        native="the learning rate ends elsewhere on its schedule",
+        source=f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
+        fixes=_schedule_fixes,
+    ),
+    Rule(
         "BB-ORL-060",
         "note",
         "never",
@@ -390,5 +460,24 @@ SILENT_RULES: tuple[Rule, ...] = (
         native="no message",
         source="openrlhf 0.8.8 PolicyLoss",
         versions=">=0.8.8,<0.8.9",
+    ),
+    Rule(
+        "BB-ORL-065",
+        "note",
+        "never",
+        _intervals,
+        _INTERVALS,
+        native="global_step grows by 1 per rollout",
+        source=f"{ALL} PPOTrainer.fit, train_step",
+    ),
+    Rule(
+        "BB-ORL-066",
+        "note",
+        "never",
+        _pass_rate,
+        (FILTER, GROUP),
+        native="a rate above 100 % in the log",
+        source="openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
+        versions=">=0.9.9",
     ),
 )

@@ -88,6 +88,7 @@ BROKEN = {
     "BB-ORL-022": {"data.max_images_per_prompt": 1, "ds.packing_samples": True, "vllm.num_engines": 1},
     "BB-ORL-023": {"algo.advantage.is_correction_threshold": (0.1, 2.0, 3.0)},
     "BB-ORL-026": {"rollout.micro_batch_size": 0},
+    "BB-ORL-027": {"ckpt.save_steps": 0},
     "BB-ORL-030": {"train.colocate_all": True, "vllm.num_engines": 2, "vllm.tensor_parallel_size": 2},
     "BB-ORL-031": {"train.colocate_actor_ref": True, "ref.num_gpus_per_node": 4},
     "BB-ORL-032": {
@@ -116,6 +117,8 @@ BROKEN = {
     "BB-ORL-052": {"ref.num_gpus_per_node": 5},
     "BB-ORL-061": {"actor.lr_warmup_ratio": 0.03},
     "BB-ORL-062": {"ds.ring_attn_size": 2, "vllm.num_engines": 1},
+    "BB-ORL-065": {"eval.steps": 10},
+    "BB-ORL-066": {"algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"},
 }
 
 
@@ -150,6 +153,8 @@ def test_the_rule_fires_on_an_older_version_that_breaks_it(code):
         ("BB-ORL-046", "0.9.8", OLD, 130),
         ("BB-ORL-046", "0.8.0", OLD, 100),
         ("BB-ORL-063", "0.11.2", {**LEGAL, "data.max_samples": 128}, 256),
+        ("BB-ORL-053", "0.11.2", {**LEGAL, "rollout.batch_size": 120, "train.num_episodes": 3}, 200),
+        ("BB-ORL-053", "0.9.8", OLD, 200),
     ],
 )
 def test_the_rule_fires_on_a_dataset_that_does_not_fit(code, version, values, prompts):
@@ -218,7 +223,7 @@ def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fire
 
 
 def test_every_row_of_the_table_is_exercised_here():
-    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-063"}
+    elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-063"}
     assert {rule.code for rule in RULES} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 
@@ -285,6 +290,39 @@ def test_lost_gradients_are_a_warning_since_the_run_goes_on_to_its_end():
 def test_dynamic_batches_lose_nothing_when_a_step_is_one_micro_batch():
     values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "data.max_len": 1000}
     assert "BB-ORL-042" not in codes({**values, "train.max_tokens_per_gpu": 16000})
+
+
+def test_the_schedule_is_as_long_as_the_run_where_a_short_rollout_makes_no_step():
+    # Run with the whole program (openrlhf 0.11.2): 10 prompts x 2 // 8 = 2 optimizer steps, of which 2 are made.
+    run = {**LEGAL, "actor.num_gpus_per_node": 2, "rollout.batch_size": 8, "rollout.n_samples_per_prompt": 2}
+    run |= {"train.batch_size": 8, "train.micro_batch_size": 2}
+    assert "BB-ORL-053" not in codes(run, prompts=10)
+
+
+def test_the_schedule_of_a_filtered_run_is_said_to_count_what_is_dropped():
+    values = {**LEGAL, "algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"}
+    assert "BB-ORL-053" in codes(values, prompts=1280)
+
+
+def test_packing_that_is_turned_on_turns_flash_attention_on():
+    values = {**LEGAL, "ds.ring_attn_size": 2, "vllm.num_engines": 1, "ds.attn_implementation": "eager"}
+    (finding,) = [finding for finding in findings(values) if finding.code == "BB-ORL-062"]
+    assert finding.message.endswith("ds.attn_implementation = flash_attention_2 instead of eager")
+
+
+@pytest.mark.parametrize(("version", "fires"), [("0.9.8", False), ("0.9.9", True)])
+def test_the_pass_rate_counts_completions_over_prompts_from_0_9_9_on(version, fires):
+    values = {**OLD, "dynamic_filtering": True, "remote_rm_url": "math.py"}
+    assert ("BB-ORL-066" in codes(values, version=version)) is fires
+
+
+def test_the_filters_range_of_0_8_1_is_never_checked_but_the_rewards_is():
+    values = {**OLD, "dynamic_filtering": True, "remote_rm_url": "math.py"}
+    assert "BB-ORL-014" not in codes({**values, "dynamic_filtering_reward_range": (1, 0)}, version="0.8.1")
+    assert "BB-ORL-014" in codes({**values, "dynamic_filtering_reward_range": (1, 0)}, version="0.8.1.post1")
+    assert fixes({**values, "reward_clip_range": (1, -1)}, "BB-ORL-014", version="0.8.1") == [
+        {"reward_clip_range": (-10.0, 10.0)}
+    ]
 
 
 # ---- ways out
