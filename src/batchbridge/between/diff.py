@@ -8,6 +8,7 @@ defects, order) is compared too: two runs can differ though their specifications
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -197,6 +198,7 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
     same_horizon = [n for n in _HORIZONS if getattr(a.spec.horizon, n) is not None] == [
         n for n in _HORIZONS if getattr(b.spec.horizon, n) is not None
     ]
+    same_surrogate = a.spec.objective.surrogate == b.spec.objective.surrogate
     for effect in EFFECTS:
         field = effect.field
         if one[field] == other[field] or not effect.counts(a.spec, b.spec):
@@ -207,6 +209,8 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
                 continue  # it follows the policy term, whose difference is said already
         if field.startswith("horizon.") and field != "horizon.lr_tick" and not same_horizon:
             continue
+        if effect.of_surrogate and None in (one[field], other[field]) and not same_surrogate:
+            continue  # another loss has no such bound: that difference is said already
         kind, reason = _judge(effect, one[field], other[field], a, b, split_counts)
         # What the split changes natively are the weights.
         aspect = "weights" if effect.aspect == "split" and kind == "differs" else effect.aspect
@@ -354,7 +358,7 @@ def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
     one, other = ({d.code: d for d in side.defects} for side in (a.behaviour, b.behaviour))
     for code in dict.fromkeys([*one, *other]):
         left, right = one.get(code), other.get(code)
-        if left is not None and right is not None and left.summary == right.summary:
+        if left is not None and right is not None and _said(left.summary) == _said(right.summary):
             continue
         holders = [f"{r.framework} {r.framework_version}" for r, d in ((a, left), (b, right)) if d is not None]
         yield Difference(
@@ -368,6 +372,14 @@ def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
             from_a="" if left is None else left.source,
             from_b="" if right is None else right.source,
         )
+
+
+def _said(summary: str) -> str:
+    """A summary without the names of native keys: versions spell them in other ways."""
+    return _KEY.sub("", summary)
+
+
+_KEY = re.compile(r"[A-Za-z][\w-]*(?:\.\w+)+|[A-Za-z]+(?:[_-]+\w+)+|\S+(?= = )")
 
 
 def _native_difference(field: str, one: str, other: str, reason: str, a: Reading, b: Reading) -> Difference:

@@ -29,6 +29,8 @@ class Effect:
     matters: Callable[[Spec], bool] = lambda spec: True
     on: Literal["either side", "both sides"] = "either side"
     """Where the field must matter to count. A KL estimator is no further difference where one side has no KL at all."""
+    of_surrogate: bool = False
+    """Part of one surrogate: that another one lacks it is no further difference."""
 
     def counts(self, a: Spec, b: Spec) -> bool:
         """Whether a difference in this field has any effect."""
@@ -179,9 +181,27 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl),
     Effect("objective.kl_estimator", "objective", "KL has another bias and gradient", matters=_kl, on="both sides"),
     Effect("objective.kl_clamp", "objective", "large KL values are cut", matters=_kl, on="both sides"),
-    Effect("objective.clip_low", "objective", "the ratio is clipped elsewhere below 1", matters=_ratio_moves),
-    Effect("objective.clip_high", "objective", "the ratio is clipped elsewhere above 1", matters=_ratio_moves),
-    Effect("objective.dual_clip", "objective", "very large ratios of bad completions are cut", matters=_ratio_moves),
+    Effect(
+        "objective.clip_low",
+        "objective",
+        "the ratio is clipped elsewhere below 1",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
+    Effect(
+        "objective.clip_high",
+        "objective",
+        "the ratio is clipped elsewhere above 1",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
+    Effect(
+        "objective.dual_clip",
+        "objective",
+        "very large ratios of bad completions are cut",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
     Effect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
     Effect("objective.reward_clip", "objective", "large rewards are cut"),
     Effect(
