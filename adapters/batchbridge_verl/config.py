@@ -38,6 +38,7 @@ class VerlAdapter(Adapter):
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     restates: ClassVar[Mapping[str, str]] = {
+        "BB-VERL-010": "BB101",
         "BB-VERL-017": "BB102",
         "BB-VERL-022": "BB108",
         "BB-VERL-023": "BB123",

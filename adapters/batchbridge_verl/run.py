@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from batchbridge_verl.settings import ACTOR, holds
+from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
 
 NODES, GPUS = "trainer.nnodes", "trainer.n_gpus_per_node"
 PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
 DYNAMIC, BUDGET = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
+FORWARD_BUDGET = f"{ROLLOUT}log_prob_max_token_len_per_gpu"
 
 FSDP_CONTEXT = f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size"
 PARALLEL: Mapping[str, tuple[str | None, str | None, str]] = {
@@ -98,6 +99,32 @@ class Run:
         if shared < 1 or self.world < 1 or min(self.parallel) < 1 or self.world % shared:
             return None
         return self.world // shared
+
+    @property
+    def critic(self) -> bool:
+        """Whether a critic is trained. Source: verl 0.6.0 to 0.9.1 need_critic; before, gae alone decided."""
+        said = self[f"{CRITIC}enable"] if holds(">=0.6.0", self.version) else None
+        return bool(said) if said is not None else bool(self["algorithm.adv_estimator"] == "gae")
+
+    @property
+    def reference(self) -> bool:
+        """Whether the reference policy is needed. Source: verl 0.9.1 need_reference_policy."""
+        return bool(self[f"{ACTOR}use_kl_loss"] or self["algorithm.use_kl_in_reward"])
+
+    @property
+    def critic_replicas(self) -> int | None:
+        """Data-parallel size of the critic; None where the devices do not divide or the engine is not read."""
+        keys = {
+            "fsdp": (f"{CRITIC}ulysses_sequence_parallel_size",),
+            "megatron": tuple(
+                f"{CRITIC}megatron.{name}"
+                for name in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+            ),
+        }.get(self.engine)
+        if keys is None or min(self[key] for key in keys) < 1:
+            return None
+        devices = math.prod([int(self[key]) for key in keys])
+        return self.world // devices if self.world >= 1 and self.world % devices == 0 else None
 
     @property
     def plain(self) -> bool:

@@ -24,6 +24,10 @@ RUN = {
     f"{ACTOR}ppo_micro_batch_size_per_gpu": 2,
     f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 2,
 }
+MEGATRON = {"model_engine": "megatron"}
+CRITIC = {"algorithm.adv_estimator": "gae", "critic.ppo_micro_batch_size_per_gpu": 2}
+NO_MICRO = "BB-VERL-013"
+PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 
 
 def judge(values, *, version="0.9.1", world=None, prompts=None):
@@ -114,6 +118,77 @@ CASES = [
     ({f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1000}, "0.9.1", "BB-VERL-056"),
     ({f"{ACTOR}use_dynamic_bsz": True, f"{ACTOR}ppo_max_token_len_per_gpu": 1000}, "0.7.1", "BB-VERL-056"),
     ({f"{ROLLOUT}n": 0}, "0.9.1", "BB-VERL-010"),
+    ({"trainer.n_gpus_per_node": 0}, "0.9.1", "BB-VERL-010"),
+    ({**MEGATRON, f"{ACTOR}megatron.tensor_model_parallel_size": 3}, "0.9.1", "BB-VERL-017"),
+    ({**MEGATRON, f"{ACTOR}ppo_micro_batch_size": 8, f"{ACTOR}ppo_micro_batch_size_per_gpu": None}, "0.9.1", NO_MICRO),
+    ({f"{ROLLOUT}data_parallel_size": 8}, "0.9.1", "BB-VERL-019"),
+    ({f"{ACTOR}optim.lr_scheduler_type": "linear"}, "0.9.1", "BB-VERL-057"),
+    ({f"{ACTOR}optim.warmup_style": "linear"}, "0.6.0", "BB-VERL-057"),
+    ({**CRITIC, "critic.optim.lr_scheduler_type": "linear"}, "0.9.1", "BB-VERL-057"),
+    ({**MEGATRON, f"{ACTOR}megatron.dtype": "float32"}, "0.9.1", "BB-VERL-058"),
+    ({**CRITIC, **MEGATRON, "critic.megatron.dtype": "float32"}, "0.9.1", "BB-VERL-058"),
+    ({**CRITIC, "critic.ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-059"),
+    ({**CRITIC, "critic.ppo_micro_batch_size": 8}, "0.4.0", "BB-VERL-059"),
+    ({**CRITIC, "critic.ppo_micro_batch_size": 7, "critic.ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-060"),
+    ({**CRITIC, "critic.ppo_micro_batch_size": 4, "critic.ppo_micro_batch_size_per_gpu": None}, "0.9.1", "BB-VERL-060"),
+    (
+        {**CRITIC, "critic.ulysses_sequence_parallel_size": 2, "critic.model.use_remove_padding": False},
+        "0.7.1",
+        "BB-VERL-061",
+    ),
+    ({**CRITIC, "critic.ppo_mini_batch_size": 65}, "0.9.1", "BB-VERL-062"),
+    ({f"{ROLLOUT}val_kwargs.do_sample": True, f"{ROLLOUT}temperature": 0}, "0.9.1", "BB-VERL-063"),
+    ({"reward_model.enable": True}, "0.6.1", "BB-VERL-064"),
+    ({f"{ROLLOUT}multi_turn.enable": True}, "0.4.1", "BB-VERL-065"),
+    (
+        {
+            f"{ROLLOUT}multi_turn.enable": True,
+            f"{ROLLOUT}multi_turn.tool_config_path": "tools.yaml",
+            "algorithm.adv_estimator": "rloo",
+        },
+        "0.4.0",
+        "BB-VERL-065",
+    ),
+    ({**MEGATRON, f"{ACTOR}megatron.router_replay.mode": "R4"}, "0.9.1", "BB-VERL-066"),
+    (
+        {
+            **MEGATRON,
+            f"{ACTOR}megatron.router_replay.mode": "R2",
+            "algorithm.rollout_correction.bypass_mode": True,
+        },
+        "0.9.1",
+        "BB-VERL-066",
+    ),
+    ({**CRITIC, "critic.ppo_mini_batch_size": 9}, "0.9.1", "BB-VERL-067"),
+    ({**CRITIC, "critic.ppo_micro_batch_size_per_gpu": 3}, "0.9.1", "BB-VERL-067"),
+    ({"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": None}, "0.9.1", "BB-VERL-068"),
+    ({f"{ROLLOUT}mode": "sync"}, "0.9.1", "BB-VERL-069"),
+    ({f"{ROLLOUT}pipeline_model_parallel_size": 2}, "0.9.1", "BB-VERL-069"),
+    ({f"{ROLLOUT}expert_parallel_size": 4}, "0.9.1", "BB-VERL-069"),
+    ({"trainer.v1.trainer_mode": "mine"}, "0.9.1", "BB-VERL-070"),
+    ({"data.filter_overlong_prompts": True}, "0.9.1", "BB-VERL-071"),
+    ({f"{ACTOR}shuffle": True}, "0.9.1", "BB-VERL-076"),
+    ({f"{ACTOR}fsdp_config.dtype": "float32"}, "0.9.1", "BB-VERL-077"),
+    ({f"{ROLLOUT}log_prob_micro_batch_size": 8, PER_GPU: None}, "0.9.1", "BB-VERL-050"),
+    ({"data.gen_batch_size": 2, "trainer.v1.sampler.sync_refill_failed_groups": True}, "0.9.1", "BB-VERL-040"),
+    (
+        {f"{ACTOR}use_dynamic_bsz": True, f"{ROLLOUT}log_prob_max_token_len_per_gpu": 1000},
+        "0.9.1",
+        "BB-VERL-056",
+    ),
+    ({**CRITIC, "critic.ppo_mini_batch_size": 48}, "0.9.1", "BB-VERL-023"),
+]
+STANDING = [
+    # what holds for every run of its kind: shown by explain, not by check
+    ({}, "0.9.1", "BB-VERL-072"),
+    ({}, "0.9.1", "BB-VERL-073"),
+    ({"trainer.use_v1": False, f"{ACTOR}ppo_mini_batch_size": 32}, "0.9.1", "BB-VERL-074"),
+    (
+        {"trainer.use_v1": False, "trainer.balance_batch": False, f"{ACTOR}ppo_mini_batch_size": 32},
+        "0.9.1",
+        "BB-VERL-075",
+    ),
+    ({"algorithm.adv_estimator": "reinforce_plus_plus"}, "0.9.1", "BB-VERL-078"),
 ]
 
 
@@ -124,7 +199,27 @@ def test_a_rule_speaks_where_it_is_broken(values, version, code):
 
 def test_every_rule_has_a_case():
     outside = {"BB-VERL-034", "BB-VERL-049"}  # a key that is left out, and a dataset: below
-    assert {rule.code for rule in RULES} - outside == {code for _, _, code in CASES}
+    assert {rule.code for rule in RULES} - outside == {code for _, _, code in [*CASES, *STANDING]}
+
+
+@pytest.mark.parametrize(("values", "version", "code"), STANDING)
+def test_what_holds_for_every_run_of_its_kind_is_a_defect_and_no_finding(values, version, code):
+    reading = VerlAdapter().read(load({**RUN, **values}), Context(framework_version=version))
+    assert code in [defect.code for defect in reading.behaviour.defects]
+    assert code not in codes(values, version=version)
+
+
+def test_every_row_names_its_source_what_verl_does_and_a_way_out():
+    without = {
+        "BB-VERL-010",  # any size of at least 1
+        "BB-VERL-026",  # an estimator with words of the schema is another objective
+        "BB-VERL-025",
+    }
+    assert all(rule.source and rule.native for rule in RULES)
+    for values, version, code in CASES:
+        for finding in judge(values, version=version):
+            if finding.code == code and code not in without:
+                assert finding.fixes, (code, values)
 
 
 def test_the_default_estimator_trains_a_critic():

@@ -1,0 +1,542 @@
+"""What verl refuses later: while it builds the trainer or its workers, at the first rollout, or at the first update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from batchbridge.findings import Fix
+from batchbridge_verl.meaning import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
+from batchbridge_verl.rules.row import (
+    DEVICES,
+    ENGINE_WORKERS,
+    ESTIMATOR,
+    MODE,
+    Rule,
+    fix,
+    mini_fixes,
+    near,
+    setting,
+    shared,
+    whole_shares,
+    whole_steps,
+)
+from batchbridge_verl.rules.validated import replica_fixes, replicas_message
+from batchbridge_verl.run import (
+    BUDGET,
+    DYNAMIC,
+    EPOCHS,
+    FORWARD_BUDGET,
+    GLOBAL_MICRO,
+    GROUP,
+    MICRO,
+    MINI,
+    PARALLEL,
+    PROMPTS,
+    Run,
+)
+from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
+
+TRAINER_MODES = ("sync", "colocate_async", "separate_async")
+_MODE_KEY = "trainer.v1.trainer_mode"
+_ROLLOUT_SIZES = tuple(f"{ROLLOUT}{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
+
+
+# ---- while the trainer and its workers are built
+
+
+def _not_positive(run: Run) -> str | None:
+    named = {
+        **{key: run[key] for key in (PROMPTS, GROUP, MINI, EPOCHS)},
+        "trainer.nnodes x trainer.n_gpus_per_node": run.world,
+        **{key: run[key] for key in (*PARALLEL[run.engine], run.context_key) if key is not None},
+    }
+    if not run[DYNAMIC] and run[MICRO] is not None:
+        named[MICRO] = run[MICRO]
+    if run[DYNAMIC]:
+        named[BUDGET] = run[BUDGET]
+    wrong = [f"{key} = {value}" for key, value in named.items() if value < 1]
+    return f"{', '.join(wrong)}: must be at least 1" if wrong else None
+
+
+def _unknown_mode(run: Run) -> str | None:
+    if not run.v1 or run.entry == "main_ppo_sync" or run[_MODE_KEY] in TRAINER_MODES:
+        return None
+    return (
+        f"{_MODE_KEY} = {run[_MODE_KEY]} is none of verl's own ({', '.join(TRAINER_MODES)}); one that is registered by "
+        "the run's own code is not read"
+    )
+
+
+def _no_filter_metric(run: Run) -> str | None:
+    key = "algorithm.filter_groups.metric"
+    if not run.v1 or not run["algorithm.filter_groups.enable"] or run[key]:
+        return None
+    return f"{key} is not set: V1 filters groups by it"
+
+
+def _no_rollout(run: Run) -> str | None:
+    size = run["data.gen_batch_size"] if run["data.gen_batch_size"] and not run.v1 else run[PROMPTS]
+    if run.prompts_in_dataset is None or run.prompts_in_dataset >= size:
+        return None
+    return f"the dataset's {run.prompts_in_dataset} prompts do not fill one batch of {size} prompts: nothing is trained"
+
+
+def _replicas(run: Run) -> str | None:
+    if not run.plain or run.replicas is not None:
+        return None
+    if run.engine == "megatron" and (not run[DYNAMIC] or holds("<0.6.0", run.version)):
+        return None  # validate_config says so
+    return replicas_message(run)
+
+
+def _rollout_devices(run: Run) -> int:
+    sizes: list[int] = [run[key] for key in _ROLLOUT_SIZES]
+    return math.prod(sizes)
+
+
+def _rollout_replicas(run: Run) -> str | None:
+    size = _rollout_devices(run)
+    if run.entry == "one_step_off" or run.world < 1 or (size >= 1 and run.world % size == 0):
+        return None
+    named = " x ".join(f"{key} = {run[key]}" for key in _ROLLOUT_SIZES if run[key] != 1)
+    return f"{named or f'{_ROLLOUT_SIZES[0]} = 1'} does not divide {run.world} devices"
+
+
+def _rollout_replica_fixes(run: Run) -> tuple[Fix, ...]:
+    key, *others = _ROLLOUT_SIZES
+    rest = math.prod([max(run[other], 1) for other in others])
+    legal = [size for size in range(1, max(run[key], 1) + 1) if run.world % (size * rest) == 0]
+    return (fix({key: legal[-1]}),) if legal else (fix({key: 1, **dict.fromkeys(others, 1)}),)
+
+
+def _rollout_config(run: Run) -> str | None:
+    name = run[f"{ROLLOUT}name"]
+    tensor, data, pipeline = (run[key] for key in _ROLLOUT_SIZES)
+    experts = run[f"{ROLLOUT}expert_parallel_size"]
+    if run[f"{ROLLOUT}mode"] == "sync" and holds(">=0.7.0", run.version):
+        return f"{ROLLOUT}mode = sync: only async is left"
+    if name != "trtllm" and experts > 1 and experts != tensor * data:
+        return f"{ROLLOUT}expert_parallel_size = {experts}: must be tensor x data parallel size = {tensor * data}"
+    served = ("vllm", "sglang", *(("trtllm",) if holds(">=0.7.1", run.version) else ()))
+    if pipeline > 1 and name in served:
+        return f"{_ROLLOUT_SIZES[2]} = {pipeline}: {name} has none"
+    return None
+
+
+def _no_rollout_name(run: Run) -> str | None:
+    return f"{ROLLOUT}name is mandatory (vllm, sglang)" if run[f"{ROLLOUT}name"] is None else None
+
+
+def _global_micro_unread(run: Run) -> str | None:
+    if run[DYNAMIC] or run[MICRO] is not None or run[GLOBAL_MICRO] is None or run.legacy:
+        return None
+    return f"{GLOBAL_MICRO} = {run[GLOBAL_MICRO]} is deprecated, and the engine workers do not read it"
+
+
+def _global_log_prob_unread(run: Run) -> str | None:
+    whole, per_gpu = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
+    if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
+        return None
+    return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
+
+
+def _two_kinds_of_batches(run: Run) -> str | None:
+    other = f"{ROLLOUT}log_prob_use_dynamic_bsz"
+    if run.legacy or run[DYNAMIC] == run[other]:
+        return None
+    return f"{DYNAMIC} = {run[DYNAMIC]} but {other} = {run[other]}"
+
+
+# ---- at the first rollout and the first update
+
+
+def _estimator_known(run: Run) -> str | None:
+    name = run[ESTIMATOR]
+    if name in INEXPRESSIBLE_ESTIMATORS or (name in ESTIMATORS and holds(ESTIMATORS[name].versions, run.version)):
+        return None
+    return (
+        f"{ESTIMATOR} = {name} is none of verl's own ({', '.join([*ESTIMATORS, *INEXPRESSIBLE_ESTIMATORS])}); one that "
+        "is registered by the run's own code is not read"
+    )
+
+
+def _mode_known(run: Run) -> str | None:
+    mode = LOSS_MODES.get(run.surrogate)
+    if run.surrogate in ("bypass_mode", "rollout_correction"):
+        return None
+    if mode is not None and holds(mode.versions, run.version):
+        return None
+    names = ", ".join(m.name for m in LOSS_MODES.values() if holds(m.versions, run.version))
+    return f"{MODE} = {run.surrogate}: verl {run.version} has {names}"
+
+
+def _dual_clip(run: Run) -> str | None:
+    value = run[f"{ACTOR}clip_ratio_c"]
+    return f"{ACTOR}clip_ratio_c = {value}: must be above 1" if run.surrogate == "vanilla" and value <= 1 else None
+
+
+def _step_over_replicas(run: Run) -> str | None:
+    if run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
+        return None
+    return (
+        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} is {run.asked_per_step} completions per optimizer "
+        f"step, not a multiple of {run.replicas} replicas"
+    )
+
+
+def _nothing_per_replica(run: Run) -> str | None:
+    if not run.plain or not run.replicas or run.share:
+        return None
+    return (
+        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} = {run.asked_per_step} completions leave nothing for "
+        f"each of {run.replicas} replicas"
+    )
+
+
+def _micro_fits(run: Run) -> str | None:
+    if not run.plain or run.micro is None or run.micro < 1 or not run.share:
+        return None
+    if run.asked_per_step % (run.replicas or 1) and not run.legacy:
+        return None
+    if run.share % run.micro == 0:
+        return None
+    return (
+        f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
+        f"({MICRO})"
+    )
+
+
+def _micro_fixes(run: Run) -> tuple[Fix, ...]:
+    per_replica = shared(run)
+
+    def legal(v: Mapping[str, int]) -> bool:
+        completions = v["mini"] * v["group"] * per_replica
+        return completions % v["world"] == 0 and completions // v["world"] % v["micro"] == 0
+
+    return near(run, ("micro", "mini", "group"), legal)
+
+
+def remainder(run: Run) -> int:
+    """Completions of a rollout that no whole optimizer step takes."""
+    if not run.plain or run.completions_per_step < 1:
+        return 0
+    return run.completions_per_rollout % run.completions_per_step
+
+
+def _remainder_asserts(run: Run) -> str | None:
+    if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} prompts are no multiple of {MINI} = {run[MINI]} prompts: the last optimizer step "
+        "of a rollout is not whole"
+    )
+
+
+def _dynamic_smaller_than_mini(run: Run) -> str | None:
+    if run.v1 or run[PROMPTS] >= run[MINI] or not run[DYNAMIC] or not run.plain:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {MINI} = {run[MINI]} prompts, which use_dynamic_bsz leaves "
+        "unchecked: verl fails at the first update"
+    )
+
+
+def _over_budget(run: Run, key: str) -> str | None:
+    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
+    held = run[key] * run.parallel[2]
+    if not run[DYNAMIC] or held < 1 or held >= longest:
+        return None
+    return (
+        f"{key} = {run[key]} x {run.parallel[2]} (sequence parallel) = {held} tokens is less than the longest "
+        f"sequence, data.max_prompt_length {run['data.max_prompt_length']} + data.max_response_length "
+        f"{run['data.max_response_length']} = {longest}"
+    )
+
+
+def _any_over_budget(run: Run) -> str | None:
+    return _over_budget(run, BUDGET) or _over_budget(run, FORWARD_BUDGET)
+
+
+def _budget_fixes(run: Run) -> tuple[Fix, ...]:
+    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
+    key = BUDGET if _over_budget(run, BUDGET) else FORWARD_BUDGET
+    return (fix({key: -(-longest // max(run.parallel[2], 1))}),)
+
+
+_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
+
+
+def _critic_step(run: Run) -> str | None:
+    if not run.critic or run.legacy or not run.plain or not run.critic_replicas or run[_CRITIC_MINI] < 1:
+        return None
+    asked = run[_CRITIC_MINI] * run[GROUP]
+    if asked % run.critic_replicas:
+        return (
+            f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per step "
+            f"of the critic, not a multiple of {run.critic_replicas} replicas"
+        )
+    share, micro = asked // run.critic_replicas, run[_CRITIC_MICRO]
+    if not run[f"{CRITIC}use_dynamic_bsz"] and micro is not None and micro >= 1 and share % micro:
+        return (
+            f"{share} completions per replica and step of the critic are no multiple of the micro-batch of {micro} "
+            f"({_CRITIC_MICRO})"
+        )
+    return None
+
+
+def _critic_fixes(run: Run) -> tuple[Fix, ...]:
+    asked = run[_CRITIC_MINI] * run[GROUP]
+    replicas = run.critic_replicas or 1
+    if asked % replicas == 0:
+        return (fix({_CRITIC_MICRO: math.gcd(asked // replicas, run[_CRITIC_MICRO])}),)
+    per_step = replicas // math.gcd(replicas, run[GROUP])
+    below = run[_CRITIC_MINI] // per_step * per_step
+    return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
+
+
+LATER = (
+    Rule(
+        "BB-VERL-010",
+        "error",
+        "worker_start",
+        _not_positive,
+        (PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES),
+        "an empty resource pool, an empty data loader, a division by zero, or no update at all",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py, engine_workers.py",
+    ),
+    Rule(
+        "BB-VERL-070",
+        "error",
+        "construction",
+        _unknown_mode,
+        (_MODE_KEY,),
+        "ValueError: Unknown trainer '...'. Available trainers: ...",
+        "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py get_trainer_cls",
+        setting(_MODE_KEY, "sync"),
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-068",
+        "error",
+        "construction",
+        _no_filter_metric,
+        ("algorithm.filter_groups.metric", "algorithm.filter_groups.enable"),
+        "ValueError: algorithm.filter_groups.metric must be set when group filtering is enabled",
+        "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py _resolve_filter_groups_metric",
+        setting("algorithm.filter_groups.metric", "reward"),
+        ">=0.9.0",
+    ),
+    Rule(
+        "BB-VERL-049",
+        "error",
+        "construction",
+        _no_rollout,
+        (PROMPTS, "data.gen_batch_size"),
+        "AssertionError: Train dataloader is empty!",
+        "verl 0.9.1 ray_trainer.py:427",
+        lambda run: (fix({PROMPTS: run.prompts_in_dataset}),) if run.prompts_in_dataset else (),
+    ),
+    Rule(
+        "BB-VERL-017",
+        "error",
+        "worker_start",
+        _replicas,
+        (*DEVICES, *(key for keys in PARALLEL.values() for key in keys if key)),
+        "the device mesh of data x sequence parallel cannot be built; Megatron: world_size is not divisible by ...",
+        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py",
+        replica_fixes,
+    ),
+    Rule(
+        "BB-VERL-019",
+        "error",
+        "worker_start",
+        _rollout_replicas,
+        (*_ROLLOUT_SIZES, *DEVICES),
+        "AssertionError: rollout world_size: ... is not divisible by infer_world_size: ...",
+        "verl 0.9.1 engine_workers.py:659; 0.4.0 fsdp_workers._build_rollout",
+        _rollout_replica_fixes,
+    ),
+    Rule(
+        "BB-VERL-069",
+        "error",
+        "worker_start",
+        _rollout_config,
+        (f"{ROLLOUT}mode", f"{ROLLOUT}expert_parallel_size", _ROLLOUT_SIZES[2], f"{ROLLOUT}name"),
+        "ValueError: Rollout mode 'sync' has been removed; AssertionError: expert_parallel_size must be equal to ...; "
+        "NotImplementedError: ... not implemented pipeline_model_parallel_size > 1 yet",
+        "verl 0.6.0 to 0.9.1 workers/config/rollout.py RolloutConfig.__post_init__",
+        lambda run: (fix({f"{ROLLOUT}mode": "async", f"{ROLLOUT}expert_parallel_size": 1, _ROLLOUT_SIZES[2]: 1}),),
+        ">=0.6.0",
+    ),
+    Rule(
+        "BB-VERL-035",
+        "error",
+        "worker_start",
+        _no_rollout_name,
+        (f"{ROLLOUT}name",),
+        "MissingMandatoryValue: Missing mandatory value: actor_rollout_ref.rollout.name",
+        "verl 0.6.0 to 0.9.1 rollout.yaml",
+        setting(f"{ROLLOUT}name", "vllm"),
+    ),
+    Rule(
+        "BB-VERL-048",
+        "error",
+        "worker_start",
+        _two_kinds_of_batches,
+        (DYNAMIC, f"{ROLLOUT}log_prob_use_dynamic_bsz"),
+        "AssertionError: actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz",
+        "verl 0.9.1 engine_workers.py:616",
+        lambda run: setting(f"{ROLLOUT}log_prob_use_dynamic_bsz", run[DYNAMIC])(run),
+        ENGINE_WORKERS,
+    ),
+    Rule(
+        "BB-VERL-050",
+        "error",
+        "worker_start",
+        _global_micro_unread,
+        (GLOBAL_MICRO, MICRO),
+        "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
+        "verl 0.9.1 engine_workers.py:637",
+        lambda run: (Fix(f"{MICRO} = 1 instead", {MICRO: 1, GLOBAL_MICRO: None}),),
+        ENGINE_WORKERS,
+    ),
+    Rule(
+        "BB-VERL-050",
+        "error",
+        "worker_start",
+        _global_log_prob_unread,
+        (f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
+        "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
+        "verl 0.9.1 engine_workers.py:636",
+        lambda run: (
+            fix({f"{ROLLOUT}log_prob_micro_batch_size": None, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 1}),
+        ),
+        ENGINE_WORKERS,
+    ),
+    Rule(
+        "BB-VERL-026",
+        "error",
+        "first_rollout",
+        _estimator_known,
+        (ESTIMATOR,),
+        "ValueError: Unknown advantage estimator simply: ...",
+        "verl 0.9.1 core_algos.get_adv_estimator_fn",
+        setting(ESTIMATOR, "grpo"),
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-025",
+        "error",
+        "optimizer_step",
+        _mode_known,
+        (MODE,),
+        "ValueError: Unsupported loss mode: ...",
+        "verl 0.9.1 core_algos.get_policy_loss_fn",
+        setting(MODE, "vanilla"),
+    ),
+    Rule(
+        "BB-VERL-054",
+        "error",
+        "optimizer_step",
+        _dual_clip,
+        (f"{ACTOR}clip_ratio_c",),
+        "AssertionError: The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0",
+        "verl 0.9.1 core_algos.py:1331",
+        setting(f"{ACTOR}clip_ratio_c", 3.0),
+    ),
+    Rule(
+        "BB-VERL-020",
+        "error",
+        "optimizer_step",
+        _step_over_replicas,
+        (MINI, GROUP, *DEVICES),
+        "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
+        "verl 0.9.1 engine_workers.py:267",
+        whole_shares,
+    ),
+    Rule(
+        "BB-VERL-020",
+        "error",
+        "worker_start",
+        _nothing_per_replica,
+        (MINI, GROUP, *DEVICES),
+        "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
+        "verl 0.7.1 fsdp_workers.py:251",
+        whole_shares,
+        "<0.8.0",
+    ),
+    Rule(
+        "BB-VERL-021",
+        "error",
+        "optimizer_step",
+        lambda run: None if run.legacy else _micro_fits(run),
+        (MICRO, MINI, GROUP, *DEVICES),
+        "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
+        "verl 0.9.1 workers/engine/utils.py:124",
+        _micro_fixes,
+    ),
+    Rule(
+        "BB-VERL-021",
+        "error",
+        "worker_start",
+        lambda run: _micro_fits(run) if run.legacy else None,
+        (MICRO, MINI, GROUP, *DEVICES),
+        "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
+        "verl 0.7.1 fsdp_workers.py:263",
+        _micro_fixes,
+        "<0.8.0",
+    ),
+    Rule(
+        "BB-VERL-022",
+        "error",
+        "optimizer_step",
+        _remainder_asserts,
+        (PROMPTS, MINI),
+        "AssertionError in tensordict_utils.make_iterator at the first update",
+        "verl 0.9.1 utils/tensordict_utils.py:559",
+        whole_steps,
+        ENGINE_WORKERS,
+    ),
+    Rule(
+        "BB-VERL-055",
+        "error",
+        "optimizer_step",
+        _dynamic_smaller_than_mini,
+        (PROMPTS, MINI, DYNAMIC),
+        "AssertionError in tensordict_utils.make_iterator at the first update",
+        "verl 0.9.1 utils/tensordict_utils.py:559",
+        mini_fixes,
+        ENGINE_WORKERS,
+    ),
+    Rule(
+        "BB-VERL-067",
+        "error",
+        "optimizer_step",
+        _critic_step,
+        (_CRITIC_MINI, GROUP, _CRITIC_MICRO, *DEVICES),
+        "AssertionError at the critic's first update, as for the actor",
+        "verl 0.9.1 engine_workers.py:267, workers/engine/utils.py:124 (TrainingWorker of the critic)",
+        _critic_fixes,
+    ),
+    Rule(
+        "BB-VERL-056",
+        "error",
+        "optimizer_step",
+        lambda run: _any_over_budget(run) if run.legacy else None,
+        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
+        "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
+        "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
+        _budget_fixes,
+    ),
+    Rule(
+        "BB-VERL-056",
+        "warning",
+        "optimizer_step",
+        lambda run: None if run.legacy else _any_over_budget(run),
+        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
+        "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
+        "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",
+        _budget_fixes,
+    ),
+)

@@ -1,0 +1,772 @@
+"""What verl never reports: settings that are not read, rows that are padded, orders and scopes that hang on the split;
+and what runs but has no canonical words."""
+
+from __future__ import annotations
+
+import math
+
+from batchbridge.findings import Fix
+from batchbridge_verl.meaning import (
+    AGGREGATIONS,
+    ESTIMATORS,
+    INEXPRESSIBLE_ESTIMATORS,
+    LOSS_MODES,
+    clip_grad_key,
+)
+from batchbridge_verl.rules.later import TRAINER_MODES, remainder
+from batchbridge_verl.rules.row import (
+    AGGREGATION,
+    DEVICES,
+    ESTIMATOR,
+    MODE,
+    WORKERS,
+    Rule,
+    fix,
+    setting,
+    whole_shares,
+    whole_steps,
+)
+from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.settings import ACTOR, CRITIC, holds
+
+_FILTERED = "algorithm.filter_groups.enable"
+_REFILL = "trainer.v1.sampler.sync_refill_failed_groups"
+_FACTOR = f"{ACTOR}loss_scale_factor"
+
+
+# ---- the batch
+
+
+def _step_floored(run: Run) -> str | None:
+    if not run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
+        return None
+    if not run.share:
+        return None
+    return (
+        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} = {run.asked_per_step} completions are floored to "
+        f"{run.share} on each of {run.replicas} replicas: an optimizer step has {run.completions_per_step}"
+    )
+
+
+def _remainder_padded(run: Run) -> str | None:
+    if not run.v1 or not run.plain or not run.replicas:
+        return None
+    multiple = math.lcm(run.replicas, run.asked_per_step)
+    parts = f"{run.replicas} replicas, {run.asked_per_step} completions per step"
+    if run.critic and run[f"{CRITIC}ppo_mini_batch_size"] >= 1:
+        critic = run[f"{CRITIC}ppo_mini_batch_size"] * run[GROUP]
+        multiple = math.lcm(multiple, critic)
+        if critic != run.asked_per_step:
+            parts += f", {critic} per step of the critic"
+    padding = -run.completions_per_rollout % multiple
+    if not padding:
+        return None
+    return (
+        f"a rollout of {run.completions_per_rollout} completions is padded with {padding} rows to a multiple of lcm("
+        f"{parts}) = {multiple}; they weigh nothing, but count in the mean over sequences, and are mixed into all steps"
+    )
+
+
+def _remainder_short(run: Run) -> str | None:
+    if not run.legacy or not remainder(run) or not run.replicas:
+        return None
+    return (
+        f"{run.completions_per_rollout} completions per rollout in steps of {run.completions_per_step} leave "
+        f"{remainder(run)} for a last, smaller step, whose loss is still divided as for a whole one"
+    )
+
+
+def _failed_groups(run: Run) -> str | None:
+    if not run.v1 or run[_REFILL] or run[_FILTERED]:
+        return None
+    return (
+        "completions whose generation fails are left out and padded, and their group is normalised over fewer: of one "
+        "that is left the raw reward is the advantage"
+    )
+
+
+def _generation_batch_ignored(run: Run) -> str | None:
+    key = "data.gen_batch_size"
+    if not run.v1 or run[key] in (None, 1):
+        return None
+    asynchronous = run.entry == "main_ppo" and run["trainer.v1.trainer_mode"] != "sync"
+    if not (run[_FILTERED] or run[_REFILL] or asynchronous):
+        return None
+    return f"{key} = {run[key]} is overridden to 1 where groups are filtered or refilled, or generated asynchronously"
+
+
+def _epochs_misaligned(run: Run) -> str | None:
+    size = run["data.gen_batch_size"]
+    if size is None or size == run[PROMPTS] or (run.v1 and (run[_FILTERED] or run[_REFILL])):
+        return None
+    if run.v1:
+        return (
+            f"data.gen_batch_size = {size} is not {PROMPTS} = {run[PROMPTS]}: epochs are counted in rollouts and end "
+            "elsewhere than the data does"
+        )
+    return (
+        f"data.gen_batch_size = {size} is not {PROMPTS} = {run[PROMPTS]}: the trainer takes every fetched batch for a "
+        f"rollout, of {size} prompts"
+    )
+
+
+def _groups_bound_ignored(run: Run) -> str | None:
+    key = "algorithm.filter_groups.max_num_gen_batches"
+    if not run.v1 or key not in run.given or not run[key]:
+        return None
+    return f"{key} = {run[key]} is ignored by the V1 trainer"
+
+
+def _overlong_dropped(run: Run) -> str | None:
+    if not run["data.filter_overlong_prompts"]:
+        return None
+    return (
+        f"prompts above data.max_prompt_length = {run['data.max_prompt_length']} tokens are dropped at loading: the "
+        "dataset that is trained is smaller than the file, and epochs are shorter"
+    )
+
+
+# ---- the order
+
+
+def _balance_ignored(run: Run) -> str | None:
+    key = "trainer.balance_batch"
+    if not run.v1 or key not in run.given or run[key]:
+        return None
+    return f"{key} = False is ignored: the V1 trainer always balances"
+
+
+def _order_by_workers(run: Run) -> str | None:
+    if not run["data.shuffle"] or run[WORKERS] == 0:
+        return None
+    return (
+        f"{WORKERS} = {run[WORKERS]}: above 0 the sampler is drawn twice per epoch, so the order of prompts differs "
+        "from that of 0 workers; a throughput setting decides the data order"
+    )
+
+
+def _arrival_order(run: Run) -> str | None:
+    if not run.v1 or not run.plain or run.completions_per_rollout <= run.completions_per_step:
+        return None
+    return (
+        "the V1 trainer takes completions in the order in which they finish: which optimizer step trains a completion "
+        "is decided by timing, not by a seed"
+    )
+
+
+def _ordered_by_length(run: Run) -> str | None:
+    if run.v1 or not run["trainer.balance_batch"] or not _several_steps(run):
+        return None
+    return (
+        "balancing orders each replica's rows by length, up and down again: the optimizer steps of a rollout differ in "
+        "length, and groups are split over them"
+    )
+
+
+def _strided_steps(run: Run) -> str | None:
+    if run.v1 or run["trainer.balance_batch"] or not _several_steps(run) or (run.replicas or 1) == 1:
+        return None
+    return (
+        f"every optimizer step takes its rows from the blocks of all {run.replicas} replicas: the first one is not the "
+        f"first {run[MINI]} prompts of the rollout"
+    )
+
+
+def _several_steps(run: Run) -> bool:
+    return run.plain and run.completions_per_step >= 1 and run.completions_per_rollout > run.completions_per_step
+
+
+def _same_shuffle(run: Run) -> str | None:
+    key = f"{ACTOR}shuffle"
+    if not run[key] or (run.legacy and run.engine != "megatron"):
+        return None
+    seed = run[f"{ACTOR}data_loader_seed"]
+    return (
+        f"{key} draws from a generator that starts anew at every rollout (seed {seed} + replica): all rollouts of one "
+        "size are permuted alike"
+    )
+
+
+def _unseeded(run: Run) -> str | None:
+    if not run["data.shuffle"] or run["data.seed"] is not None:
+        return None
+    return "data.seed is null: the order is that of a new torch.Generator, the same in every run, not a random one"
+
+
+def _slow_clock(run: Run) -> str | None:
+    if not run.plain or run.completions_per_step < 1 or run.steps_per_rollout <= 1:
+        return None
+    return (
+        f"the learning rate moves once per rollout, that is once in {math.ceil(run.steps_per_rollout)} optimizer "
+        "steps; warm-up and schedule count rollouts"
+    )
+
+
+# ---- the loss
+
+
+def _width_constant(run: Run) -> str | None:
+    if run[AGGREGATION] != "seq-mean-token-sum-norm" or run[_FACTOR] is not None:
+        return None
+    if run.legacy or LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).aggregation is not None:
+        return None
+    return (
+        f"{_FACTOR} is null: the loss is divided by the padded width of each micro-batch, so the gradient depends on "
+        "the split (0.5 to 1.7 relative); the constant told here is data.max_response_length"
+    )
+
+
+def _sum_without_mean(run: Run) -> str | None:
+    if run[AGGREGATION] != "seq-mean-token-sum-norm" or not run.legacy:
+        return None
+    return (
+        "seq-mean-token-sum-norm sums over the sequences of a micro-batch instead of taking their mean: the gradient "
+        "grows with the micro-batch"
+    )
+
+
+def _micro_batch_scope(run: Run) -> str | None:
+    if not run.legacy:
+        return None
+    if run[AGGREGATION] == "token-mean":
+        return (
+            "token-mean divides by the tokens of each micro-batch on each device, then by the number of micro-batches: "
+            "the gradient depends on the micro-batch size, the devices, and which completions meet"
+        )
+    if run[AGGREGATION] in ("seq-mean-token-mean", "seq-mean-token-sum") and holds(">=0.6.1", run.version):
+        return "the mean over sequences leaves fully masked ones out, micro-batch by micro-batch"
+    return None
+
+
+def _geometric_mean(run: Run) -> str | None:
+    if run.surrogate != "geo_mean" or run.legacy:
+        return None
+    return (
+        "geo_mean takes a mean over each micro-batch, and the engine sums micro-batches: the gradient is multiplied by "
+        "their number"
+    )
+
+
+def _per_micro_statistics(run: Run) -> str | None:
+    if run.surrogate not in ("clip_cov", "kl_cov"):
+        return None
+    return f"{run.surrogate} picks tokens by statistics of each micro-batch: the gradient depends on the split"
+
+
+def _aggregation_ignored(run: Run) -> str | None:
+    mode = LOSS_MODES.get(run.surrogate)
+    if mode is None or mode.aggregation is None or AGGREGATION not in run.given:
+        return None
+    if AGGREGATIONS.get(run[AGGREGATION]) == mode.aggregation:
+        return None
+    return f"{AGGREGATION} = {run[AGGREGATION]} is ignored: {run.surrogate} always takes a mean over sequences"
+
+
+def _rejected_tokens(run: Run) -> str | None:
+    if run.legacy or run["algorithm.rollout_correction.rollout_rs"] is None:
+        return None
+    return "rejected tokens leave the loss but stay in its denominator (loss_mask)"
+
+
+def _empty_step(run: Run) -> str | None:
+    if run.legacy or run.engine == "megatron" or run[AGGREGATION] != "token-mean":
+        return None
+    return (
+        "a step without response tokens divides 0 by 0: its gradient is not finite, and the step is left out silently"
+    )
+
+
+def _raw_rewards(run: Run) -> str | None:
+    if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "grpo_vectorized"):
+        return None
+    estimator = f"{ESTIMATOR} = {run[ESTIMATOR]}"
+    return f"{GROUP} = 1 with {estimator}: a group of one has mean 0, so the raw reward is the advantage"
+
+
+def _batch_whitening(run: Run) -> str | None:
+    mode = ESTIMATORS.get(run[ESTIMATOR])
+    if mode is None or mode.scale != "batch":
+        return None
+    return f"{run[ESTIMATOR]} whitens over the whole rollout: an advantage depends on every other completion of it"
+
+
+def _adaptive_penalty(run: Run) -> str | None:
+    if not run["algorithm.use_kl_in_reward"] or run["algorithm.kl_ctrl.type"] == "fixed":
+        return None
+    return f"algorithm.kl_ctrl.type = {run['algorithm.kl_ctrl.type']}: the KL coefficient changes during the run"
+
+
+# ---- settings that are not read
+
+
+def _default_critic(run: Run) -> str | None:
+    if run[ESTIMATOR] != "gae" or ESTIMATOR in run.given:
+        return None
+    return f"{ESTIMATOR} is not given: its default is gae, which trains a critic too"
+
+
+def _clip_unused(run: Run) -> str | None:
+    key = f"{ACTOR}clip_ratio"
+    sides = [f"{key}_{side}" for side in ("low", "high")]
+    if key not in run.given or any(side in run.given for side in sides) or run[key] == run[sides[0]] == run[sides[1]]:
+        return None
+    if any(run[side] is None for side in sides):
+        return None
+    return f"{key} = {run[key]} has no effect: {sides[0]} = {run[sides[0]]} and {sides[1]} = {run[sides[1]]} count"
+
+
+def _norm_unused(run: Run) -> str | None:
+    used = clip_grad_key(run)
+    other = f"{ACTOR}grad_clip" if used.endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
+    if other not in run.given or run[other] == run[used]:
+        return None
+    return f"{other} = {run[other]} has no effect: {used} = {run[used]} bounds the gradient"
+
+
+_DTYPE, _MIXED = f"{ACTOR}fsdp_config.dtype", f"{ACTOR}fsdp_config.mixed_precision"
+
+
+def _dtype_unread(run: Run) -> str | None:
+    if run.engine != "fsdp" or run.legacy or _DTYPE not in run.given or run[_DTYPE] in ("bfloat16", "bf16"):
+        return None
+    if run[f"{_MIXED}.param_dtype"] is not None:
+        return None
+    return f"{_DTYPE} = {run[_DTYPE]} is not read: with {_MIXED} null the engine computes in bf16"
+
+
+# ---- what runs, and has no canonical words
+
+
+def _mode_inexpressible(run: Run) -> str | None:
+    if run.surrogate not in ("bypass_mode", "rollout_correction"):
+        return None
+    return f"{MODE} = {run.surrogate} has no canonical form; leave it to algorithm.rollout_correction"
+
+
+def _estimator_inexpressible(run: Run) -> str | None:
+    reason = INEXPRESSIBLE_ESTIMATORS.get(run[ESTIMATOR])
+    return f"{ESTIMATOR} = {run[ESTIMATOR]} has no canonical form: {reason}" if reason else None
+
+
+def _two_penalties(run: Run) -> str | None:
+    if not (run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]):
+        return None
+    return "the KL penalty sits in the reward and in the loss; the canonical schema has one place for it"
+
+
+def _asynchronous(run: Run) -> str | None:
+    mode = run["trainer.v1.trainer_mode"]
+    if not run.v1 or run.entry == "main_ppo_sync" or mode == "sync" or mode not in TRAINER_MODES:
+        return None
+    return (
+        f"trainer.v1.trainer_mode = {mode}: which completions reach a step depends on timing, and the size of a local "
+        "update on parameter_sync_step; this is not read"
+    )
+
+
+def _half_engine(run: Run) -> str | None:
+    key = "trainer.use_legacy_worker_impl"
+    if run[key] != "disable" or not holds("<0.7.1", run.version):
+        return None
+    return f"{key} = disable: the engine workers of verl {run.version} are not read"
+
+
+_V1 = ">=0.8.0"
+
+SILENT = (
+    Rule(
+        "BB-VERL-041",
+        "warning",
+        "never",
+        _step_floored,
+        (MINI, GROUP, *DEVICES),
+        "the mini-batch is divided by the replicas and floored",
+        "verl 0.7.1 fsdp_workers.py:249",
+        whole_shares,
+        "<0.8.0",
+    ),
+    Rule(
+        "BB-VERL-023",
+        "warning",
+        "never",
+        _remainder_padded,
+        (PROMPTS, GROUP, MINI, f"{CRITIC}ppo_mini_batch_size", *DEVICES),
+        "padding_utils.upsample_batch_to_divisible_size adds rows of 128 tokens",
+        "verl 0.9.1 trainer/ppo/padding_utils.py:137, trainer/ppo/v1/trainer_base.py _get_required_batch_multiple",
+        whole_steps,
+        _V1,
+    ),
+    Rule(
+        "BB-VERL-023",
+        "warning",
+        "never",
+        _remainder_short,
+        (PROMPTS, GROUP, MINI),
+        "DataProto.split makes a smaller last mini-batch; the loss is scaled by the accumulation of a whole one",
+        "verl 0.7.1 dp_actor.py:548",
+        whole_steps,
+        "<0.8.0",
+    ),
+    Rule(
+        "BB-VERL-025",
+        "error",
+        "never",
+        _mode_inexpressible,
+        (MODE,),
+        "the loss of rollout_correction",
+        "verl 0.9.1 core_algos.compute_policy_loss_bypass_mode",
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-026",
+        "error",
+        "never",
+        _estimator_inexpressible,
+        (ESTIMATOR,),
+        "it runs",
+        "verl 0.9.1 core_algos",
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-027",
+        "warning",
+        "never",
+        _width_constant,
+        (_FACTOR, AGGREGATION),
+        "agg_loss divides by loss_mask.shape[-1]",
+        "verl 0.9.1 core_algos.py:1190 (measured: exp_engine)",
+        lambda run: setting(_FACTOR, run["data.max_response_length"])(run),
+    ),
+    Rule(
+        "BB-VERL-027",
+        "warning",
+        "never",
+        _sum_without_mean,
+        (AGGREGATION,),
+        "agg_loss sums the sequences and divides by the response's width only",
+        "verl 0.4.1 to 0.6.1 core_algos.agg_loss",
+        setting(AGGREGATION, "seq-mean-token-sum"),
+        "<0.7.0",
+    ),
+    Rule(
+        "BB-VERL-028",
+        "warning",
+        "never",
+        _geometric_mean,
+        (MODE, MICRO, DYNAMIC),
+        "torch.mean per micro-batch, summed",
+        "verl 0.9.1 core_algos.py:2000 (measured: exp_engine_lm)",
+        setting(MODE, "vanilla"),
+    ),
+    Rule(
+        "BB-VERL-029",
+        "warning",
+        "never",
+        _per_micro_statistics,
+        (MODE,),
+        "covariances and top-k are taken per micro-batch",
+        "verl 0.9.1 core_algos (measured: exp_engine_lm)",
+        setting(MODE, "vanilla"),
+    ),
+    Rule(
+        "BB-VERL-030",
+        "warning",
+        "never",
+        _aggregation_ignored,
+        (AGGREGATION, MODE),
+        "the setting is not read",
+        "verl 0.9.1 core_algos.py:1687, :2000",
+        setting(AGGREGATION, "seq-mean-token-mean"),
+    ),
+    Rule(
+        "BB-VERL-031",
+        "warning",
+        "never",
+        _balance_ignored,
+        ("trainer.balance_batch",),
+        "only RayPPOTrainer reads it",
+        "verl 0.9.1 ray_trainer.py:1549, trainer/ppo/v1/trainer_base.py:1608",
+        setting("trainer.use_v1", False),
+    ),
+    Rule(
+        "BB-VERL-032",
+        "note",
+        "never",
+        _order_by_workers,
+        (WORKERS, "data.seed"),
+        "StatefulDataLoader with workers draws the sampler twice per epoch",
+        "torchdata StatefulDataLoader (measured: exp_order2)",
+        setting(WORKERS, 0),
+    ),
+    Rule(
+        "BB-VERL-033",
+        "note",
+        "never",
+        _slow_clock,
+        (PROMPTS, MINI, EPOCHS),
+        "update_lr_scheduler is true for the last mini-batch only",
+        "verl 0.9.1 engine_workers.py; 0.7.1 fsdp_workers.update_actor",
+        lambda run: (fix({MINI: run[PROMPTS], EPOCHS: 1}),),
+    ),
+    Rule(
+        "BB-VERL-034",
+        "warning",
+        "never",
+        _default_critic,
+        (ESTIMATOR,),
+        "a critic is built and trained",
+        "verl 0.4.0 to 0.9.1 ppo_trainer.yaml",
+        setting(ESTIMATOR, "grpo"),
+    ),
+    Rule(
+        "BB-VERL-036",
+        "note",
+        "never",
+        _arrival_order,
+        ("trainer.use_v1", PROMPTS, MINI),
+        "rows are listed in the order of their arrival in TransferQueue",
+        "verl 0.9.1 trainer/ppo/v1/replay_buffer.py _materialize_batch",
+        lambda run: (fix({MINI: run[PROMPTS]}), fix({"trainer.use_v1": False})),
+    ),
+    Rule(
+        "BB-VERL-037",
+        "warning",
+        "never",
+        _raw_rewards,
+        (GROUP, ESTIMATOR),
+        "mean 0 and deviation 1 are taken for a single completion",
+        "verl 0.9.1 core_algos.py:268",
+        setting(GROUP, 8),
+    ),
+    Rule(
+        "BB-VERL-038",
+        "warning",
+        "never",
+        _clip_unused,
+        (f"{ACTOR}clip_ratio",),
+        "clip_ratio is read only where clip_ratio_low and clip_ratio_high are null",
+        "verl 0.4.0 dp_actor.py:379; 0.9.1 core_algos.py:1321",
+        lambda run: (fix({f"{ACTOR}clip_ratio_{side}": run[f"{ACTOR}clip_ratio"] for side in ("low", "high")}),),
+    ),
+    Rule(
+        "BB-VERL-039",
+        "warning",
+        "never",
+        _groups_bound_ignored,
+        ("algorithm.filter_groups.max_num_gen_batches",),
+        "a warning is logged",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py:186",
+        setting("algorithm.filter_groups.max_num_gen_batches", 0),
+    ),
+    Rule(
+        "BB-VERL-040",
+        "warning",
+        "never",
+        _generation_batch_ignored,
+        ("data.gen_batch_size", _FILTERED, _REFILL),
+        "gen_batch_size is overridden to 1 with a warning",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py:731",
+        setting("data.gen_batch_size", None),
+    ),
+    Rule(
+        "BB-VERL-040",
+        "warning",
+        "never",
+        _epochs_misaligned,
+        ("data.gen_batch_size", PROMPTS),
+        "steps per epoch are len(dataset) // train_batch_size in V1, the data loader's length in V0",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py; ray_trainer.py:407",
+        setting("data.gen_batch_size", None),
+    ),
+    Rule(
+        "BB-VERL-042",
+        "warning",
+        "never",
+        _micro_batch_scope,
+        (AGGREGATION, MICRO, DYNAMIC),
+        "a micro-batch's loss is divided by the number of micro-batches or scaled by its rows; ranks are averaged",
+        "verl 0.6.1 dp_actor.py:434; emulated in exp_agg",
+        lambda run: (
+            setting("trainer.use_legacy_worker_impl", "disable")(run)
+            if holds(">=0.7.1", run.version)
+            else (Fix("verl 0.8.0 or later"),)
+        ),
+        "<0.8.0",
+    ),
+    Rule(
+        "BB-VERL-043",
+        "warning",
+        "never",
+        _norm_unused,
+        (f"{ACTOR}grad_clip", f"{ACTOR}optim.clip_grad"),
+        "the setting is not read",
+        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396",
+        lambda run: (
+            fix(
+                {
+                    clip_grad_key(run): run[
+                        f"{ACTOR}grad_clip" if clip_grad_key(run).endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
+                    ]
+                }
+            ),
+        ),
+    ),
+    Rule(
+        "BB-VERL-044",
+        "warning",
+        "never",
+        _adaptive_penalty,
+        ("algorithm.kl_ctrl.type",),
+        "AdaptiveKLController follows target_kl",
+        "verl 0.9.1 core_algos.AdaptiveKLController",
+        setting("algorithm.kl_ctrl.type", "fixed"),
+    ),
+    Rule(
+        "BB-VERL-045",
+        "warning",
+        "never",
+        _rejected_tokens,
+        ("algorithm.rollout_correction.rollout_rs",),
+        "rejection writes response_mask; batch_num_tokens sums loss_mask",
+        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:730",
+        setting("algorithm.rollout_correction.rollout_rs", None),
+    ),
+    Rule(
+        "BB-VERL-046",
+        "note",
+        "never",
+        _unseeded,
+        ("data.seed", "data.shuffle"),
+        "torch.Generator() has a fixed default seed",
+        "verl 0.6.1 to 0.9.1 create_rl_sampler (measured: exp_order)",
+        setting("data.seed", 42),
+    ),
+    Rule(
+        "BB-VERL-047",
+        "error",
+        "never",
+        _two_penalties,
+        (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"),
+        "NOTICE: You have both enabled in-reward kl and kl loss.",
+        "verl 0.4.0 to 0.9.1 validate_config",
+        lambda run: (
+            *setting("algorithm.use_kl_in_reward", False)(run),
+            *setting(f"{ACTOR}use_kl_loss", False)(run),
+        ),
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-052",
+        "error",
+        "never",
+        _asynchronous,
+        ("trainer.v1.trainer_mode",),
+        "it runs",
+        "verl 0.9.1 trainer/ppo/v1/trainer_base.py:129",
+        setting("trainer.v1.trainer_mode", "sync"),
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-053",
+        "error",
+        "never",
+        _half_engine,
+        ("trainer.use_legacy_worker_impl",),
+        "it runs",
+        "verl 0.5.0 to 0.7.0 main_ppo",
+        setting("trainer.use_legacy_worker_impl", "auto"),
+        undecided=True,
+    ),
+    Rule(
+        "BB-VERL-071",
+        "note",
+        "never",
+        _overlong_dropped,
+        ("data.filter_overlong_prompts", "data.max_prompt_length"),
+        "filter dataset len: ... is logged",
+        "verl 0.9.1 utils/dataset/rl_dataset.py maybe_filter_out_long_prompts",
+        setting("data.filter_overlong_prompts", False),
+    ),
+    Rule(
+        "BB-VERL-072",
+        "warning",
+        "never",
+        _failed_groups,
+        (_REFILL,),
+        "the missing rows are padded",
+        "verl 0.9.1 trainer/ppo/v1/replay_buffer.py ReplayBuffer, core_algos.py:268",
+        setting(_REFILL, True),
+        ">=0.9.0",
+        standing=True,
+    ),
+    Rule(
+        "BB-VERL-073",
+        "warning",
+        "never",
+        _empty_step,
+        (AGGREGATION,),
+        "WARN: grad_norm is not finite",
+        "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step",
+        versions=_V1,
+        standing=True,
+    ),
+    Rule(
+        "BB-VERL-074",
+        "note",
+        "never",
+        _ordered_by_length,
+        ("trainer.balance_batch",),
+        "get_seqlen_balanced_partitions, then each partition ordered by workload",
+        "verl 0.9.1 ray_trainer.py _balance_batch (measured: exp_order)",
+        setting("trainer.balance_batch", False),
+        ">=0.4.1",
+        standing=True,
+    ),
+    Rule(
+        "BB-VERL-075",
+        "note",
+        "never",
+        _strided_steps,
+        (PROMPTS, MINI, *DEVICES),
+        "rows are dispatched in contiguous blocks, and each replica cuts its own block into mini-batches",
+        "verl 0.9.1 engine_workers.py train_mini_batch (measured: exp_order)",
+        lambda run: (fix({MINI: run[PROMPTS]}),),
+        standing=True,
+    ),
+    Rule(
+        "BB-VERL-076",
+        "note",
+        "never",
+        _same_shuffle,
+        (f"{ACTOR}shuffle", f"{ACTOR}data_loader_seed"),
+        "make_iterator seeds a new generator at every call",
+        "verl 0.9.1 utils/tensordict_utils.py make_iterator",
+        setting(f"{ACTOR}shuffle", False),
+    ),
+    Rule(
+        "BB-VERL-077",
+        "warning",
+        "never",
+        _dtype_unread,
+        (_DTYPE,),
+        "mixed_precision null means param_dtype bfloat16",
+        "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_fsdp_module",
+        lambda run: (
+            fix({f"{_MIXED}.{part}_dtype": "fp32" for part in ("param", "reduce", "buffer")})
+            if run[_DTYPE] in ("float32", "fp32")
+            else fix({f"{_MIXED}.param_dtype": run[_DTYPE]}),
+        ),
+        _V1,
+    ),
+    Rule(
+        "BB-VERL-078",
+        "note",
+        "never",
+        _batch_whitening,
+        (ESTIMATOR,),
+        "masked_whiten over the batch",
+        "verl 0.9.1 core_algos masked_whiten",
+        setting(ESTIMATOR, "grpo"),
+        standing=True,
+    ),
+)
