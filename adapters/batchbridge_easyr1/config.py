@@ -16,7 +16,7 @@ from batchbridge.spec import Spec, walk
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, GPUS, NODES, OPEN_GROUPS, OTHER_KEYS, settings_of
+from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, keys_of, settings_of
 from batchbridge_verl.given import shown
 from batchbridge_verl.meaning import Problems, Told, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
@@ -93,8 +93,7 @@ class EasyR1Adapter(Adapter):
             return self._reading(version, findings, context)
         said = _said(source, version)
         findings += said.findings
-        rows = settings_of(version)
-        findings += _unknown_keys(said, version, rows)
+        findings += _unknown_keys(said, version)
         native, bad = _native(said, version, source.env, findings)
         reading = dataclasses.replace(self._reading(version, findings, context), native=native, given=said.places)
         if bad or any(found.code in ("BB-EZR1-006", "BB-EZR1-007") for found in findings):
@@ -127,7 +126,7 @@ class EasyR1Adapter(Adapter):
         """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
         version = framework_version or tables.NEWEST
         problems = Problems()
-        values = settings_for(spec, problems)
+        values = settings_for(spec, problems, version)
         if not problems:
             problems.extend(self._differences(spec, values, version))
         if problems:
@@ -261,15 +260,16 @@ def _base(name: Any, version: str, said: _Said) -> None:
         )
 
 
-def _unknown_keys(said: _Said, version: str, rows: Mapping[str, Any]) -> list[Finding]:
+def _unknown_keys(said: _Said, version: str) -> list[Finding]:
     found = []
-    groups = {key.rpartition(".")[0] for key in [*rows, *OTHER_KEYS]} | {"data", "algorithm", "worker", "trainer"}
+    known = keys_of(version)
+    groups = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
     for key, place in said.places.items():
         if key in groups and not isinstance(said.values[key], Mapping):
             found.append(_wrong(place, "a group of settings"))
-        if key in rows or key in OTHER_KEYS or key in groups or f"{key}.".startswith(OPEN_GROUPS):
+        if key in known or key in groups or key.startswith(tuple(f"{group}." for group in FREE_GROUPS)):
             continue
-        near = difflib.get_close_matches(key, [*rows, *OTHER_KEYS], n=2, cutoff=0.85)
+        near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
         found.append(
             Finding(
                 "BB-EZR1-003",

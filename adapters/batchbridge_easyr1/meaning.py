@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.spec import Spec
-from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.run import ABSENT, Run
 from batchbridge_easyr1.settings import (
     ACTOR,
     BATCH,
@@ -27,6 +27,7 @@ from batchbridge_easyr1.settings import (
     PROMPTS,
     RESPONSE_TOKENS,
     ROLLOUT,
+    settings_of,
 )
 from batchbridge_verl.meaning import Problems, Told, nodes_and_gpus
 
@@ -39,6 +40,7 @@ LOSS_TYPES: Mapping[str, tuple[str, str, bool]] = {
     "cispo": ("cispo", "token", True),
     "sapo": ("sapo", "token", False),
 }
+DUAL_CLIPPED = ("ppo", "gspo", "gspo_token")
 ESTIMATORS: Mapping[str, tuple[str, str, float | None, int | None]] = {
     # adv_estimator -> baseline, scale, epsilon, ddof. Source: EasyR1 core_algos
     "grpo": ("group_mean", "group", 1e-6, 1),
@@ -51,15 +53,21 @@ INEXPRESSIBLE = {
     "grpo_passk": "only the best completion of a group has an advantage",
 }
 KL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+RENAMED = {
+    f"{ACTOR}ulysses_size": f"{ACTOR}ulysses_sequence_parallel_size",
+    "trainer.total_epochs": "trainer.total_episodes",
+}
+"""Key from 0.3.1 on -> the key before."""
 KL_CLAMP = 10.0
 """Bound of k3. Source: EasyR1 core_algos.compute_kl."""
 
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    aggregation, loss = AGGREGATIONS.get(run[MODE]), LOSS_TYPES.get(run[LOSS_TYPE])
+    aggregation = AGGREGATIONS.get(run[MODE])
+    loss = LOSS_TYPES.get(run[LOSS_TYPE], LOSS_TYPES["default"])  # an unknown one is the default: BB-EZR1-028
     estimator = ESTIMATORS.get(run[ESTIMATOR])
-    if aggregation is None or loss is None or estimator is None or not run.plain or run.completions_per_step < 1:
+    if aggregation is None or estimator is None or not run.plain or run.completions_per_step < 1:
         return None
     baseline, scale, epsilon, ddof = estimator
     told = {
@@ -124,7 +132,7 @@ def _objective(run: Run, loss: tuple[str, str, bool]) -> dict[str, Told]:
     if clips:
         for side in ("low", "high"):
             told[f"clip_{side}"] = Told(run[f"{ACTOR}clip_ratio_{side}"], f"{ACTOR}clip_ratio_{side}")
-    if surrogate == "ppo":
+    if surrogate in DUAL_CLIPPED:
         told["dual_clip"] = Told(run[f"{ACTOR}clip_ratio_dual"], f"{ACTOR}clip_ratio_dual")
     if run["algorithm.disable_kl"]:
         told["kl_placement"] = Told("none", "algorithm.disable_kl")
@@ -174,8 +182,20 @@ def _carried(run: Run) -> dict[str, Told]:
     return told
 
 
-def settings_for(spec: Spec, problems: Problems) -> dict[str, Any]:
-    """The native settings that say `spec`; what is overlooked here comes out when `write` reads its own work."""
+def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+    """EasyR1 `version`'s settings that say `spec`; what is overlooked comes out when `write` reads its own work."""
+    values = _newest_settings(spec, problems)
+    rows = settings_of(version)
+    for newest, older in RENAMED.items():
+        if newest in values and newest not in rows:
+            values[older] = values.pop(newest)
+    for key in [key for key in values if key not in rows]:
+        value = values.pop(key)
+        problems.need(value == ABSENT.get(key), f"{key} = {value}: EasyR1 {version} has no such setting")
+    return values
+
+
+def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     values: dict[str, Any] = {}
     topology, rollout, step = spec.topology, spec.rollout, spec.optimizer_step
     group, completions = rollout.completions_per_prompt, step.completions_per_step

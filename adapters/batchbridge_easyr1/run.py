@@ -11,6 +11,7 @@ from batchbridge_easyr1.settings import (
     BATCH,
     DYNAMIC,
     GROUP,
+    MAX_TRIES,
     MICRO,
     MODE,
     PASSES,
@@ -21,7 +22,8 @@ from batchbridge_easyr1.settings import (
     holds,
 )
 
-_ABSENT = {row.key: row.default for row in SETTINGS} | {DYNAMIC: False}
+ABSENT = {row.key: row.default for row in SETTINGS} | {DYNAMIC: False, MAX_TRIES: 0}
+"""What holds in versions without the setting: generation before 0.3.1 is never repeated."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Run:
 
     def __getitem__(self, key: str) -> Any:
         """The setting, or what holds in versions that do not have it."""
-        return self.native[key] if key in self.native else _ABSENT[key]
+        return self.native[key] if key in self.native else ABSENT[key]
 
     @property
     def ulysses_key(self) -> str:
@@ -67,6 +69,19 @@ class Run:
         if holds("<0.3.2", self.version):
             return int(asked * ulysses // self.world)
         return int(asked // self.replicas) if self.replicas else 0
+
+    @property
+    def block(self) -> int:
+        """Completions of a rollout that each replica trains on."""
+        return int(self.completions_per_rollout // self.world * self[self.ulysses_key])
+
+    def pieces(self, rows: int, size: int) -> int | None:
+        """Into how many parts `DataProto.split` cuts `rows` by `size`; None where it fails. Before 0.3.2 it made
+        rows // size equal parts, whatever their size. Source: EasyR1 protocol.py (run)."""
+        count = rows // size if size >= 1 else 0
+        if count < 1 or rows % count or (holds(">=0.3.2", self.version) and rows % size):
+            return None
+        return int(count)
 
     @property
     def completions_per_step(self) -> int:

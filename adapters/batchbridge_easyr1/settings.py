@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import resources
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -23,6 +25,9 @@ FORWARD = f"{ACTOR}micro_batch_size_per_device_for_experience"
 DYNAMIC, PASSES = f"{ACTOR}dynamic_batching", f"{ACTOR}ppo_epochs"
 MODE, LOSS_TYPE = f"{ACTOR}loss_avg_mode", f"{ACTOR}loss_type"
 ESTIMATOR = "algorithm.adv_estimator"
+CRITIC_BATCH = "worker.critic.global_batch_size"
+CRITIC_FORWARD = "worker.critic.micro_batch_size_per_device_for_experience"
+MAX_TRIES = "trainer.max_try_make_batch"
 PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_response_length"
 
 
@@ -52,6 +57,8 @@ SETTINGS = tuple(
         ("algorithm.kl_penalty", "str", "kl"),
         ("algorithm.kl_coef", "float", 0.001),
         ("algorithm.kl_type", "str", "fixed"),
+        ("algorithm.kl_horizon", "float", 0.0, "<0.3.1"),
+        ("algorithm.kl_horizon", "float", 10000.0, ">=0.3.1"),
         ("algorithm.online_filtering", "bool", False, ">=0.3.1"),
         (BATCH, "int", 256),
         (MICRO, "int", 4),
@@ -74,7 +81,7 @@ SETTINGS = tuple(
         (f"{ACTOR}optim.strategy", "str", "adamw"),
         (f"{ACTOR}optim.lr_warmup_ratio", "float", 0.0),
         (f"{ACTOR}optim.lr_warmup_steps", "int?", None, ">=0.3.1"),
-        (f"{ACTOR}optim.min_lr_ratio", "float?", None, ">=0.3.3.dev0"),
+        (f"{ACTOR}optim.min_lr_ratio", "float?", None),
         (f"{ACTOR}optim.lr_scheduler_type", "str", "constant", ">=0.3.3.dev0"),
         (f"{ACTOR}fsdp.enable_cpu_offload", "bool", False),
         (f"{ACTOR}fsdp.mp_param_dtype", "str", "bf16"),
@@ -90,38 +97,37 @@ SETTINGS = tuple(
         (NODES, "int", 1),
         (GPUS, "int", 8),
         ("trainer.critic_warmup", "int", 0),
+        (MAX_TRIES, "int", 20, ">=0.3.1"),
+        (CRITIC_BATCH, "int", 256),
+        (CRITIC_FORWARD, "int", 16),
     )
 )
 """Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those versions."""
 
-OTHER_KEYS = frozenset(
-    f"{group}.{name}"
+FREE_GROUPS = (
+    "worker.actor.model.override_config",
+    "worker.critic.model.override_config",
+    "worker.reward.reward_function_kwargs",
+    "worker.reward.score_function_kwargs",
+    "worker.rollout.val_override_config",
+)
+"""Dictionaries that take any key."""
+
+SET_BY_EASYR1 = frozenset(
+    f"worker.{group}.{name}"
     for group, names in {
-        "data": "train_files val_files prompt_key answer_key image_key video_key image_dir video_fps val_batch_size "
-        "format_prompt override_chat_template min_pixels max_pixels filter_overlong_prompts_workers system_prompt",
-        "algorithm": "gamma lam kl_horizon kl_target filter_key filter_low filter_high",
-        "worker": "hybrid_engine",
-        "worker.actor": "strategy use_torch_compile tau_positive tau_negative",
-        "worker.actor.optim": "warmup_style training_steps",
-        "worker.actor.fsdp": "enable_full_shard enable_rank0_init use_orig_params torch_dtype fsdp_size "
-        "mp_reduce_dtype mp_buffer_dtype",
-        "worker.rollout": "name seed limit_images dtype gpu_memory_utilization ignore_eos enforce_eager "
-        "enable_chunked_prefill max_model_len disable_log_stats disable_tqdm",
-        "trainer": "project_name experiment_name logger val_freq val_before_train val_only val_generations_to_log "
-        "save_freq save_limit save_model_only save_checkpoint_path load_checkpoint_path max_try_make_batch "
-        "find_last_checkpoint ray_timeline",
+        "actor": "global_batch_size_per_device disable_kl use_kl_loss kl_penalty kl_coef",
+        "actor.optim": "training_steps",
+        "critic": "global_batch_size_per_device",
+        "critic.optim": "training_steps",
+        "rollout": "prompt_length response_length trust_remote_code",
+        "ref": "micro_batch_size_per_device_for_experience padding_free dynamic_batching "
+        "ulysses_size ulysses_sequence_parallel_size use_torch_compile",
     }.items()
     for name in names.split()
 )
-OPEN_GROUPS = (
-    "worker.critic.",
-    "worker.ref.",
-    "worker.reward.",
-    "worker.actor.model.",
-    "worker.actor.offload.",
-    "worker.rollout.val_override_config",
-)
-"""Groups whose keys decide nothing here and are not listed one by one."""
+"""Keys that a configuration may give and EasyR1 overwrites. Source: its "auto keys", PPOConfig.post_init,
+WorkerConfig.post_init."""
 
 EXAMPLE: Mapping[str, Any] = {
     PROMPT_TOKENS: 2048,
@@ -161,3 +167,11 @@ def is_known(version: str) -> bool:
 def settings_of(version: str) -> Mapping[str, Setting]:
     """Key to its row in `version`."""
     return {row.key: row for row in SETTINGS if holds(row.versions, version)}
+
+
+@lru_cache(maxsize=16)
+def keys_of(version: str) -> frozenset[str]:
+    """Every key of a configuration in `version`, also those that decide nothing here. Source: EasyR1's own dataclasses,
+    recorded by tests/adapters/easyr1/native/record.py."""
+    ranges = json.loads(resources.files("batchbridge_easyr1").joinpath("keys.json").read_text(encoding="utf-8"))
+    return frozenset(key for versions, keys in ranges.items() if holds(versions, version) for key in keys)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
 import time
 from fractions import Fraction
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -21,13 +23,19 @@ from batchbridge.reading import read_source
 from batchbridge.sources import load
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.rules import RULES
-from batchbridge_easyr1.settings import SETTINGS
+from batchbridge_easyr1.settings import SETTINGS, keys_of, settings_of
+from batchbridge_verl.installed import look
+
+sys.path.insert(0, str(Path(__file__).parent))
+from agreement import PHASES, disagreements
 
 COMMANDS = json.loads((Path(__file__).parent / "commands.json").read_text(encoding="utf-8"))
 SHARED = Path(__file__).parents[4] / "shared" / "corpus"
 ACTOR, ROLLOUT = "worker.actor.", "worker.rollout."
 MICRO, FORWARD = (f"{ACTOR}micro_batch_size_per_device_for_{use}" for use in ("update", "experience"))
 VERSIONS = ("0.3.0", "0.3.1", "0.3.2", "0.3.3.dev0")
+MINI_ROLLOUT = "data.mini_rollout_batch_size"
+CRITIC_FORWARD = "worker.critic.micro_batch_size_per_device_for_experience"
 RUN = {
     "data.rollout_batch_size": 64,
     f"{ACTOR}global_batch_size": 16,
@@ -35,6 +43,16 @@ RUN = {
     FORWARD: 2,
     f"{ROLLOUT}n": 8,
 }
+
+
+@lru_cache
+def recorded(version):
+    """What EasyR1's own code said; native/record.py says how it is made."""
+    lines = (Path(__file__).parent / "recorded" / f"{version}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+DEFAULTS = {version: recorded(version)[0]["defaults"] for version in VERSIONS}
 
 
 def read(source, *, version="0.3.3.dev0", world=None, prompts=None):
@@ -163,8 +181,32 @@ CASES = [
     ({"algorithm.adv_estimator": "remax"}, "BB-EZR1-030"),
     ({}, "BB-EZR1-031"),
     ({"algorithm.kl_penalty": "k9"}, "BB-EZR1-032"),
+    ({"algorithm.kl_penalty": "full", "algorithm.use_kl_loss": True}, "BB-EZR1-032"),
     ({f"{ROLLOUT}n": 0}, "BB-EZR1-010"),
+    ({"data.mini_rollout_batch_size": 0}, "BB-EZR1-010"),
+    ({"trainer.n_gpus_per_node": 1, f"{ACTOR}ulysses_size": 2}, "BB-EZR1-017"),
+    ({f"{ACTOR}kl_coef": 0.5}, "BB-EZR1-033"),
+    ({"data.mini_rollout_batch_size": 8, "trainer.max_try_make_batch": 7}, "BB-EZR1-035"),
+    ({f"{ACTOR}dynamic_batching": False, FORWARD: 128}, "BB-EZR1-036"),
+    ({"algorithm.adv_estimator": "gae"}, "BB-EZR1-037"),  # 256 prompts for the critic
+    ({"algorithm.adv_estimator": "gae", CRITIC_FORWARD: 7}, "BB-EZR1-038"),
+    ({"algorithm.kl_type": "falling"}, "BB-EZR1-039"),
+    ({"algorithm.kl_type": "adaptive", "algorithm.kl_horizon": 0}, "BB-EZR1-040"),
+    ({"algorithm.kl_type": "adaptive"}, "BB-EZR1-041"),
+    ({f"{ACTOR}optim.strategy": "sgd"}, "BB-EZR1-042"),
+    ({f"{ACTOR}optim.lr_scheduler_type": "linear"}, "BB-EZR1-043"),
+    ({"algorithm.online_filtering": True}, "BB-EZR1-044"),
+    (
+        {"data.rollout_batch_size": 12, f"{ACTOR}global_batch_size": 4, f"{ROLLOUT}n": 5, MINI_ROLLOUT: 16},
+        "BB-EZR1-047",
+    ),
 ]
+WITH_A_DATASET = [
+    ({"data.mini_rollout_batch_size": 40}, 70, "BB-EZR1-025"),
+    ({}, 63, "BB-EZR1-034"),
+    ({"data.mini_rollout_batch_size": 128}, 127, "BB-EZR1-034"),
+]
+EXPLAINED = [({}, "BB-EZR1-045"), ({}, "BB-EZR1-046")]
 
 
 @pytest.mark.parametrize(("values", "code"), CASES)
@@ -172,13 +214,116 @@ def test_a_rule_speaks_where_it_is_broken(values, code):
     assert code in codes(values)
 
 
+@pytest.mark.parametrize(("values", "prompts", "code"), WITH_A_DATASET)
+def test_a_rule_speaks_where_the_dataset_breaks_it(values, prompts, code):
+    assert code in codes(values, prompts=prompts)
+    assert code not in codes(values, prompts=1000)
+
+
+@pytest.mark.parametrize(("values", "code"), EXPLAINED)
+def test_what_holds_for_most_runs_is_explained_and_not_found_fault_with(values, code):
+    assert code in [defect.code for defect in read({**RUN, **values}, prompts=1000).behaviour.defects]
+    assert code not in codes(values, prompts=1000)
+
+
 def test_every_rule_has_a_case():
-    assert {rule.code for rule in RULES} - {"BB-EZR1-025"} == {code for _, code in CASES}  # 025 needs a dataset
+    cases = {code for _, code in CASES} | {code for _, _, code in WITH_A_DATASET} | {code for _, code in EXPLAINED}
+    assert {rule.code for rule in RULES} == cases
 
 
-def test_a_dataset_that_fills_no_generation_batch_gives_a_run_of_no_steps():
-    assert "BB-EZR1-025" in codes({"data.mini_rollout_batch_size": 40}, prompts=70)
+def test_a_dataset_that_fills_a_rollout_in_generation_batches_is_no_run_of_no_steps():
     assert "BB-EZR1-025" not in codes({"data.mini_rollout_batch_size": 32}, prompts=70)
+    assert "BB-EZR1-025" not in codes({"data.mini_rollout_batch_size": 40, "trainer.max_steps": 3}, prompts=70)
+
+
+@pytest.mark.parametrize(
+    ("version", "key", "value", "code"),
+    [
+        ("0.3.0", "algorithm.kl_type", "adaptive", "BB-EZR1-040"),  # the horizon's default was 0
+        ("0.3.2", "algorithm.adv_estimator", "grpo_passk", "BB-EZR1-029"),
+        ("0.3.3.dev0", "algorithm.adv_estimator", "grpo_passk", "BB-EZR1-030"),
+    ],
+)
+def test_a_rule_holds_in_its_versions(version, key, value, code):
+    assert code in codes({key: value}, version=version)
+
+
+def test_an_unknown_loss_is_the_default_one():
+    assert read({**RUN, f"{ACTOR}loss_type": "ppo"}).spec == read(RUN).spec
+
+
+@pytest.mark.parametrize(("loss", "bound"), [("default", 3.0), ("gspo", 3.0), ("gspo_token", 3.0), ("cispo", None)])
+def test_the_losses_that_are_clipped_twice(loss, bound):
+    assert read({**RUN, f"{ACTOR}loss_type": loss}).spec.objective.dual_clip == bound
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_keys_that_are_known_are_those_of_the_version(version):
+    assert keys_of(version) == set(DEFAULTS[version])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_defaults_are_those_of_the_version(version):
+    assert {key: row.default for key, row in settings_of(version).items()} == {
+        key: DEFAULTS[version][key] for key in settings_of(version)
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_recorded_verdict_and_number_is_ours(version):
+    rows = recorded(version)[1:]
+    assert len(rows) == 150
+    assert [line for row in rows for line in disagreements(version, row)] == []
+
+
+def test_the_recorded_configurations_end_in_every_phase():
+    assert {row["phase"] for version in VERSIONS for row in recorded(version)[1:]} == {None, *PHASES}
+
+
+@pytest.mark.parametrize(("version", "code"), [("0.3.1", None), ("0.3.2", "BB-EZR1-036")])
+def test_parts_before_0_3_2_are_equal_and_not_of_the_size_that_was_asked(version, code):
+    # 6 completions on each device: 6 // 4 is 1 part of 6.
+    values = {"data.rollout_batch_size": 16, f"{ROLLOUT}n": 3, f"{ACTOR}global_batch_size": 8, MICRO: 1, FORWARD: 4}
+    values |= {f"{ACTOR}dynamic_batching": False} if version == "0.3.2" else {}
+    found = codes(values, version=version)
+    assert [one for one in found if one == "BB-EZR1-036"] == ([] if code is None else [code])
+
+
+def test_a_wrong_number_of_ours_would_be_noticed():
+    row = next(row for row in recorded("0.3.2")[1:] if row["phase"] is None)
+    numbers = {**row["numbers"], "completions_per_device_per_step": 10**6}
+    assert disagreements("0.3.2", {**row, "numbers": numbers})
+    assert disagreements("0.3.2", {**row, "phase": "construction"})
+
+
+def test_easyr1s_own_code_agrees_on_many_configurations(tmp_path):
+    checkout = os.environ.get("BATCHBRIDGE_EASYR1")
+    if not checkout:
+        pytest.skip("BATCHBRIDGE_EASYR1 names no checkout of EasyR1")
+    python = os.environ.get("BATCHBRIDGE_EASYR1_PYTHON", sys.executable)
+    needed = "import accelerate, omegaconf, ray, tensordict, torch, torchdata, transformers"
+    if subprocess.run([python, "-c", needed], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} cannot {needed}; BATCHBRIDGE_EASYR1_PYTHON may name another")
+    count, seed = os.environ.get("BATCHBRIDGE_EASYR1_COUNT", "2000"), "2"
+    script = Path(__file__).parent / "native" / "record.py"
+    done = subprocess.run([python, str(script), checkout, count, seed], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    head, *rows = map(json.loads, done.stdout.splitlines())
+    assert head["defaults"] == DEFAULTS[head["version"]]
+    assert look(Path(checkout) / "verl").version == head["version"]
+    assert len(rows) == int(count)
+    assert [line for row in rows for line in disagreements(head["version"], row)] == []
+
+
+def test_the_installed_verl_is_easyr1_where_its_files_say_so(tmp_path, monkeypatch):
+    package = tmp_path / "verl"
+    for name in ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py", "__init__.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text('__version__ = "0.3.2"\n' if name == "__init__.py" else "raise ImportError\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert read(RUN, version=None).framework_version == "0.3.2"
+    (package / "workers/config.py").unlink()
+    assert read(RUN, version=None).framework_version is None
 
 
 def test_a_floored_step_is_smaller_than_asked():

@@ -86,6 +86,17 @@ def valid(name, values=(), *, spec=None, **said):
     return ValidCase(name=name, source=source, context=context(**said), spec=spec, source_has_world_size=True)
 
 
+def older(version, values):
+    """A run of a release before the newest one, which lacks some settings of `RUN`."""
+    base = {key: value for key, value in RUN.items() if key not in (f"{ACTOR}dynamic_batching", "trainer.total_epochs")}
+    return ValidCase(
+        name=f"EasyR1 {version}",
+        source=Source(values={**base, **values}),
+        context=context(version=version),
+        source_has_world_size=True,
+    )
+
+
 def invalid(name, values, *codes, **said):
     return InvalidCase(name=name, source=Source(values={**RUN, **values}), context=context(**said), codes=codes)
 
@@ -126,6 +137,9 @@ class TestEasyR1(AdapterContract):
             {"trainer.n_gpus_per_node": 1, f"{ROLLOUT}tensor_parallel_size": 1, "algorithm.adv_estimator": "rloo"},
         ),
         valid("cosine", {f"{ACTOR}optim.lr_scheduler_type": "cosine", f"{ACTOR}optim.lr_warmup_steps": 10}),
+        older("0.3.0", {"worker.actor.ulysses_sequence_parallel_size": 2, "trainer.total_episodes": 3}),
+        older("0.3.1", {f"{ACTOR}loss_avg_mode": "seq", "data.mini_rollout_batch_size": 32, "trainer.total_epochs": 2}),
+        older("0.3.2", {f"{ACTOR}dynamic_batching": True, "trainer.max_steps": 4}),
         ValidCase(
             name="a launch command",
             source=Source(argv=("python3", "-m", "verl.trainer.main", *(f"{k}={v}" for k, v in RUN.items()))),
