@@ -131,7 +131,7 @@ class EasyR1Adapter(Adapter):
             problems.extend(self._differences(spec, values, version))
         if problems:
             raise CannotWrite(self.framework, problems)
-        words = [f"python3 -m {ENTRY} config=examples/config.yaml", *(_word(k, v) for k, v in values.items())]
+        words = [f"python3 -m {ENTRY}", *(_word(k, v) for k, v in values.items())]
         header = f"# EasyR1 {version}\n"
         text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
         return Written(values=values, text=text, framework_version=version)
