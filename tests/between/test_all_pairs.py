@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import tomllib
 from functools import cache
 from itertools import permutations
-from pathlib import Path
 
 import pytest
+from registered import adapters
 from toys import plain_spec, reading_of
 
-from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.adapter import Context, Reading, Source
 from batchbridge.between.convert import Conversion, convert_to
 from batchbridge.between.diff import diff
 from batchbridge.between.effects import leaves
 from batchbridge.between.scale import scale_with
 from batchbridge.reading import read_source
 
-ROOT = Path(__file__).parents[2]
-ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
 CASES = {
     "one step per rollout": {"optimizer_step.completions_per_step": 128},
     "four steps per rollout": {"optimizer_step.completions_per_step": 32},
@@ -31,15 +27,6 @@ CASES = {
     },
     "a number of steps": {"horizon.epochs": None, "horizon.optimizer_steps": 40},
 }
-
-
-@cache
-def adapters() -> dict[str, Adapter]:
-    found = {}
-    for module in ENTRY_POINTS["batchbridge"].values():
-        for adapter_class in importlib.import_module(module).batchbridge_adapters():
-            found[adapter_class.framework] = adapter_class()
-    return found
 
 
 @cache

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from functools import cache
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from registered import adapters
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
 from batchbridge.adapter import Context, Reading, Source
+from batchbridge.between.convert import convert_to
 from batchbridge.between.effects import leaves
-from batchbridge.between.scale import MAX_DEVICES, MAX_JUDGED, Scaling, scale, scale_with
+from batchbridge.between.scale import MAX_DEVICES, MAX_JUDGED, Choice, Scaling, scale, scale_with
+from batchbridge.reading import read_source
 from batchbridge_trl.config import TrlAdapter
 
 KEPT = (
@@ -100,6 +106,92 @@ def test_every_choice_is_legal_and_keeps_the_steps_per_rollout(
     for choice in found.choices:
         assert choice.reading.verdict == "valid"
         assert choice.reading.derived["optimizer_steps_per_rollout"] == steps
+
+
+# ---- every framework, 1 to 4096 devices
+
+POWERS = [1 << power for power in range(13)]
+PRIMES = [3, 5, 7, 13, 31, 61, 127, 251, 509, 1021, 2039, 4093]
+STEPS = {"one step per rollout": 128, "two steps per rollout": 64, "four steps per rollout": 32}
+
+
+@cache
+def native_reading(framework: str, steps: str) -> Reading:
+    """What the framework reads of its own configuration of 16 prompts x 8 completions, in some optimizer steps."""
+    clipped = {"objective.clip_low": 0.2, "objective.clip_high": 0.2}
+    spec = plain_spec(**{"optimizer_step.completions_per_step": STEPS[steps], **clipped})
+    found = convert_to(adapters()[framework], reading_of(spec, dataset_size=40_000))
+    assert found.back is not None, found.refused
+    return found.back
+
+
+def steps_per_rollout(reading: Reading) -> object:
+    """Optimizer steps per rollout: a number, or the parts that the rollout is cut into."""
+    assert reading.spec is not None
+    return reading.derived["optimizer_steps_per_rollout"] or reading.spec.optimizer_step.parts_per_rollout
+
+
+def keeps_its_promises(before: Reading, found: Scaling, world_size: int) -> None:
+    """Every choice is legal to its framework, is of the kind that its title says, and names what it does not keep."""
+    assert before.spec is not None
+    assert found.choices or found.problems, "neither a choice nor a reason"
+    wanted = [choice for choice in found.choices if choice.spec.topology.world_size == world_size]
+    assert (found.verdict == "kept") == any(not choice.lost for choice in wanted)
+    for choice in found.choices:
+        legal_and_of_its_kind(choice, before)
+        assert (choice not in wanted) == (choice.title in ("fewer devices", "more devices"))
+
+
+def legal_and_of_its_kind(choice: Choice, before: Reading) -> None:
+    assert before.spec is not None
+    context = Context(
+        framework_version=before.framework_version,
+        world_size=choice.spec.topology.world_size,
+        dataset_size=before.dataset_size,
+    )
+    again = read_source(Source(values=choice.written.values), adapters()[before.framework], context)
+    assert (again.verdict, again.spec) == ("valid", choice.spec), choice.title
+    lost = {difference.field for difference in choice.lost}
+    changed = {path for path in KEPT if leaves(choice.spec)[path] != leaves(before.spec)[path]}
+    assert changed <= lost, f"{choice.title} does not name {changed - lost}"
+    assert steps_per_rollout(choice.reading) == steps_per_rollout(before), choice.title
+    assert ("rollout.completions_per_prompt" in changed) == (choice.title == "another group size")
+    assert not lost or choice.title not in ("fewer devices", "more devices")
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+@pytest.mark.parametrize("world_size", [*POWERS, *PRIMES])
+def test_every_framework_scales_to_powers_of_two_and_primes(framework: str, world_size: int) -> None:
+    before = native_reading(framework, "two steps per rollout")
+    start = time.process_time()
+    found = scale_with(adapters()[framework], before, world_size)
+    assert time.process_time() - start < 1, "seconds of CPU"
+    keeps_its_promises(before, found, world_size)
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(world_size=st.integers(1, 4096), steps=st.sampled_from(sorted(STEPS)))
+def test_every_framework_scales_to_any_number_of_devices(framework: str, world_size: int, steps: str) -> None:
+    before = native_reading(framework, steps)
+    keeps_its_promises(before, scale_with(adapters()[framework], before, world_size), world_size)
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+def test_every_framework_keeps_the_run_on_half_the_devices(framework: str) -> None:
+    before = native_reading(framework, "two steps per rollout")
+    assert before.spec is not None
+    assert scale_with(adapters()[framework], before, before.spec.topology.world_size // 2).verdict == "kept"
+
+
+def test_a_rollout_cut_into_parts_grows_with_the_devices_or_names_fewer() -> None:
+    """Open-Instruct shares whatever a rollout has: more learners than completions are what it refuses."""
+    before = native_reading("open_instruct", "one step per rollout")
+    found = scale_with(adapters()["open_instruct"], before, 192)
+    assert [(choice.title, choice.spec.topology.world_size) for choice in found.choices] == [
+        ("a larger optimizer step", 192),
+        ("fewer devices", 128),
+    ]
 
 
 @settings(max_examples=40, deadline=None)

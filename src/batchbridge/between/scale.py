@@ -25,7 +25,7 @@ from batchbridge.spec import Spec
 MAX_JUDGED = 400
 """Most configurations that are written, read and checked in one search."""
 MAX_DEVICES = 1 << 20
-_NEAR = 24
+_NEAR = 12
 """Sizes, and device counts, that are tried on each side."""
 _SPLITS = 4
 
@@ -125,10 +125,11 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
     if kept is not None and not kept.lost:
         return dataclasses.replace(empty, choices=(kept,))
     choices = [kept] if kept is not None else []
-    if target.topology.data_parallel_size.denominator == 1:
-        sized = [*_other_sizes(judge, reading.spec, target)]
-        choices += sized
-        choices += _other_groups(judge, reading.spec, target, sized)
+    sizes = _sizes(reading.spec)
+    if kept is None and sizes is not None and target.topology.data_parallel_size.denominator == 1:
+        resized = [*_other_sizes(judge, target, sizes)]
+        choices += resized
+        choices += _other_groups(judge, target, sizes, resized)
     choices += _other_parallel_sizes(judge, target)
     choices += _other_devices(judge, reading.spec, world_size)
     return dataclasses.replace(empty, choices=tuple(choices), problems=judge.refused)
@@ -137,48 +138,84 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
 # ---- candidates
 
 
-def _other_sizes(judge: _Judge, spec: Spec, target: Spec) -> Iterator[Choice]:
+@dataclass(frozen=True)
+class _Sizes:
+    """What a choice keeps where it can: completions per optimizer step, optimizer steps per rollout (None where a
+    rollout has no size), completions per prompt."""
+
+    step: int
+    steps_per_rollout: Fraction | None
+    group: int
+
+    def unit(self, replicas: int) -> int:
+        """What an optimizer step is a multiple of: whole shares, and whole prompts in its rollout (completions)."""
+        if self.steps_per_rollout is None:
+            return replicas
+        return math.lcm(replicas, (self.steps_per_rollout / self.group).denominator)
+
+    def resized(self, spec: Spec, step: int) -> Spec:
+        """`spec` with optimizer steps of `step` completions, and as many of them in a rollout as before."""
+        changes: dict[str, Any] = {}
+        if spec.optimizer_step.completions_per_step is not None:
+            changes["optimizer_step.completions_per_step"] = step
+        if self.steps_per_rollout is not None:
+            prompts = self.steps_per_rollout * step / spec.rollout.completions_per_prompt
+            changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
+        return spec.replace(**changes)
+
+
+def _sizes(spec: Spec) -> _Sizes | None:
+    """The sizes of `spec`; None where a step has no number of completions (micro-batches or tokens per step)."""
+    step, rollout, parts = (
+        spec.optimizer_step.completions_per_step,
+        spec.completions_per_rollout,
+        spec.optimizer_step.parts_per_rollout,
+    )
+    if step is None and parts and rollout and rollout % parts == 0:
+        step = rollout // parts
+    if not step:
+        return None
+    return _Sizes(step, Fraction(rollout, step) if rollout else None, spec.rollout.completions_per_prompt)
+
+
+def _other_sizes(judge: _Judge, target: Spec, sizes: _Sizes) -> Iterator[Choice]:
     """The nearest optimizer steps below and above that the devices can share, group and steps per rollout kept."""
-    step = spec.optimizer_step.completions_per_step
-    if step is None:
-        return
-    replicas, group = int(target.topology.data_parallel_size), spec.rollout.completions_per_prompt
+    unit = sizes.unit(int(target.topology.data_parallel_size))
     for title, direction in (("a smaller optimizer step", -1), ("a larger optimizer step", 1)):
-        for unit in dict.fromkeys((_unit(spec, replicas), math.lcm(_unit(spec, replicas), group))):
-            choice = judge.first(title, (_resized(target, size) for size in _around(step, unit, direction)))
+        for whole in dict.fromkeys((unit, math.lcm(unit, sizes.group))):
+            nearby = (sizes.resized(target, step) for step in _around(sizes.step, whole, direction))
+            choice = judge.first(title, nearby)
             if choice is not None:
                 yield choice
                 break
 
 
-def _other_groups(judge: _Judge, spec: Spec, target: Spec, sized: list[Choice]) -> Iterator[Choice]:
+def _other_groups(judge: _Judge, target: Spec, sizes: _Sizes, resized: list[Choice]) -> Iterator[Choice]:
     """Another group size, where that lets the optimizer step stay nearer than with the group kept."""
-    step, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
-    if step is None or rollout is None:
+    if sizes.steps_per_rollout is None:
         return
-    reached = [choice.spec.optimizer_step.completions_per_step or 0 for choice in sized]
-    closest = min((abs(size - step) for size in reached), default=step)
-    replicas, group = int(target.topology.data_parallel_size), spec.rollout.completions_per_prompt
-    per_rollout = Fraction(rollout, step)
+    reached = [found.step for choice in resized if (found := _sizes(choice.spec)) is not None]
+    closest = min((abs(step - sizes.step) for step in reached), default=sizes.step)
     for direction in (-1, 1):
-        found = False
-        for size in _around(step, replicas, direction)[:_SPLITS]:
-            total = size * per_rollout
-            if found or abs(size - step) >= closest or total.denominator != 1:
+        for step in _around(sizes.step, int(target.topology.data_parallel_size), direction)[:_SPLITS]:
+            total = step * sizes.steps_per_rollout
+            if abs(step - sizes.step) >= closest or total.denominator != 1:
                 continue
-            for other in nearest(group, divides=int(total), low=2):
-                if not group <= 2 * other <= 3 * group:  # half as much again is another experiment
-                    continue
-                sizes = {"rollout.completions_per_prompt": other, "rollout.prompts_per_rollout": int(total) // other}
-                resized = target.replace(**{"optimizer_step.completions_per_step": size, **sizes})
-                choice = judge.choice("another group size", resized)
-                if choice is not None:
-                    found = True
-                    yield choice
+            groups = nearest(sizes.group, divides=int(total), low=2)
+            regrouped = [
+                target.replace(**{"rollout.completions_per_prompt": group})
+                for group in groups
+                if sizes.group <= 2 * group <= 3 * sizes.group  # half as much again is another experiment
+            ]
+            asked = [judge.choice("another group size", sizes.resized(spec, step)) for spec in regrouped]
+            legal = [choice for choice in asked if choice is not None]
+            if legal:
+                yield from legal
+                break
 
 
 def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
-    """Smaller tensor parallelism, where the devices do not make whole replicas."""
+    """Other tensor parallel sizes, where the devices do not make whole replicas."""
     t = target.topology
     if t.data_parallel_size.denominator == 1:
         return
@@ -192,15 +229,16 @@ def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
 
 def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
     """The nearest smaller and larger device counts that keep everything."""
-    step, t = spec.optimizer_step.completions_per_step, spec.topology
-    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
-    known = [shared * size for size in divisors(step)] if step is not None else []
+    sizes, t = _sizes(spec), spec.topology
+    replica = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
+    dividing = sorted({replica * size for number in shared for size in divisors(number)})
+    # For frameworks that do not share steps out evenly, plain neighbours, too.
+    plain = [world_size // replica * replica + distance * replica for distance in (0, 1, 2, -1, -2)]
     for title, direction in (("fewer devices", -1), ("more devices", 1)):
-        counts = [count for count in known if (count - world_size) * direction > 0]
-        # The nearest first; and, for frameworks that do not share steps out evenly, plain neighbours.
-        counts = sorted(counts, key=lambda count: abs(count - world_size))[:_SPLITS]
-        counts += [world_size + direction * distance * shared for distance in range(1, 3)]
-        for count in dict.fromkeys(counts):
+        beyond = [count for count in dividing[::direction] if (count - world_size) * direction > 0][:_SPLITS]
+        beyond += [count for count in plain if (count - world_size) * direction > 0]
+        for count in dict.fromkeys(beyond):
             if not 1 <= count <= MAX_DEVICES:
                 continue
             choice = judge.choice(title, spec.replace(**{"topology.world_size": count}))
@@ -209,33 +247,11 @@ def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choic
                 break
 
 
-def _unit(spec: Spec, replicas: int) -> int:
-    """What an optimizer step must be a multiple of: whole shares, and whole prompts in its rollout (completions)."""
-    step, rollout, group = (
-        spec.optimizer_step.completions_per_step,
-        spec.completions_per_rollout,
-        spec.rollout.completions_per_prompt,
-    )
-    if not step or not rollout:
-        return replicas
-    return math.lcm(replicas, (Fraction(rollout, step) / group).denominator)
-
-
 def _around(value: int, unit: int, direction: int) -> list[int]:
     """Multiples of `unit` (> 0) below (-1) or above (1) `value`, the nearest first."""
     start = value // unit * unit if direction < 0 else -(-value // unit) * unit
     found = [start + direction * unit * index for index in range(_NEAR)]
     return [size for size in found if size > 0 and size != value]
-
-
-def _resized(spec: Spec, step: int) -> Spec:
-    """`spec` with optimizer steps of `step` completions, and a rollout with as many steps as before."""
-    before, rollout = spec.optimizer_step.completions_per_step, spec.completions_per_rollout
-    changes: dict[str, Any] = {"optimizer_step.completions_per_step": step}
-    if before and rollout:
-        prompts = Fraction(rollout, before) * step / spec.rollout.completions_per_prompt
-        changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
-    return spec.replace(**changes)
 
 
 # ---- the judge
@@ -260,6 +276,9 @@ class _Judge:
     def choice(self, title: str, spec: Spec) -> Choice | None:
         """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
         if spec.topology.data_parallel_size.denominator != 1:
+            t = spec.topology
+            shape = f"{t.tensor_parallel} x {t.pipeline_parallel} x {t.context_parallel}"
+            self.refused = self.refused or (f"{t.world_size} devices make no whole replicas of {shape} devices",)
             return None
         variants = [spec, *(spec.replace(**change) for change in list(splits(spec, None))[:_SPLITS])]
         for variant in dict.fromkeys(variants):

@@ -1,0 +1,24 @@
+"""The adapters that this distribution registers; a new one needs no change in the tests that ask for all of them."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from functools import cache
+from pathlib import Path
+
+from batchbridge.adapter import Adapter
+
+ENTRY_POINTS = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "entry-points"
+]
+
+
+@cache
+def adapters() -> dict[str, Adapter]:
+    """Framework to adapter."""
+    found = {}
+    for module in ENTRY_POINTS["batchbridge"].values():
+        for adapter_class in importlib.import_module(module).batchbridge_adapters():
+            found[adapter_class.framework] = adapter_class()
+    return found
