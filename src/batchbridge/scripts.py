@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchbridge.adapter import Source
+from batchbridge.adapter import Adapter, Source
 from batchbridge.findings import Finding, Fix, Severity, Where
 from batchbridge.shell import Argument, Command, Script, Unknown, read_script
 from batchbridge.wrappers import Program, programs
@@ -71,6 +71,28 @@ def load_script(
     )
 
 
+def load_arguments(argv: Sequence[str]) -> Source:
+    """The `Source` of a command given as words: of what its launchers (`ray job submit`, `accelerate launch`) start.
+
+    Where that is several programs, the one that an adapter is surest of; where none is, the words as they are.
+    """
+    from batchbridge import plugins
+    from batchbridge.sources import parse_arguments
+
+    plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
+    found = programs([Argument(word, 1) for word in argv])
+    if [program.argv for program in found] == [plain.argv]:
+        return plain
+    inner = [
+        Source(values=parse_arguments(program.argv), argv=program.argv, launcher=dict(program.launcher))
+        for program in found
+        if len(program.argv) > 1
+    ]
+    asked = list(plugins.adapters().values())
+    best = max(inner, key=lambda source: _surest(source, asked), default=plain)
+    return best if _surest(best, asked) > 0 else plain
+
+
 def _candidates(script: Script, path: Path, framework: str | None) -> list[Candidate]:
     """The training commands in the order in which they would run, each once."""
     from batchbridge import plugins
@@ -86,19 +108,24 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
             seen.add((program.argv, program.words[0].line))
             # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
             source = _source(Program(tuple(_sure(program)), program.launcher), path)
-            sure = 0.0
-            for adapter in asked:
-                try:
-                    sure = max(sure, adapter.detect(source))
-                except Exception:  # a broken plugin is reported by the reading that follows
-                    continue
-            all_of_them.append(Candidate(command, program, source, sure))
+            all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
     # Where some are known by their program, those that only have settings of similar names are something else.
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
     recognised = [one for one in all_of_them if one.sure >= bar]
     if not recognised and named is not None:
         recognised = [one for one in all_of_them if one.sure > 0]
     return recognised
+
+
+def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
+    """The confidence of the surest of `adapters`."""
+    sure = 0.0
+    for adapter in adapters:
+        try:
+            sure = max(sure, adapter.detect(source))
+        except Exception:  # a broken plugin is reported by the reading that follows
+            continue
+    return sure
 
 
 def _source(program: Program, path: Path) -> Source:

@@ -57,7 +57,9 @@ def load(
     elif isinstance(source, (list, tuple)):
         if wrong := [item for item in source if not isinstance(item, str)]:
             raise TypeError(f"arguments must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}")
-        loaded = Source(values=parse_arguments(source), argv=tuple(source))
+        from batchbridge.scripts import load_arguments
+
+        loaded = load_arguments(source)
     elif source is None or isinstance(source, (bytes, bytearray, int, float, complex, set, frozenset)):
         raise TypeError(
             f"source: a path, a mapping, a list of arguments or a config or trainer object; got {type(source).__name__}"
