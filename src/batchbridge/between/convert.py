@@ -638,8 +638,15 @@ def _options(path: str) -> tuple[Any, ...]:
 
 
 def _versions_in(specifier: str) -> list[str]:
-    """Versions that a specifier names itself, the largest first: where an adapter's defaults can be asked for."""
-    return sorted(re.findall(r"(?:[><=~]=)\s*([\d.]+\d)", specifier), reverse=True)
+    """Versions that a specifier names or ends before, the newest first: an adapter has defaults there."""
+    found = []
+    for sign, text in re.findall(r"([><=~!]=?)\s*(\d+(?:\.\d+)*)", specifier):
+        numbers = [int(part) for part in text.split(".")]
+        if sign == "<" and numbers[-1]:
+            found += [[*numbers[:-1], numbers[-1] - 1], [*numbers[:-1], numbers[-1] - 1, 0]]
+        elif sign not in ("<", ">", "!="):
+            found.append(numbers)
+    return [".".join(map(str, numbers)) for numbers in sorted(found, reverse=True)]
 
 
 def _get(spec: Spec, path: str) -> Any:

@@ -1,0 +1,97 @@
+"""Every form in which a configuration is written means what its values mean."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_all_pairs import adapters
+from toys import plain_spec, reading_of
+
+from batchbridge import plugins, sources
+from batchbridge.adapter import Context, Reading, Source
+from batchbridge.between.convert import Conversion, convert_to
+from batchbridge.cli import main
+from batchbridge.reading import read_source
+
+FORMS = {
+    "trl": ("yaml", "python"),
+    "open_r1": ("yaml", "python"),
+    "verl": ("hydra", "yaml"),
+    "easyr1": ("arguments", "yaml"),
+    "openrlhf": ("shell", "argv"),
+    "open_instruct": ("argv", "shell"),
+}
+EACH = [(framework, form) for framework, forms in FORMS.items() for form in forms]
+KL = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapters of this distribution, and no others: launch scripts are read with those that are installed."""
+    registry = plugins.load(())
+    for name in adapters():
+        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
+    monkeypatch.setattr(plugins, "_installed", lambda: registry)
+
+
+def written(framework: str, **changes: Any) -> Conversion:
+    return convert_to(adapters()[framework], reading_of(plain_spec(**changes), dataset_size=160))
+
+
+def read(found: Conversion, source: Source) -> Reading:
+    context = Context(framework_version=found.framework_version, world_size=4, dataset_size=160)
+    return read_source(source, adapters()[found.framework], context)
+
+
+def test_every_form_is_tested() -> None:
+    forms = {name: written(name).written for name in adapters()}
+    assert {name: tuple(form.text) for name, form in forms.items() if form is not None} == FORMS
+
+
+@pytest.mark.parametrize(("framework", "form"), EACH)
+@pytest.mark.parametrize("changes", [{}, KL], ids=["plain", "KL in the loss"])
+def test_a_form_means_what_the_account_says(framework: str, form: str, changes: dict[str, Any], tmp_path: Path) -> None:
+    found = written(framework, **changes)
+    assert found.written is not None, found.refused
+    assert found.back is not None
+    text = found.written.text[form]
+    if form == "python":
+        (call,) = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
+        source = Source(
+            values={keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
+        )
+    elif form == "argv":
+        source = sources.load([word for line in text.splitlines() for word in shlex.split(line)])
+    else:
+        path = tmp_path / ("run.yaml" if form == "yaml" else "run.sh")
+        path.write_text(text, encoding="utf-8")
+        source = sources.load(path, framework=framework)
+    back = read(found, source)
+    assert back.verdict == "valid", back.findings
+    assert back.spec == found.back.spec
+
+
+@pytest.mark.parametrize(("framework", "form"), EACH)
+def test_each_form_is_an_option_of_the_command(
+    framework: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "a.yaml"
+    recipe.write_text("num_generations: 8\nper_device_train_batch_size: 8\nbeta: 0.04\n", encoding="utf-8")
+    source = ("--framework", "trl", "--framework-version", "1.16.0", "--world-size", "8", "--allow-lossy")
+    assert main(("convert", str(recipe), *source, "--to", framework, "--format", form)) == 0
+    shown = capsys.readouterr()
+    assert f"to {framework}" in shown.err
+    assert "learning_rate" in shown.out or "lr" in shown.out
+    assert "Exact" not in shown.out
+
+
+@pytest.mark.parametrize("framework", FORMS)
+def test_a_conversion_that_names_no_version_is_for_one_of_the_newest(framework: str) -> None:
+    found = written(framework, **KL)
+    assert found.written is not None, found.refused
+    assert found.framework_version == found.written.framework_version
