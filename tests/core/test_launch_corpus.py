@@ -1,4 +1,4 @@
-"""Every published launch command, as executed, through the front door: `batchbridge.read`, which finds the framework."""
+"""Every published launch command, as executed, through the front door: `batchbridge.read` finds its framework."""
 
 from __future__ import annotations
 
