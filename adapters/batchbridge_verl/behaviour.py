@@ -36,7 +36,7 @@ micro-batch. Source: verl 0.6.1 dp_actor.py:434, 0.7.1 dp_actor.py:583."""
 def aggregation_of(run: Run) -> str:
     """The canonical aggregation that acts."""
     mode = LOSS_MODES[run.surrogate]
-    return mode.aggregation or AGGREGATIONS[run[f"{ACTOR}loss_agg_mode"]]
+    return mode.insists_on(run.version) or AGGREGATIONS[run[f"{ACTOR}loss_agg_mode"]]
 
 
 def behaviour(run: Run) -> Behaviour:

@@ -229,12 +229,18 @@ def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
         key = ENGINE
     elif told.config is not None and CONFIGS.get(told.config):
         engine, key = CONFIGS[told.config], "--config-name"
+    elif told.entry_from_words and not told.from_file:
+        engine, key = "fsdp", f"{ACTOR}strategy"  # a command composes what it names, whatever the strategy says
+        if isinstance(strategy, str) and strategy in tables.ENGINES[1:]:
+            return None, _other_strategy(strategy, told, version)
     elif isinstance(strategy, str) and strategy in tables.ENGINES:
         engine, key = strategy, f"{ACTOR}strategy"
     else:
         groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in told.values)}
         engine, key = (groups.pop(), ACTOR) if len(groups) == 1 else ("fsdp", ACTOR)
     if isinstance(engine, str) and engine in tables.engines_of(version):
+        if named is not None and told.entry_from_words and not tables.chosen_by_key(engine, version):
+            return None, _other_strategy(engine, told, version)
         return engine, None
     shown = str(engine)[:40].encode("utf-8", "replace").decode()
     return None, Finding(
@@ -245,6 +251,23 @@ def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
         where=(Where(key, shown),),
         fixes=(Fix("model_engine=dp or model_engine=megatron"),),
         native="hydra: MissingConfigException",
+    )
+
+
+def _other_strategy(engine: str, told: Said, version: str) -> Finding:
+    """A command that asks for an engine in a way that its version does not have."""
+    by_key = tables.chosen_by_key(engine, version)
+    way = f"model_engine={engine}" if by_key else f"--config-name=ppo_{engine}_trainer.yaml"
+    key = ENGINE if ENGINE in told.places else f"{ACTOR}strategy"
+    return Finding(
+        "BB-VERL-007",
+        "error",
+        "config",
+        f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does",
+        where=(told.places.get(key) or Where(key, engine),),
+        fixes=(Fix(way, {ENGINE: engine} if by_key else {}),),
+        native="ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException",
+        source="verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0",
     )
 
 

@@ -54,7 +54,7 @@ AGGREGATIONS = {
 @dataclass(frozen=True)
 class LossMode:
     """One `policy_loss.loss_mode`: the surrogate, what its ratio is taken over, whether it clips and clips twice, an
-    aggregation that it insists on (canonical), and its versions."""
+    aggregation that it insists on (canonical) in `insisting` versions, and its versions."""
 
     name: str
     surrogate: str
@@ -62,14 +62,19 @@ class LossMode:
     clips: bool
     dual_clip: bool = False
     aggregation: str | None = None
+    insisting: str = ""
     versions: str = ""
+
+    def insists_on(self, version: str) -> str | None:
+        """The aggregation that is taken whatever loss_agg_mode says; None where loss_agg_mode is read."""
+        return self.aggregation if holds(self.insisting, version) else None
 
 
 LOSS_MODES = {
     mode.name: mode
     for mode in (
         LossMode("vanilla", "ppo", "token", True, dual_clip=True),
-        LossMode("gspo", "gspo", "sequence", True, versions=">=0.6.0"),
+        LossMode("gspo", "ppo", "sequence", True, aggregation="sequence_mean", insisting="<0.9.1", versions=">=0.6.0"),
         LossMode("cispo", "cispo", "token", True, versions=">=0.7.0"),
         LossMode("sapo", "sapo", "token", False, aggregation="sequence_mean", versions=">=0.7.0"),
         LossMode("geo_mean", "gmpo", "sequence", True, aggregation="sequence_mean", versions=">=0.6.0"),
@@ -81,7 +86,8 @@ LOSS_MODES = {
         LossMode("dro", "dro", "token", False, versions=">=0.9.0"),
     )
 }
-"""Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to rollout_correction."""
+"""Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to rollout_correction. gspo is PPO's
+surrogate with the ratio of whole sequences."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +240,9 @@ def _micro_batch(run: Run) -> dict[str, Told]:
 
 def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
     key = f"{ACTOR}loss_agg_mode"
-    if mode.aggregation is not None:
-        told = {"loss.policy.aggregation": Told(mode.aggregation, None, f"{mode.name} always aggregates so")}
-        aggregation = mode.aggregation
+    if (insisted := mode.insists_on(run.version)) is not None:
+        told = {"loss.policy.aggregation": Told(insisted, None, f"{mode.name} always aggregates so")}
+        aggregation = insisted
     else:
         told = {"loss.policy.aggregation": Told(aggregation, key)}
     if aggregation == "sequence_sum_over_constant":
@@ -510,6 +516,11 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
             f"{f'{below} or ' if below else ''}{below + group}",
         ):
             values[MINI] = completions // group
+    problems.need(
+        spec.staleness.mode == "sync",
+        f"staleness.mode = {spec.staleness.mode}: settings of main_ppo say sync; one rollout ahead is another program, "
+        "verl.experimental.one_step_off_policy.main_ppo",
+    )
     values[EPOCHS] = step.passes_per_rollout
     values[f"{ACTOR}shuffle"] = step.rollout_shuffle == "completions"
     if micro.tokens_per_device is not None:
@@ -575,10 +586,11 @@ _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
-    modes = {mode.surrogate: mode for mode in LOSS_MODES.values()}
-    surrogate = objective.surrogate or "ppo"
-    if problems.need(surrogate in modes, f"objective.surrogate = {surrogate}: verl has {', '.join(modes)}"):
-        mode = modes[surrogate]
+    surrogate, level = objective.surrogate or "ppo", objective.ratio_level
+    modes = [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
+    named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
+    if problems.need(bool(modes), f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"):
+        mode = modes[0]
         values[f"{ACTOR}policy_loss.loss_mode"] = mode.name
         for side, bound in (("low", objective.clip_low), ("high", objective.clip_high)):
             if bound is not None:

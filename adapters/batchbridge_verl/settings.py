@@ -24,7 +24,8 @@ NEWEST = "0.9.1"
 """The version that `write` writes for when nobody names one."""
 ENGINES = ("fsdp", "megatron", "veomni", "torchtitan")
 ENGINE = "model_engine"
-"""The key that chooses the engine from 0.7.1 on (`dp` is FSDP). Source: verl 0.7.1 ppo_trainer.yaml, defaults list."""
+"""The key that chooses the engine from 0.7.1 on (`dp` is FSDP), Megatron from 0.8.0 on. Source: verl 0.7.1 to 0.9.1
+trainer/config/model_engine."""
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."
@@ -213,6 +214,11 @@ def _table() -> Mapping[str, Any]:
 def engines_of(version: str) -> tuple[str, ...]:
     """The engines that `version` has a composed configuration for."""
     return tuple(engine for engine in ENGINES if Version(_table()["first"][engine]) <= Version(version))
+
+
+def chosen_by_key(engine: str, version: str) -> bool:
+    """Whether `ENGINE` chooses this engine; before, a configuration of its own does."""
+    return holds(">=0.8.0" if engine == "megatron" else ">=0.7.1", version)
 
 
 @lru_cache(maxsize=16)

@@ -18,10 +18,11 @@ def hydra_text(values: Mapping[str, Any], version: str) -> str:
     engine = str(values.get(ENGINE, "fsdp"))
     known = defaults_of(version, engine)
     words = ["python3 -m verl.trainer.main_ppo"]
-    if engine != "fsdp" and not holds(">=0.7.1", version):
+    by_name = engine == "megatron" and not holds(">=0.8.0", version)  # model_engine has no megatron before
+    if by_name:
         words.append("--config-name=ppo_megatron_trainer.yaml")
     for key, value in values.items():
-        if key == ENGINE and not holds(">=0.7.1", version):
+        if key == ENGINE and by_name:
             continue
         plus = "" if key in known or key == ENGINE else "+"
         words.append(shell_word(f"{plus}{key}={hydra_value(value)}"))

@@ -208,7 +208,7 @@ def _slow_clock(run: Run) -> str | None:
 def _width_constant(run: Run) -> str | None:
     if run[AGGREGATION] != "seq-mean-token-sum-norm" or run[_FACTOR] is not None:
         return None
-    if run.legacy or LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).aggregation is not None:
+    if run.legacy or LOSS_MODES.get(run.surrogate, LOSS_MODES["vanilla"]).insists_on(run.version) is not None:
         return None
     return (
         f"{_FACTOR} is null: the loss is divided by the padded width of each micro-batch, so the gradient depends on "
@@ -255,9 +255,8 @@ def _per_micro_statistics(run: Run) -> str | None:
 
 def _aggregation_ignored(run: Run) -> str | None:
     mode = LOSS_MODES.get(run.surrogate)
-    if mode is None or mode.aggregation is None or AGGREGATION not in run.given:
-        return None
-    if AGGREGATIONS.get(run[AGGREGATION]) == mode.aggregation:
+    insisted = None if mode is None else mode.insists_on(run.version)
+    if insisted is None or AGGREGATION not in run.given or AGGREGATIONS.get(run[AGGREGATION]) == insisted:
         return None
     return f"{AGGREGATION} = {run[AGGREGATION]} is ignored: {run.surrogate} always takes a mean over sequences"
 
@@ -475,7 +474,7 @@ SILENT = (
         _aggregation_ignored,
         (AGGREGATION, MODE),
         "the setting is not read",
-        "verl 0.9.1 core_algos.py:1687, :2000",
+        "verl 0.9.1 core_algos.py:1687, :2000; gspo: 0.6.0 to 0.9.0 compute_policy_loss_gspo",
         setting(AGGREGATION, "seq-mean-token-mean"),
     ),
     Rule(

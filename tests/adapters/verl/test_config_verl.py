@@ -441,3 +441,74 @@ def test_what_a_script_leaves_open_is_no_error_of_the_settings_that_follow_it():
     reading = read(source)
     assert reading.verdict == "undecided"
     assert "MINI" in reading.findings[0].message
+
+
+def test_gspo_is_ppos_surrogate_with_the_ratio_of_whole_sequences():
+    objective = read({**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo"}).spec.objective
+    assert (objective.surrogate, objective.ratio_level, objective.dual_clip) == ("ppo", "sequence", None)
+
+
+def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
+    from batchbridge.spec import walk
+    from batchbridge_trl.config import TrlAdapter
+
+    theirs = TrlAdapter().read(
+        Source(values={"importance_sampling_level": "sequence", "num_generations": 4, "max_steps": 1}),
+        Context(framework_version="1.16.0", world_size=8, dataset_size=256),
+    )
+    ours = read({**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo"})
+    for path in ("objective.surrogate", "objective.ratio_level"):
+        values = [{p: value for p, value, _ in walk(each.spec)}[path] for each in (ours, theirs)]
+        assert values[0] == values[1], path
+
+
+@pytest.mark.parametrize(("version", "aggregation"), [("0.9.0", "sequence_mean"), ("0.9.1", "token_sum")])
+def test_gspo_reads_loss_agg_mode_from_0_9_1_on(version, aggregation):
+    values = {**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-sum"}
+    assert read(values, version=version).spec.loss.policy.aggregation == aggregation
+
+
+@pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo", "sapo", "geo_mean", "gpg", "dppo_tv", "clip_cov", "dro"])
+def test_every_loss_mode_is_written_as_it_was_read(mode):
+    spec = read({**RUN, f"{ACTOR}policy_loss.loss_mode": mode}).spec
+    assert VerlAdapter().write(spec).values[f"{ACTOR}policy_loss.loss_mode"] == mode
+
+
+def test_a_rollout_ahead_is_another_program_and_refused_by_name():
+    words = ["python3", "-m", "verl.experimental.one_step_off_policy.main_ppo", *command()[3:]]
+    spec = read(words).spec
+    assert (spec.staleness.mode, spec.staleness.maximum) == ("lookahead", 1)
+    with pytest.raises(CannotWrite, match="one_step_off_policy"):
+        VerlAdapter().write(spec)
+
+
+def test_a_schedule_that_the_engine_lacks_is_refused_by_name():
+    spec = read(RUN).spec.replace(**{"carried.lr_schedule": "linear"})
+    with pytest.raises(CannotWrite, match=r"carried\.lr_schedule = linear"):
+        VerlAdapter().write(spec)
+
+
+@pytest.mark.parametrize(
+    ("words", "version", "ways"),
+    [
+        ((f"{ACTOR}strategy=megatron",), "0.9.1", ["model_engine=megatron"]),
+        ((f"{ACTOR}strategy=megatron",), "0.6.1", ["--config-name=ppo_megatron_trainer.yaml"]),
+        (("model_engine=megatron",), "0.7.1", ["--config-name=ppo_megatron_trainer.yaml"]),
+        (("model_engine=megatron",), "0.8.0", []),
+        ((f"{ACTOR}strategy=fsdp2",), "0.9.1", []),
+    ],
+)
+def test_a_command_composes_the_engine_that_it_names(words, version, ways):
+    found = [finding for finding in read(command(*words), version=version).findings if finding.code == "BB-VERL-007"]
+    assert [fix.text for finding in found for fix in finding.fixes] == ways
+    assert all(finding.severity == "error" and not finding.undecided for finding in found)
+
+
+@pytest.mark.parametrize(("version", "by_name"), [("0.7.1", True), ("0.8.0", False)])
+def test_a_written_command_chooses_megatron_as_its_version_does(version, by_name):
+    values = {**RUN, "model_engine": "megatron", f"{ACTOR}megatron.tensor_model_parallel_size": 2}
+    text = VerlAdapter().write(read(values, version=version).spec, version).text["hydra"]
+    assert ("--config-name=ppo_megatron_trainer.yaml" in text) is by_name
+    assert ("model_engine=megatron" in text) is not by_name
+    words = shlex.split(text.partition("\n")[2].replace("\\\n", " "))
+    assert read(words, version=version).spec == read(values, version=version).spec
