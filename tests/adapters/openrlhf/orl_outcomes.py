@@ -3,8 +3,11 @@ first rule that is named."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from unittest import mock
 
 from batchbridge.adapter import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
@@ -49,3 +52,31 @@ def ours(argv: Sequence[str], version: str) -> str:
     reading = adapter.read(source, Context(framework_version=version))
     found = [*reading.findings, *adapter.check(reading)]
     return next((f.code for f in found if f.severity == "error" and f.phase == "config"), ACCEPTED)
+
+
+def actions_of(program: Callable[[], object]) -> dict[str, argparse.Action]:
+    """Every option of the parser that `program` builds, by name, before it parses anything."""
+    found: dict[str, argparse.Action] = {}
+
+    def stop(parser: argparse.ArgumentParser, *arguments: object) -> None:
+        found.update({action.option_strings[0].lstrip("-"): action for action in parser._actions})
+        raise SystemExit
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop), contextlib.suppress(SystemExit):
+        program()
+    del found["h"]
+    return found
+
+
+def shape(action: argparse.Action) -> list[object]:
+    """Kind (as `Option.kind`), default and choices of an option, as JSON has them; the default run name, which holds
+    the time of day, is null."""
+    flags = {"_StoreTrueAction": "flag", "_StoreFalseAction": "flag_off"}
+    listed = {2: "pair" if action.type is float else "texts", "+": "floats", "*": "words"}
+    kind = flags.get(type(action).__name__) or listed.get(action.nargs, getattr(action.type, "__name__", "str"))
+    default = list(action.default) if isinstance(action.default, (list, tuple)) else action.default
+    if action.option_strings[0].endswith("run_name"):
+        default = None
+    if kind in ("float", "pair", "texts", "floats") and default is not None:  # argparse keeps an int as it is
+        default = [float(item) for item in default] if isinstance(default, list) else float(default)
+    return [kind, default, list(action.choices or ())]

@@ -1,12 +1,13 @@
-"""Records what the parser of each OpenRLHF release says of random command lines, and compares it with us.
+"""Records what the parser of each OpenRLHF release knows and says of random command lines, and compares it with us.
 
     python tests/adapters/openrlhf/record_verdicts.py WHEELS [--count 200] [--seed 0] [--write]
 
 WHEELS: a folder of openrlhf-*.whl (`pip download --no-deps openrlhf==VERSION`). Of each wheel the statements of
 cli/train_ppo_ray.py's main block run, up to the call of `train`, and utils/config.py's `hierarchize`; nothing else of
 it is imported, so that no framework is needed. Modelscope, which --use_ms imports, counts as installed. --write
-replaces parser_verdicts.jsonl by a sample that has every outcome and release; without it nothing is written. Exit code
-1: at least one command line on which we disagree. Run it with Python 3.11, for which the wheels are.
+replaces parser_verdicts.jsonl by a sample that has every outcome and release, and parser_options.json by every option
+with kind, default and choices, each release by what differs from the one before; without it nothing is written. Exit
+code 1: at least one command line on which we disagree. Run it with Python 3.11, for which the wheels are.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from pathlib import Path
 from unittest import mock
 
 from orl_commands import commands
-from orl_outcomes import ACCEPTED, named, ours
+from orl_outcomes import ACCEPTED, actions_of, named, ours, shape
 
 from batchbridge_openrlhf.options import RELEASES
 
 RECORD = Path(__file__).parent / "parser_verdicts.jsonl"
+OPTIONS = Path(__file__).parent / "parser_options.json"
 KEPT_PER_OUTCOME = {ACCEPTED: 60, "BB-ORL-003": 30, "BB-ORL-004": 60}
 """Rows of the record by outcome; of every other one `KEPT`."""
 KEPT = 20
 
 
-def parser_of(wheel: Path) -> Callable[[Sequence[str]], str]:
-    """The parser block of a wheel as a function: words to `ACCEPTED`, argparse's last line, or `Type: message`."""
+def block_of(wheel: Path) -> tuple[types.CodeType, dict[str, types.ModuleType]]:
+    """The parser block of a wheel, and the modules that it imports."""
     archive = zipfile.ZipFile(wheel)
     tree = ast.parse(_text(archive, "openrlhf/cli/train_ppo_ray.py"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)]
@@ -52,6 +54,12 @@ def parser_of(wheel: Path) -> Callable[[Sequence[str]], str]:
         exec(_text(archive, "openrlhf/utils/config.py"), config.__dict__)
         modules |= {"openrlhf": types.ModuleType("openrlhf"), "openrlhf.utils": types.ModuleType("utils")}
         modules["openrlhf.utils.config"] = config
+    return code, modules
+
+
+def parser_of(wheel: Path) -> Callable[[Sequence[str]], str]:
+    """The parser block of a wheel as a function: words to `ACCEPTED`, argparse's last line, or `Type: message`."""
+    code, modules = block_of(wheel)
 
     def run(argv: Sequence[str]) -> str:
         names = {"argparse": argparse, "os": os, "datetime": datetime}
@@ -105,8 +113,25 @@ def main() -> int:
     tally = Counter(row["native"] for row in rows)
     print(f"{len(rows)} command lines, {disagreements} disagreements;", dict(sorted(tally.items())))
     if asked.write:
+        lines = [f"{json.dumps(version)}: {json.dumps(changes)}" for version, changes in _changes(asked.wheels).items()]
+        OPTIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         RECORD.write_text("".join(json.dumps(row) + "\n" for row in _sample(rows)))
     return 1 if disagreements else 0
+
+
+def _changes(wheels: Path) -> dict[str, dict[str, object]]:
+    """Release to the options that differ from the release before: name to kind, default and choices; null: gone."""
+    found: dict[str, dict[str, object]] = {}
+    before: dict[str, object] = {}
+    for version in RELEASES:
+        (wheel,) = wheels.glob(f"openrlhf-{version}-*.whl")
+        code, _ = block_of(wheel)
+        names = {"argparse": argparse, "os": os, "datetime": datetime}
+        now = {name: shape(action) for name, action in actions_of(lambda: exec(code, names)).items()}  # noqa: B023  # at once
+        changed = {name: value for name, value in now.items() if before.get(name) != value}
+        found[version] = {**changed, **dict.fromkeys(before.keys() - now.keys())}
+        before = now
+    return found
 
 
 def _sample(rows: list[dict[str, object]]) -> list[dict[str, object]]:
