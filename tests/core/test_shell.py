@@ -31,14 +31,14 @@ def kinds(script: Script) -> list[str]:
 # ---- what bash executes
 
 
-def bash_itself(script: str, folder: Path) -> list[list[str]]:
+def bash_itself(script: str, folder: Path, env: dict[str, str] | None = None) -> list[list[str]]:
     """The arguments of every `show` that bash runs. The scripts are this repository's own and do nothing else."""
     shown = folder / "shown"
     shown.touch()
     program = folder / "show"
     program.write_text('#!/usr/bin/env bash\n{ printf "%s\\0" "$@"; printf "\\1"; } >> "$SHOWN"\n')
     program.chmod(0o755)
-    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SHOWN": str(shown)}
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SHOWN": str(shown), **(env or {})}
     subprocess.run(["bash", "-c", script], env=environment, cwd=folder, capture_output=True, check=False, timeout=30)
     return [record.split("\0")[:-1] for record in shown.read_text().split("\1")[:-1]]
 
@@ -48,6 +48,30 @@ def test_commands_are_those_that_bash_executes(name: str, tmp_path: Path) -> Non
     expected = bash_itself(CASES[name], tmp_path)
     assert expected, "bash ran nothing"
     assert [argv[1:] for argv in argvs(CASES[name]) if argv[0] == "show"] == expected
+
+
+FROM_OUTSIDE = """
+GPUS=${GPUS:-8}
+ARGS=(--gpus "$GPUS" --total $((GPUS * NODES)))
+[ -n "$NAME" ] && ARGS+=(--name "$NAME")
+case $MODE in train*) ARGS+=(--train) ;; *) ARGS+=(--other "${MODE:-none}") ;; esac
+launch() { show "$@" ${EXTRA} "${EXTRA}" ${EXTRA-unset} ${EXTRA:+set}; }
+launch "${ARGS[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"GPUS": "4", "NODES": "2", "NAME": "two words", "MODE": "training", "EXTRA": "--a 1 --b"},
+        {"GPUS": "", "NODES": "0x10", "NAME": "", "MODE": "", "EXTRA": ""},
+        {"GPUS": "1", "NODES": "GPUS + 1", "NAME": "*", "MODE": "x y", "EXTRA": "'quoted' \\"},
+    ],
+)
+def test_given_environment_variables_give_what_bash_makes_of_them(env: dict[str, str], tmp_path: Path) -> None:
+    expected = bash_itself(FROM_OUTSIDE, tmp_path, env)
+    assert len(expected) == 1
+    assert [argv[1:] for argv in argvs(FROM_OUTSIDE, env)] == expected
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,6 +146,13 @@ def test_what_is_not_decided_is_named(script: str, word: str, names: tuple[str, 
 )
 def test_what_is_given_is_used(script: str, env: dict[str, str], word: str) -> None:
     assert argvs(script, env) == [["python", word]]
+
+
+def test_ways_out_of_a_function_that_nothing_decides_leave_what_follows_open() -> None:
+    script = 'ok() { if [ "$GPU" = h100 ]; then return 0; fi; return 1; }\nok && python x'
+    assert [command.only_if[0].shown for command in read_script(script).commands] == ["$GPU"]
+    assert argvs(script, {"GPU": "h100"}) == [["python", "x"]]
+    assert argvs(script, {"GPU": "a100"}) == []
 
 
 def test_a_script_without_arguments_passes_none_on() -> None:

@@ -20,7 +20,7 @@ def evaluate(text: str, get: Callable[[str], int], put: Callable[[str, int], Non
 
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>\d+#[0-9A-Za-z@_]+|0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*)"
+    r"\s*(?:(?P<number>\d+#[0-9A-Za-z@_]+|0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*(?:\[[^\[\]]*\])?)"
     r"|(?P<operator>\*\*|<<=|>>=|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>&|^!~?:=,()]))"
 )
 _LEVELS: tuple[tuple[str, ...], ...] = (
@@ -70,6 +70,11 @@ def _wrapped(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
+def _is_name(token: str) -> bool:
+    """Whether a token is a variable, or an element of an array: `x`, `x[1]`."""
+    return token.partition("[")[0].isidentifier()
+
+
 class _Parser:
     """Recursive descent; `live` is off in branches that are read but not computed."""
 
@@ -105,7 +110,7 @@ class _Parser:
 
     def assignment(self) -> int:
         ahead = self.tokens[self.place + 1] if self.place + 1 < len(self.tokens) else ""
-        if ahead in _ASSIGNMENTS and self.peek().isidentifier():
+        if ahead in _ASSIGNMENTS and _is_name(self.peek()):
             name, operator = self.take(), self.take()
             value = self.nested(self.assignment)
             if operator != "=":
@@ -177,7 +182,7 @@ class _Parser:
         token = self.take()
         if token[:1].isdigit():
             return _number(token)
-        if not token.isidentifier():
+        if not _is_name(token):
             raise NotArithmetic(f"{token or 'the end'!r} was not expected")
         value = self.read(token)
         if operator := self.take("++", "--"):
@@ -186,7 +191,7 @@ class _Parser:
 
     def name(self) -> str:
         token = self.take()
-        if not token.isidentifier():
+        if not _is_name(token):
             raise NotArithmetic("++ or -- without a variable")
         return token
 

@@ -88,15 +88,18 @@ def _array(shell: Shell, name: str, node: Node, line: int, append: bool) -> None
 
 def declare(shell: Shell, node: Node) -> Outcome:
     local = shell.in_function and shell.raw(node).startswith(("local", "declare", "typeset"))
-    associative = any(
-        child.type == "word" and shell.raw(child).startswith("-") and "A" in shell.raw(child) for child in node.children
+    options = "".join(
+        shell.raw(child) for child in node.children if child.type == "word" and shell.raw(child).startswith("-")
     )
+    associative, integer = "A" in options, "i" in options
     for child in node.children:
         if child.type == "variable_assignment":
             name_node = child.child_by_field_name("name")
             if local and name_node is not None:
                 _keep(shell, shell.raw(name_node))
             assign(shell, child)
+            if integer and name_node is not None:
+                _as_number(shell, shell.raw(name_node), shell.at(child))
         elif child.type == "variable_name":
             name = shell.raw(child)
             if local:
@@ -106,6 +109,13 @@ def declare(shell: Shell, node: Node) -> Outcome:
     return DONE
 
 
+def _as_number(shell: Shell, name: str, line: int) -> None:
+    """`declare -i`: what is assigned is arithmetic."""
+    value = shell.variables.get(name)
+    if isinstance(value, str):
+        shell.variables[name] = shell.arithmetic(value, line)
+
+
 def _keep(shell: Shell, name: str) -> None:
     """Remembers what a function's local variable hides."""
     if shell.locals and name not in shell.locals[-1]:
@@ -113,7 +123,23 @@ def _keep(shell: Shell, name: str) -> None:
 
 
 def unset(shell: Shell, node: Node) -> Outcome:
-    for child in node.children:
-        if child.type in ("variable_name", "word"):
-            shell.variables[shell.raw(child)] = ""  # the environment's value is gone, too
+    """`unset name`, `unset name[key]`, `unset -f function`."""
+    line = shell.at(node)
+    words = [single(raw, at, shell) for raw, at in shell.raw_words([n for n in node.children if n.type in WORDS])]
+    for word in words:
+        name, bracketed, rest = word.partition("[")
+        if word.startswith("-"):
+            continue
+        if "-f" in words:
+            shell.functions.pop(word, None)
+        elif bracketed:
+            array = _as_array(shell, name, line)
+            key = index(array, rest.removesuffix("]"), line, shell)
+            if key is None:
+                shell.variables[name] = shell.unknowns.mark(Unknown(f"${name}", line))
+            else:
+                array.pop(key, None)
+                shell.variables[name] = array
+        else:
+            shell.variables[name] = ""  # the environment's value is gone, too
     return DONE

@@ -78,12 +78,13 @@ def _let(shell: Shell, words: list[Word], line: int, document: str | None) -> Ou
 
 
 def _leave(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
-    name = words[0].text
-    if name == "exit":
-        raise Exit(line)
-    if name == "return":
-        raise Return
-    levels = words[1].text if len(words) > 1 else "1"
+    name, said = words[0].text, words[1].text if len(words) > 1 else ""
+    if name in ("exit", "return"):
+        status = Outcome(int(said[:3]) == 0) if said.isascii() and said.isdigit() else ASSUMED
+        if unknown := shell.unknowns.of(said):
+            status = Outcome(None, unknown)
+        raise Exit(line, status) if name == "exit" else Return(status)
+    levels = said or "1"
     raise LoopLeft(name, int(levels[:3]) if levels.isascii() and levels.isdigit() else 1)
 
 

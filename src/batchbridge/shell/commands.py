@@ -65,9 +65,7 @@ def _call(shell: Shell, name: str, arguments: list[Word], line: int) -> Outcome:
     shell.locals.append({})
     shell.source = source
     try:
-        return shell.run(body)
-    except Return:
-        return ASSUMED
+        return shell.enclosed(lambda: shell.run(body), Return)
     finally:
         for kept, value in shell.locals.pop().items():
             if value is None:
@@ -94,14 +92,16 @@ def _nested(shell: Shell, words: list[Word], line: int, document: str | None) ->
         return ASSUMED
     saved, zero = shell.saved(), shell.zero
     shell.positional, shell.zero = rest[2:], rest[1].text if len(rest) > 1 else words[0].text
-    try:
+
+    def run() -> Outcome:
         shell.run_text(code.text, code.line - 1)
-    except Exit:
-        pass
+        return ASSUMED
+
+    try:
+        return shell.enclosed(run, Exit)
     finally:
         shell.zero = zero
         shell.restore(saved)
-    return ASSUMED
 
 
 def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
@@ -116,8 +116,7 @@ def _eval(shell: Shell, words: list[Word], line: int, document: str | None) -> O
 def _exec(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     if len(words) == 1:
         return DONE
-    execute(shell, words[1:], line, document)
-    raise Exit(line)
+    raise Exit(line, execute(shell, words[1:], line, document))
 
 
 def _builtin(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:

@@ -24,7 +24,7 @@ from batchbridge.shell.values import (
     Unknowns,
     Word,
 )
-from batchbridge.shell.words import fields, single
+from batchbridge.shell.words import element, fields, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -46,12 +46,15 @@ Statements = Mapping[str, "Callable[[Shell, Node], Outcome]"]
 class Exit(Exception):
     """`exit`: the script, or the subshell, ends on this line."""
 
-    def __init__(self, line: int) -> None:
-        self.line = line
+    def __init__(self, line: int, outcome: Outcome) -> None:
+        self.line, self.outcome = line, outcome
 
 
 class Return(Exception):
     """`return`."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
 
 
 class LoopLeft(Exception):
@@ -79,6 +82,7 @@ class Shell:
         self.only_if: tuple[Unknown, ...] = ()
         self.captured: list[str] | None = None
         self.decided_output = True
+        self.ways_out: dict[type[Exit | Return], tuple[Unknown, ...]] = {Exit: (), Return: ()}  # see `enclosed`
         self.work = self.depth = 0
         self.source = b""
         self.base = self.line = 0
@@ -133,8 +137,13 @@ class Shell:
         def get(name: str) -> int:
             return self._number(name, line, missing, 0)
 
+        def put(name: str, value: int) -> None:
+            if "[" in name:
+                raise NotArithmetic(f"{name} is set")
+            self.assign(name, str(value), line)
+
         try:
-            number = evaluate(expanded, get, lambda name, value: self.assign(name, str(value), line))
+            number = evaluate(expanded, get, put)
         except NotArithmetic as error:
             raise NotBash(f"$(({text.strip()})): {error}") from None
         if missing:
@@ -143,8 +152,9 @@ class Shell:
         return str(number)
 
     def _number(self, name: str, line: int, missing: list[Unknown], depth: int) -> int:
-        """A variable as a number; a name in it is looked up again, as bash does."""
-        value = self.value(name, line)
+        """A variable, or an element of an array, as a number; a name in it is looked up again, as bash does."""
+        name, bracket, subscript = name.partition("[")
+        value = element(name, subscript.removesuffix("]"), line, self) if bracket else self.value(name, line)
         if isinstance(value, dict):
             value = value[0].text if 0 in value else ""
         if value is None:
@@ -208,13 +218,16 @@ class Shell:
         self.only_if = (*outer, *(one for one in unknown if one not in outer))
         ends: list[Variables] = []
         functions = dict(self.functions)
-        leaving: Exception | None = None
+        leaving: Exit | Return | LoopLeft | None = None
         for body in bodies:
             self.restore(copy.copy(start))
             self.variables = {n: dict(v) if isinstance(v, dict) else v for n, v in start[0].items()}
             try:
                 body()
-            except (Exit, Return, LoopLeft) as left:
+            except (Exit, Return) as left:
+                leaving = left
+                self.ways_out[type(left)] = tuple(dict.fromkeys((*self.ways_out[type(left)], *unknown)))
+            except LoopLeft as left:
                 leaving = left
             else:
                 ends.append(self.variables)
@@ -237,6 +250,17 @@ class Shell:
         return Outcome(None, unknown)
 
     # ---- running
+
+    def enclosed(self, run: Callable[[], Outcome], way_out: type[Exit | Return]) -> Outcome:
+        """Runs a function or a subshell, which `way_out` ends; undecided where nothing decides which one it takes."""
+        before, self.ways_out[way_out] = self.ways_out[way_out], ()
+        try:
+            outcome = run()
+        except way_out as left:
+            outcome = left.outcome
+        finally:
+            undecided, self.ways_out[way_out] = self.ways_out[way_out], before
+        return Outcome(None, undecided) if undecided else outcome
 
     def run_text(self, text: str, base: int) -> Outcome:
         """Runs a script; `base` lines stand before its first."""

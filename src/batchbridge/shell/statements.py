@@ -31,9 +31,7 @@ def _compound(shell: Shell, node: Node) -> Outcome:
 def _subshell(shell: Shell, node: Node) -> Outcome:
     saved = shell.saved()
     try:
-        return shell.block(node.children)
-    except Exit:
-        return ASSUMED
+        return shell.enclosed(lambda: shell.block(node.children), Exit)
     finally:
         shell.restore(saved)
 

@@ -167,6 +167,9 @@ def _expansion(
         end = matching(raw, place + 1)
         if raw[end - 1] == ")":
             return [_Event(kind, scope.arithmetic(raw[place + 3 : end - 1], line))], end + 1
+    if rest.startswith("["):  # the old spelling of $(( ))
+        end = matching(raw, place + 1)
+        return [_Event(kind, scope.arithmetic(raw[place + 2 : end], line))], end + 1
     if rest.startswith("("):
         end = matching(raw, place + 1)
         return [_Event(kind, scope.substitute(raw[place + 2 : end], line))], end + 1
