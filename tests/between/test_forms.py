@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_all_pairs import adapters
+from registered import adapters
 from toys import plain_spec, reading_of
 
 from batchbridge import plugins, sources
@@ -95,3 +95,13 @@ def test_a_conversion_that_names_no_version_is_for_one_of_the_newest(framework: 
     found = written(framework, **KL)
     assert found.written is not None, found.refused
     assert found.framework_version == found.written.framework_version
+
+
+@pytest.mark.parametrize("framework", FORMS)
+def test_a_version_that_nobody_knows_is_refused_by_name(framework: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"0\.0\.7 is not known"):
+        convert_to(adapters()[framework], reading_of(plain_spec()), version="0.0.7")
+    recipe = tmp_path / "a.yaml"
+    recipe.write_text("num_generations: 8\nper_device_train_batch_size: 8\n", encoding="utf-8")
+    source = ("--framework", "trl", "--framework-version", "1.16.0", "--world-size", "8")
+    assert main(("convert", str(recipe), *source, "--to", framework, "--to-version", "0.0.7")) == 64

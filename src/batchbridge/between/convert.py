@@ -120,6 +120,8 @@ def convert_to(
     adapter: Adapter, reading: Reading, *, version: str | None = None, given: Mapping[str, Any] | None = None
 ) -> Conversion:
     """As `convert`, with the target's adapter."""
+    if version is not None and (unknown := _unknown_version(adapter, version)) is not None:
+        raise ValueError(unknown)
     left = None if given is None else left_behind(reading, given)
     start = Conversion(
         source=reading,
@@ -146,6 +148,24 @@ def convert_to(
     if back.spec is None:
         return start
     return dataclasses.replace(start, fields=tuple(account(adapter, reading, back)), natively=tuple(natively(back)))
+
+
+def _unknown_version(adapter: Adapter, version: str) -> str | None:
+    """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import InvalidVersion
+
+    try:
+        if SpecifierSet(adapter.versions).contains(version, prereleases=True):
+            return None
+    except InvalidVersion:
+        pass  # no version at all: what the adapter says of it counts
+    try:
+        reading = adapter.read(Source(), Context(framework_version=version, world_size=1))
+    except Exception:  # an adapter that cannot read an empty configuration says nothing about versions
+        return None
+    wrong = [found.message for found in reading.findings if found.severity == "error"]
+    return wrong[0] if wrong and not reading.native and reading.spec is None else None
 
 
 def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:

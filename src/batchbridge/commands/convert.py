@@ -60,7 +60,10 @@ def command(
     if output is not None and output.exists() and not overwrite:
         raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     name, reading = reading_from(**source)
-    found = convert(reading, to, version=to_version, given=_given(**source))
+    try:
+        found = convert(reading, to, version=to_version, given=_given(**source))
+    except ValueError as error:
+        raise click.UsageError(f"--to-version {to_version}: {error}") from None
     edited = None
     if into is not None:
         edited = _edited(into, found, form)
