@@ -20,6 +20,8 @@ def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
 
 
 def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+    if "masked_mean_axis" in native:
+        return _first(native, defects)
     constant = native["loss_denominator"] != "token"
     cut = "ceil(m / num_mini_batches)" if native[SCRIPT] == GRPO else "max(ceil(m / num_mini_batches - 0.5), 1)"
     rest = "the last group is smaller" if native[SCRIPT] == GRPO else "micro-batches left over are dropped"
@@ -41,6 +43,31 @@ def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
             "which completions an optimizer step has: packing, dropped rows, and an unseeded permutation decide",
         ),
         source="open-instruct data_loader.py, rl_utils.py, grpo_fast.py, olmo_core_train_modules.py, e6c3044aa",
+    )
+
+
+def _first(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+    return Behaviour(
+        order=(
+            "numpy's default_rng(seed) shuffles each epoch, whose remainder is dropped; prompts join a rollout in the "
+            "order in which vLLM finishes them"
+        ),
+        membership=(
+            "completions are packed greedily in that order into rows of at most pack_length tokens; the rows beyond a "
+            "multiple of the learners are dropped; each rank takes a contiguous block of rows, permutes it once, cuts "
+            f"it into m micro-batches of {native['per_device_train_batch_size']} rows, and steps after every "
+            "max(ceil(m / num_mini_batches - 0.5), 1) of them; micro-batches left over are dropped"
+        ),
+        denominator_scope="micro_batch",
+        denominator_formula="1 / (W k T_m): over W learners and k micro-batches, the mean of means over tokens T_m",
+        lr_tick="after every optimizer step",
+        resume="the position of the prompt iterator is saved",
+        defects=defects,
+        undecided=(
+            "which prompts a rollout has: results are taken as they finish",
+            "which completions an optimizer step has: packing, dropped rows, and a permutation decide",
+        ),
+        source="open-instruct grpo_fast.py, fc22674da",
     )
 
 

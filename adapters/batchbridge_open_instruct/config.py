@@ -75,13 +75,20 @@ class OpenInstructAdapter(Adapter):
             findings.append(_version_finding(context.framework_version, checkout, script))
             return dataclasses.replace(reading, findings=tuple(findings))
         rows = tables.settings_of(checkout)
-        native: dict[str, Any] = {SCRIPT: script, **{key: row.default for key, row in rows.items()}}
+        native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
+        native |= {key: row.default for key, row in rows.items()}
         places, given = _given(source, rows, tables.other_names(checkout))
         wrong = False
+        stale = any(not tables.has_flag(checkout, key) for key in given)
+        elsewhere = [
+            one
+            for one in SCRIPTS[script]
+            if stale and all(tables.has_flag(one, key) for key in given) and self._accepts(source, context, one)
+        ]
         for key, value in given.items():
             if key not in rows:
                 if key not in tables.other_names(checkout):
-                    findings.append(_unknown_key(places[key], rows, checkout))
+                    findings.append(_unknown_key(places[key], rows, checkout, script, elsewhere))
                 continue
             try:
                 native[key] = convert(rows[key], value)
@@ -117,6 +124,11 @@ class OpenInstructAdapter(Adapter):
             findings=tuple(findings),
         )
 
+    def _accepts(self, source: Source, context: Context, checkout: str) -> bool:
+        """Whether a known checkout takes the whole of what was given."""
+        reading = self.read(source, dataclasses.replace(context, framework_version=checkout))
+        return not any(found.severity == "error" for found in [*reading.findings, *self.check(reading)])
+
     def check(self, reading: Reading) -> Sequence[Finding]:
         """The scripts' own checks, and what they do silently; see `rules`."""
         from batchbridge_open_instruct.rules import check
@@ -131,8 +143,9 @@ class OpenInstructAdapter(Adapter):
         Dataset, model and engines are not a spec's business, and have to be added. Raises `CannotWrite`.
         """
         problems: list[str] = []
-        values = settings_for(spec, problems)
-        version = framework_version or (tables.NEWEST_PPO if values[SCRIPT] == PPO else tables.NEWEST)
+        newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
+        version = tables.checkout_of(framework_version or newest) or str(framework_version)
+        values = settings_for(spec, problems, tables.checkout_of(version))
         if not problems:
             problems += _differences(spec, values, version)
         if problems:
@@ -314,17 +327,31 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     return Finding("BB-OI-002", "error", "config", message, (Where("framework version", _printable(version)),), (fix,))
 
 
-def _unknown_key(place: Where, rows: Mapping[str, Setting], checkout: str) -> Finding:
+def _unknown_key(
+    place: Where, rows: Mapping[str, Setting], checkout: str, script: str, elsewhere: Sequence[str]
+) -> Finding:
+    """elsewhere: the known checkouts of the script that have every flag that was given."""
     key = place.key or ""
     near = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else difflib.get_close_matches(key[:80], rows, 2, 0.75)
+    removed = tables.REMOVED.get(key) if script == GRPO_FAST else None
+    message = f"{key} is no setting of open-instruct in {checkout}"
+    if removed is not None:
+        message += f": {script} lost it on {removed[0]} ({removed[1]})"
+    elif script != PPO and any(tables.has_flag(one, key.removeprefix("no_")) for one in SCRIPTS[PPO]):
+        message += f": {PPO} had it, {script} never"
     return Finding(
         "BB-OI-003",
         "error",
         "config",
-        f"{key} is no setting of open-instruct in {checkout}",
+        message,
         (place,),
-        (*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}", {key: None})),
+        (
+            *(Fix(f"read it in the checkout that has it: --framework-version {one}") for one in elsewhere[-1:]),
+            *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
+            Fix(f"remove {key}" + ("" if elsewhere else ": no known checkout takes all that is given"), {key: None}),
+        ),
         native="HfArgumentParser: ValueError: Some specified arguments are not used",
+        source=None if removed is None else f"open-instruct {removed[1].partition(',')[0]}",
     )
 
 
@@ -355,5 +382,5 @@ def _other_world(place: Where | None, key: str, native: Mapping[str, Any], asked
 
 
 def _inexpressible(reason: str) -> Finding:
-    message = f"the schema cannot say this loss: {reason}"
-    return Finding("BB-OI-007", "error", "config", message, (Where("loss_denominator"),), undecided=True)
+    message = f"the schema cannot say this run: {reason}"
+    return Finding("BB-OI-007", "error", "config", message, (Where(reason.partition(" ")[0]),), undecided=True)

@@ -22,7 +22,7 @@ from batchbridge.spec import (
     Staleness,
     Topology,
 )
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, LEARNERS, PPO, SCRIPT, settings_of
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -30,6 +30,8 @@ KL_ESTIMATORS = ("k1", "k2", "k3", "k1_times_ratio")
 """By `kl_estimator`. Source: model_utils.py, estimate_kl, e6c3044aa."""
 KL_CLAMP = 40.0
 """Bound of the log-ratio before the estimate (nats). Source: grpo_utils.py, compute_grpo_loss."""
+NAMED_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3", "kl4": "k1_times_ratio"}
+"""By `kl_estimator` of grpo_fast.py before v0.1.0. Source: grpo_fast.py, fc22674da."""
 PPO_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3"}
 """Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
 ADAMW = {"beta1": 0.9, "beta2": 0.999, "optimizer_epsilon": 1e-8}
@@ -69,6 +71,9 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     completions = prompts * group
     if not completions:
         raise ValueError("a rollout without completions")
+    first = "masked_mean_axis" in native  # before v0.1.0
+    if first:
+        _first_can_be_said(native)
     on = native["load_ref_policy"] and native["beta"] != 0
     scale = SCALES.get(native["advantage_normalization_type"])
     if scale is None:
@@ -87,8 +92,10 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "micro_batch.tokens_per_device": Told(
             rows * pack, None, f"per_device_train_batch_size {rows} (packed rows) x pack_length {pack}"
         ),
-        "order.last_rollout": Told("wrap", None, "prompts are streamed from epoch to epoch"),
-        "staleness.mode": Told("bounded" if checkout >= DROPS_STALE else "lookahead", None, "async_steps"),
+        "order.last_rollout": Told("drop", None, "ShufflingIterator drops an epoch's remainder")
+        if first
+        else Told("wrap", None, "prompts are streamed from epoch to epoch"),
+        "staleness.mode": Told(_staleness(native, checkout), None, "async_steps"),
         "staleness.maximum": Told(native["async_steps"], "async_steps"),
         "horizon.rollouts": Told(
             native["total_episodes"] // completions,
@@ -142,6 +149,22 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     return told
 
 
+def _first_can_be_said(native: Native) -> None:
+    """Raises `ValueError` for what only grpo_fast.py before v0.1.0 does, and the schema cannot say."""
+    if native["masked_mean_axis"] is not None:
+        raise ValueError(f"masked_mean_axis {native['masked_mean_axis']} averages over packed rows, not completions")
+    if native["masked_mean_denominator"] is not None:
+        raise ValueError("masked_mean_denominator divides each micro-batch's sum, whatever its tokens")
+    if native["fill_completions"]:
+        raise ValueError("fill_completions trains on some completions twice")
+
+
+def _staleness(native: Native, checkout: str) -> str:
+    if not native["async_steps"]:
+        return "sync"
+    return "bounded" if checkout >= DROPS_STALE else "lookahead"
+
+
 def denominator(text: str, completions: int | None) -> tuple[str, int | None]:
     """(aggregation, constant) of `loss_denominator`, where a step has `completions`. Raises `ValueError`.
 
@@ -181,6 +204,10 @@ def _old_logprobs(native: Native) -> str:
 
 
 def _kl_estimator(native: Native) -> str:
+    if isinstance(native["kl_estimator"], str):
+        if native["kl_estimator"] not in NAMED_KL:
+            raise ValueError(f"kl_estimator {native['kl_estimator']}")
+        return NAMED_KL[native["kl_estimator"]]
     if native["kl_estimator"] >= len(KL_ESTIMATORS):
         raise ValueError(f"kl_estimator {native['kl_estimator']}")
     return KL_ESTIMATORS[native["kl_estimator"]]
@@ -335,11 +362,43 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
     return Spec(loss=Loss(policy=LossTerm(**policy)), **groups)
 
 
-def settings_for(spec: Spec, problems: list[str]) -> dict[str, Any]:
-    """The native settings that come nearest to `spec`; whoever calls reads them back and compares."""
+def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -> dict[str, Any]:
+    """The native settings of `checkout` (None: the newest) that come nearest to `spec`; whoever calls reads them back
+    and compares."""
     if spec.advantage.baseline == "value":
         return _ppo_settings(spec, problems)
-    return _grpo_settings(spec, problems)
+    values = _grpo_settings(spec, problems)
+    if checkout is not None:
+        _as_in(checkout, values, spec, problems)
+    return values
+
+
+_MISSING = object()
+
+
+def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: list[str]) -> None:
+    """Turns settings of the newest checkout into those of `checkout`; names what it cannot say."""
+    rows = settings_of(checkout)
+    correction = spec.objective.sampler_correction
+    if "truncated_importance_sampling_ratio_cap" in rows:
+        for key in ("use_rho_correction", *_RHO.values()):
+            values.pop(key, None)
+        words, _, cap = (correction or "").rpartition(" ")
+        if correction is not None and words != "importance ratio clamped at":
+            problems.append(f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only")
+        elif correction is not None:
+            values["truncated_importance_sampling_ratio_cap"] = float(cap)
+    if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
+        values["warm_up_steps"] = int(spec.carried.warmup_steps)
+    if "kl_estimator" in values and rows["kl_estimator"].kind == "text":
+        values["kl_estimator"] = f"kl{values['kl_estimator'] + 1}"
+    if "load_ref_policy" not in rows:
+        values.pop("load_ref_policy")  # a reference is always loaded; beta says whether it counts
+    implied = IMPLIED.get(checkout, {})
+    for key in [key for key in values if key != SCRIPT and key not in rows]:
+        value = values.pop(key)
+        if implied.get(key, _MISSING) != value:
+            problems.append(f"{key} {value}: open-instruct {checkout} has no such setting")
 
 
 def _horizon(spec: Spec, problems: list[str]) -> int:

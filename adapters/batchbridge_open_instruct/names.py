@@ -46,6 +46,35 @@ OTHERS: tuple[tuple[tuple[str, ...], str], ...] = (
         """,
     ),
     (
+        ("2025.10.20",),
+        """
+        add_bos additive_format_reward apply_r1_style_format_reward apply_verifiable_reward
+        attn_implementation backend_timeout bnb_4bit_quant_type cache_dataset_only chat_template_name
+        checkpoint_state_dir checkpoint_state_freq code_api_url code_apply_perf_penalty
+        code_max_execution_time code_pass_rate_reward_threshold code_tool_api_endpoint
+        dataset_cache_mode dataset_config_eval_hash dataset_config_hash dataset_local_cache_dir
+        dataset_mixer_eval_list dataset_mixer_eval_list_splits dataset_mixer_list
+        dataset_mixer_list_splits dataset_skip_cache dataset_transform_fn enable_queue_dashboard
+        eval_on_step_0 eval_priority exp_name fused_optimizer gather_whole_model get_tokenizer_fn
+        gradient_checkpointing ground_truths_key gs_bucket_path gs_checkpoint_state_dir hf_entity
+        hf_repo_id hf_repo_revision hf_repo_url inference_batch_size inflight_updates
+        keep_last_n_checkpoints llm_judge_max_context_length llm_judge_max_tokens llm_judge_model
+        llm_judge_temperature llm_judge_timeout load_in_4bit load_in_8bit local_eval_every lora_alpha
+        lora_dropout lora_modules_to_save lora_r lora_target_modules lora_task_type mask_tool_use
+        max_length_verifier_max_length max_token_length max_tool_calls model_name_or_path model_revision
+        non_stop_penalty non_stop_penalty_value num_training_steps number_documents_to_search
+        oe_eval_beaker_image oe_eval_max_length oe_eval_tasks only_reward_good_outputs output_dir
+        push_to_hub queue_dashboard_port r1_style_format_reward record_entropy remap_verifier run_name
+        save_freq save_traces search_api_endpoint sft_messages_key shuffle_eval_dataset single_gpu_mode
+        stop_strings tokenizer_files_hash tokenizer_name tokenizer_name_or_path tokenizer_revision tools
+        torch_dtype trust_remote_code try_auto_save_to_beaker try_launch_beaker_eval_jobs_on_weka
+        update_progress_every use_bnb_nested_quant use_cache use_fast use_fp8_kv_cache use_peft
+        use_slow_tokenizer verbose verification_reward vllm_enable_prefix_caching vllm_enforce_eager
+        vllm_gpu_memory_utilization vllm_num_engines vllm_sync_backend vllm_tensor_parallel_size
+        wandb_entity wandb_project_name with_tracking world_size
+        """,
+    ),
+    (
         ("2025.11.3",),
         """
         add_r1_style_format_reward local_eval_freq local_total_prompts save_value_model

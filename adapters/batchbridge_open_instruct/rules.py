@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.solve import nearest
-from batchbridge_open_instruct.meaning import SCALES, learners
+from batchbridge_open_instruct.meaning import NAMED_KL, SCALES, learners
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT, SCRIPTS
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _two_corrections(facts: Facts) -> Problem | None:
 
 
 def _dataset(facts: Facts) -> Problem | None:
-    need = facts.native["async_steps"] * facts.native["num_unique_prompts_rollout"]
+    need = max(facts.native["async_steps"], 1) * facts.native["num_unique_prompts_rollout"]
     if facts.dataset_size is None or facts.dataset_size >= need:
         return None
     return Problem(
@@ -254,9 +254,11 @@ def _loss_fn(facts: Facts) -> Problem | None:
 
 def _kl_estimator(facts: Facts) -> Problem | None:
     value = facts.native["kl_estimator"]
-    if value in (("kl1", "kl2", "kl3") if facts.native[SCRIPT] == PPO else (0, 1, 2, 3)):
+    first = "masked_mean_axis" in facts.native
+    named = tuple(NAMED_KL) if first else ("kl1", "kl2", "kl3")
+    if value in (named if first or facts.native[SCRIPT] == PPO else (0, 1, 2, 3)):
         return None
-    good = "kl1" if facts.native[SCRIPT] == PPO else 2
+    good = "kl3" if first else "kl1" if facts.native[SCRIPT] == PPO else 2
     return Problem(
         f"kl_estimator {str(value)[:40]} is not one of the estimators", ("kl_estimator",), (_set("kl_estimator", good),)
     )
@@ -294,10 +296,16 @@ def _no_steps(facts: Facts) -> Problem | None:
 def _rows_dropped(facts: Facts) -> Problem | None:
     if facts.replicas < 2:
         return None
+    first = "masked_mean_axis" in facts.native
     return Problem(
-        f"packed rows beyond a multiple of {facts.replicas} replicas are dropped after every rollout (a warning in the "
-        "log, no metric): up to a quarter of the response tokens where rows are few for many replicas; the row length "
-        "itself shrinks with the replicas",
+        f"packed rows beyond a multiple of {facts.replicas} replicas are dropped after every rollout "
+        + ("(without a word" if first else "(a warning in the log, no metric")
+        + "): up to a quarter of the response tokens where rows are few for many replicas; "
+        + (
+            "with fewer rows than learners nothing is left, unless allow_world_padding adds empty rows"
+            if first
+            else "the row length itself shrinks with the replicas"
+        ),
         ("num_learners_per_node", "pack_length"),
         (Fix("more completions per rollout for each replica, or a smaller pack_length, lose less"),),
     )
@@ -423,6 +431,35 @@ def _decay_off(facts: Facts) -> Problem | None:
     )
 
 
+def _cap_and_sampler(facts: Facts) -> Problem | None:
+    cap = facts.native["truncated_importance_sampling_ratio_cap"]
+    if not facts.native["use_vllm_logprobs"] or cap <= 0:
+        return None
+    return Problem(
+        "use_vllm_logprobs makes vLLM's log-probabilities the old ones; truncated_importance_sampling_ratio_cap "
+        f"{cap:g} would correct towards them",
+        ("use_vllm_logprobs", "truncated_importance_sampling_ratio_cap"),
+        (_set("truncated_importance_sampling_ratio_cap", 0.0), _set("use_vllm_logprobs", False)),
+    )
+
+
+def _masked_mean(facts: Facts) -> Problem | None:
+    value = facts.native["masked_mean_denominator"]
+    if value is None or value > 0:
+        return None
+    message = f"masked_mean_denominator {value:g} must be above 0"
+    return Problem(message, ("masked_mean_denominator",), (_set("masked_mean_denominator", None),))
+
+
+def _means_of_means(facts: Facts) -> Problem | None:
+    return Problem(
+        "the loss is the mean over the tokens of each micro-batch of packed rows, averaged over micro-batches and "
+        "learners: the gradient depends on packing, on the split and on the world size",
+        ("per_device_train_batch_size", "pack_length", "num_learners_per_node"),
+        (Fix("a checkout from 2025-12-01 on (#1161) divides by the step's tokens"),),
+    )
+
+
 def _order_unseeded(facts: Facts) -> Problem | None:
     return Problem(
         "the seed does not fix a run: rollouts take results as they finish, and rows are permuted by random numbers "
@@ -515,6 +552,7 @@ def _ppo_mini_batches(facts: Facts) -> Problem | None:
 
 
 _FAST, _BOTH, _CORE, _OLD = (GRPO_FAST,), (GRPO_FAST, GRPO), (GRPO,), (PPO,)
+_FIRST_RELEASE = "2026.1.26"
 _POST = "StreamingDataLoaderConfig.__post_init__"
 _EXPERIMENT = "GRPOExperimentConfig.__post_init__"
 RULES = (
@@ -531,10 +569,34 @@ RULES = (
         "BB-OI-011", "error", "construction", _no_samples, _BOTH, _POST, "AssertionError: Number of samples per prompt"
     ),
     Rule(
-        "BB-OI-012", "error", "construction", _one_sample, _BOTH, _POST, "ValueError: `filter_zero_std_samples` cannot"
+        "BB-OI-012",
+        "error",
+        "construction",
+        _one_sample,
+        _BOTH,
+        _POST,
+        "ValueError: `filter_zero_std_samples` cannot",
+        since=_FIRST_RELEASE,
     ),
     Rule(
-        "BB-OI-013", "error", "construction", _async, _BOTH, _POST, "ValueError: `async_steps` must be greater than 0"
+        "BB-OI-068",
+        "error",
+        "first_rollout",
+        _one_sample,
+        _FAST,
+        "grpo_fast.py, data_preparation_thread, fc22674da",
+        "a warning, and then no completion is left",
+        until=_FIRST_RELEASE,
+    ),
+    Rule(
+        "BB-OI-013",
+        "error",
+        "construction",
+        _async,
+        _BOTH,
+        _POST,
+        "ValueError: `async_steps` must be greater than 0",
+        since=_FIRST_RELEASE,
     ),
     Rule(
         "BB-OI-014", "error", "construction", _active_needs_lead, _BOTH, _POST, "AssertionError: With active_sampling"
@@ -549,7 +611,14 @@ RULES = (
         "AssertionError: filter_zero_std_samples",
     ),
     Rule(
-        "BB-OI-016", "error", "worker_start", _enough_for_ranks, _FAST, "grpo_fast.validate_configs", "AssertionError"
+        "BB-OI-016",
+        "error",
+        "worker_start",
+        _enough_for_ranks,
+        _FAST,
+        "grpo_fast.validate_configs",
+        "AssertionError",
+        since=_FIRST_RELEASE,
     ),
     Rule(
         "BB-OI-017",
@@ -701,6 +770,36 @@ RULES = (
     Rule("BB-OI-062", "warning", "never", _ppo_loss, _OLD, "ppo_vllm_thread_ray_gtrl.py, masked_mean", defect=True),
     Rule(
         "BB-OI-063", "warning", "never", _ppo_whitening, _OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten", defect=True
+    ),
+    Rule(
+        "BB-OI-065",
+        "error",
+        "construction",
+        _cap_and_sampler,
+        _FAST,
+        "Args.__post_init__",
+        "ValueError: Cannot use both `use_vllm_logprobs` and `truncated_importance_sampling_ratio_cap`",
+        until="2026.6.10",
+    ),
+    Rule(
+        "BB-OI-066",
+        "error",
+        "construction",
+        _masked_mean,
+        _FAST,
+        "Args.__post_init__",
+        "AssertionError: masked_mean_denominator must be greater than 0!",
+        until=_FIRST_RELEASE,
+    ),
+    Rule(
+        "BB-OI-067",
+        "warning",
+        "never",
+        _means_of_means,
+        _FAST,
+        "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)",
+        until=_FIRST_RELEASE,
+        defect=True,
     ),
     Rule("BB-OI-064", "warning", "never", _ppo_mini_batches, _OLD, "calculate_runtime_args", since="2025.11.3"),
 )

@@ -73,6 +73,24 @@ class TestGrpo(AdapterContract):
             source_has_world_size=True,
         ),
         ValidCase(
+            name="before the first release",
+            source=grpo(kl_estimator="kl4", truncated_importance_sampling_ratio_cap=2.0, warm_up_steps=5),
+            context=Context(framework_version="2025.10.20"),
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="the first release",
+            source=grpo(beta=0.0, load_ref_policy=False, loss_fn="cispo"),
+            context=Context(framework_version="2026.1.26"),
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="the third release",
+            source=grpo(mask_truncated_completions=True),
+            context=Context(framework_version="2026.6.10"),
+            source_has_world_size=True,
+        ),
+        ValidCase(
             name="a command line",
             source=Source(
                 values=dict(SIZES, num_learners_per_node=4),
