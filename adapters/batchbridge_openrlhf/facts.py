@@ -111,6 +111,11 @@ def fixed(**changes: Any) -> Callable[[Facts], tuple[Fix, ...]]:
     return lambda facts: (fix_of(facts, {key.replace("__", "."): value for key, value in changes.items()}),)
 
 
+def newer(version: str) -> Callable[[Facts], tuple[Fix, ...]]:
+    """The way out that the options do not have."""
+    return lambda facts: (Fix(f"use openrlhf {version} or later"),)
+
+
 def world_changes(facts: Facts, world: int) -> dict[str, int]:
     """The options that say `world` devices, on as many nodes as now where they divide it."""
     nodes = facts.sizes.nodes

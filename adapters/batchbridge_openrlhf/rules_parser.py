@@ -329,6 +329,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         (FILTER, "reward.remote_url", "train.agent_func_path"),
         native="AssertionError: remote_rm_url or agent_func_path must be specified when using dynamic filtering",
         source=PARSER.format("0.8.1 to 0.11.2"),
+        fixes=fixed(algo__dynamic_filtering_enable=False),
         versions=">=0.8.1",
         positive_sizes=False,
     ),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.findings import Fix
-from batchbridge.solve import nearest
+from batchbridge.solve import LARGEST, nearest
 from batchbridge_openrlhf.facts import (
     ALL,
     DEVICES,
@@ -26,6 +26,7 @@ from batchbridge_openrlhf.facts import (
     fix_of,
     fixed,
     least_common,
+    newer,
 )
 from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
 from batchbridge_openrlhf.options import holds
@@ -242,6 +243,18 @@ def _forced_packing(facts: Facts) -> str | None:
     return said
 
 
+def _packing_fixes(facts: Facts) -> tuple[Fix, ...]:
+    new = "ds.attn_implementation" in facts.names
+    flash = {"ds.attn_implementation": "flash_attention_2"} if new else {"flash_attn": True}
+    return (fix_of(facts, {PACKING: True, **flash}),)
+
+
+def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
+    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
+    fixes = [fix_of(facts, {"data.max_len": 2 * completion})] if 2 * completion <= LARGEST else []
+    return (*fixes, *([fix_of(facts, {"rollout.max_new_tokens": total // 2})] if total > 1 else []))
+
+
 def _token_gspo(facts: Facts) -> str | None:
     if facts["actor.policy_loss_type"] != "gspo" or sequence_mean(facts.settings, facts.version):
         return None
@@ -316,6 +329,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("train.seed",),
         native="the prompt loader draws its seed from a process that nobody seeds",
         source="measured: openrlhf 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer; read: 0.8.1 to 0.11.1",
+        fixes=lambda facts: (Fix("compare runs by the prompts that they logged: no option orders them"),),
         versions=">=0.8.1",
     ),
     Rule(
@@ -358,6 +372,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         (MICRO, TRAIN, NODES, DEVICES),
         native="masked_mean or aggregate_loss of each micro-batch",
         source="openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
+        fixes=newer("0.10.4"),
         versions="<0.10.4",
     ),
     Rule(
@@ -382,6 +397,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         (FILTER, ROLLOUT),
         native="the run ends, perhaps without an optimizer step",
         source="OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
+        fixes=newer("0.11.1"),
         versions=">=0.8.1,<0.11.1",
     ),
     Rule(
@@ -403,6 +419,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("rollout.max_new_tokens", "data.max_len"),
         native="sequences are cut at data.max_len",
         source="openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
+        fixes=_room_fixes,
         versions=">=0.9.8",
     ),
     Rule(
@@ -432,6 +449,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("actor.lr_warmup_ratio",),
         native="parameters are unchanged by the first step",
         source="measured: openrlhf 0.11.2 with cosine_with_min_lr",
+        fixes=fixed(actor__lr_warmup_ratio=0.0),
     ),
     Rule(
         "BB-ORL-062",
@@ -441,6 +459,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         (PACKING, RING, "train.dynamic_batch_enable"),
         native="a printed warning",
         source=PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
+        fixes=_packing_fixes,
     ),
     Rule(
         "BB-ORL-063",
@@ -450,6 +469,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("data.max_samples",),
         native="no message",
         source=f"{ALL} prepare_datasets",
+        fixes=lambda facts: (fix_of(facts, {"data.max_samples": facts.prompts}),),
     ),
     Rule(
         "BB-ORL-064",
@@ -459,6 +479,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         ("actor.policy_loss_type",),
         native="no message",
         source="openrlhf 0.8.8 PolicyLoss",
+        fixes=newer("0.8.9"),
         versions=">=0.8.8,<0.8.9",
     ),
     Rule(

@@ -328,6 +328,36 @@ def test_the_filters_range_of_0_8_1_is_never_checked_but_the_rewards_is():
 # ---- ways out
 
 
+def away(values, code, **context):
+    """The ways out of `code`, each with the codes that are left when it is taken (None: it changes no option)."""
+    for finding in findings(values, **context):
+        if finding.code == code:
+            for fix in finding.fixes:
+                changed = {key: value for key, value in {**values, **fix.changes}.items() if value is not None}
+                yield fix, codes(changed, **context) if fix.changes else None
+
+
+NO_WAY_OUT = {
+    "BB-ORL-065": "a note on a unit",
+    "BB-ORL-066": "a note on a number in the log",
+}
+
+
+@pytest.mark.parametrize("code", BROKEN)
+def test_every_way_out_of_a_rule_leads_out_of_it(code):
+    ways = list(away({**LEGAL, **BROKEN[code]}, code))
+    assert ways or code in NO_WAY_OUT
+    assert all(left is None or code not in left for _, left in ways)
+
+
+@pytest.mark.parametrize("code", OLD_BROKEN)
+def test_every_way_out_of_an_older_versions_rule_leads_out_of_it(code):
+    version, values = OLD_BROKEN[code]
+    ways = list(away({**OLD, **values}, code, version=version))
+    assert ways
+    assert all(left is None or code not in left for _, left in ways)
+
+
 def test_a_micro_batch_that_does_not_divide_has_neighbours_in_train_batch_micro_batch_and_devices():
     # Measured: openrlhf 0.11.2 and deepspeed 0.19.6 say "8 != 3 * 2 * 1" to a train batch of 8 and a micro-batch of 3.
     values = {**LEGAL, "actor.num_gpus_per_node": 1, "train.batch_size": 8, "train.micro_batch_size": 3}
