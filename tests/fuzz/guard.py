@@ -137,13 +137,13 @@ class Guard:
             self._refuse(f"open of descriptor {path}")
         if flags & 0b11 or (isinstance(mode, str) and set(mode) & set("wax+")):
             self._refuse(f"open of {path!r} for writing ({mode})")
-        name = path.decode(errors="replace") if isinstance(path, bytes) else str(path)
+        name = _absolute(path.decode(errors="replace") if isinstance(path, bytes) else str(path))
         # A file that the input names may be read: `config=FILE` and `--config FILE` mean it.
         if not name.startswith(self._readable) and not any(part in self.input for part in (name, Path(name).name)):
             self._refuse(f"open of {name!r}, which the input does not name")
 
     def _looked(self, path: Any) -> None:
-        name = os.path.abspath(str(path))  # noqa: PTH100  (resolve() can raise on what an input names)
+        name = _absolute(str(path))
         if not _importing() and not name.startswith(self._readable) and str(path) not in self.input:
             self._refuse(f"listing of {path!r}, which the input does not name")
 
@@ -158,6 +158,10 @@ class Guard:
     def _refuse(self, what: str) -> None:
         self.violations.append(what)
         raise SideEffect(what)
+
+
+def _absolute(name: str) -> str:
+    return os.path.abspath(name)  # noqa: PTH100  (resolve() can raise on what an input names)
 
 
 def _importing() -> bool:
