@@ -151,6 +151,19 @@ def test_trl_is_patched_in_what_wrap_plans_and_computes_itself() -> None:
     assert {path: statuses(found)[path] for path in changes} == dict.fromkeys(changes, "patched")
 
 
+def test_a_version_that_wrap_does_not_touch_is_not_patched() -> None:
+    found = convert_to(TrlAdapter(), reading_of(plain_spec(**{"horizon.lr_tick": "rollout"})), version="1.5.0")
+    assert statuses(found)["horizon.lr_tick"] == "inexpressible"
+
+
+def test_a_rollout_of_several_steps_becomes_one_of_one_step_where_there_is_no_other() -> None:
+    kl = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}
+    found = convert_to(TrlAdapter(), reading_of(plain_spec(**kl), dataset_size=160), version="0.17.0")
+    assert statuses(found)["optimizer_step.completions_per_step"] == "exact"
+    assert statuses(found)["rollout.prompts_per_rollout"] == "approximate"
+    assert {statuses(found)[path] for path in kl} == {"exact"}
+
+
 def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
     class Warming(NarrowAdapter):
         def write(self, spec, framework_version=None):  # type: ignore[no-untyped-def]  # as in the base

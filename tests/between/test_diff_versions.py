@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_all_pairs import adapters
+from registered import adapters
 
 from batchbridge import plugins
 from batchbridge.adapter import Context, Reading, Source

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_all_pairs import adapters
+from registered import adapters
 from toys import plain_spec, reading_of
 
 import batchbridge

@@ -169,6 +169,8 @@ class NarrowAdapter(AnyAdapter):
         text = f"{step} completions per step on {spec.topology.world_size} devices"
         return [Finding("BB-NARROW-001", "error", "construction", text, (Where("spec"),), (Fix("another size"),))]
 
+    enforced_versions: ClassVar[str] = ">=1"
+
     def enforces(self, path: str, value: object) -> bool:
         return path == "order.last_rollout" and value in ("drop", "short", "pad")
 

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion
+
 from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
 from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
@@ -152,9 +155,6 @@ def convert_to(
 
 def _unknown_version(adapter: Adapter, version: str) -> str | None:
     """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion
-
     try:
         if SpecifierSet(adapter.versions).contains(version, prereleases=True):
             return None
@@ -239,7 +239,7 @@ def _status(
     for same in found.no_difference:
         if same.field == effect.field or (length and same.field == "horizon"):
             return "equivalent", same.reason, None
-    if adapter.enforces(effect.field, one):
+    if _patches(adapter, back.framework_version) and adapter.enforces(effect.field, one):
         return "patched", effect.reason, None
     if one is None and effect.missing == "unknown":
         return "filled", f"the source leaves it open; {adapter.framework} has {other}", None
@@ -253,6 +253,16 @@ def _status(
     if _number(one) and _number(other) and one and effect.field != "order.seed":
         return "approximate", effect.reason, other / one
     return "inexpressible", effect.reason, None
+
+
+def _patches(adapter: Adapter, version: str | None) -> bool:
+    """Whether a running trainer of this version may be patched."""
+    if not adapter.enforced_versions or version is None:
+        return False
+    try:
+        return SpecifierSet(adapter.enforced_versions).contains(version, prereleases=True)
+    except InvalidVersion:
+        return False
 
 
 def _number(value: object) -> bool:
@@ -408,8 +418,10 @@ class _Search:
                 best = taken or best
                 if taken is not None:
                     break
-        for path in RANKED:
-            current, taken = self._take(current, {path: _get(spec, path)})
+        # What goes together once more: single fields may have made room for it.
+        again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *_TOGETHER]
+        for paths in again:
+            current, taken = self._take(current, {path: _get(spec, path) for path in paths})
             best = taken or best
         return best if isinstance(best, Written) else None
 
@@ -646,7 +658,9 @@ def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
     else:
         micro = spec.micro_batch.completions_per_device or 1
         units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
-    found = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
+    found: set[int] = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
+    if path == "rollout.prompts_per_rollout":
+        found |= set(units)  # a rollout of one optimizer step: all that some frameworks have
     # Half as far, where that keeps a rollout's number of optimizer steps whole.
     rollout = spec.completions_per_rollout if path != "rollout.prompts_per_rollout" else None
     return sorted(found - {0}, key=lambda near: abs(near - value) * (1 if rollout and rollout % near else 0.5))
