@@ -296,6 +296,8 @@ def _native(
         try:
             value = resolver.get(row.key) if row.key in merged else row.absent
             if value == "???":
+                if not row.kind.endswith("?") and merged.get(row.key) != defaults.get(row.key):
+                    raise WrongValue("a value: ??? says that there is none yet")
                 native[row.key] = None
                 continue
             native[row.key] = convert(row.kind, value)

@@ -512,3 +512,10 @@ def test_a_written_command_chooses_megatron_as_its_version_does(version, by_name
     assert ("model_engine=megatron" in text) is not by_name
     words = shlex.split(text.partition("\n")[2].replace("\\\n", " "))
     assert read(words, version=version).spec == read(values, version=version).spec
+
+
+@pytest.mark.parametrize("key", ["data.max_prompt_length", f"{ACTOR}ppo_mini_batch_size", "trainer.nnodes"])
+def test_a_value_that_is_still_missing_is_said_and_no_crash(key):
+    reading = read({**RUN, key: "???"})
+    assert "BB-VERL-006" in codes(reading)
+    assert verdict([*reading.findings, *VerlAdapter().check(reading)]) == "invalid"
