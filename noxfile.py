@@ -17,10 +17,13 @@ import nox
 
 nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest"]
+nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf"]
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
+# What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
+OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
+DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -132,6 +135,26 @@ def trl_oldest(session: nox.Session) -> None:
     # TRL 1.9.1 imports requests (generation/vllm_client.py, from GRPOTrainer on) without declaring it.
     install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "peft", "requests", ".[trl]")
     pytest(session, *native("adapters/trl", "adapters/open_r1"))
+
+
+@nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
+def openrlhf(session: nox.Session) -> None:
+    """OpenRLHF's own parser and strategy, and DeepSpeed's own checks; no GPU, no vLLM, no flash-attn."""
+    install(session, "openrlhf", f"torch=={TORCH}", *TEST, *OPENRLHF, *DEEPSPEED, ".")
+    # Without what they depend on: flash-attn and bitsandbytes need CUDA. DeepSpeed comes as source, without kernels.
+    alone = ("--no-deps", "--no-build-isolation", "deepspeed", "openrlhf")
+    session.install("-q", "-c", "constraints/openrlhf.txt", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    pytest(session, *native("adapters/openrlhf"))
+
+
+@nox.session
+def easyr1(session: nox.Session) -> None:
+    """EasyR1's own code on random configurations; by name only: BATCHBRIDGE_EASYR1 names a checkout of it."""
+    if not os.environ.get("BATCHBRIDGE_EASYR1"):
+        session.error("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
+    needs = ("accelerate", "codetiming", "datasets", "omegaconf", "peft", "pillow", "psutil", "ray", "tensordict")
+    install(session, "easyr1", f"torch=={TORCH}", "torchdata", "transformers", *needs, *TEST, ".")
+    pytest(session, "tests/adapters/easyr1", "-k", "own_code")
 
 
 def native(*folders: str) -> list[str]:

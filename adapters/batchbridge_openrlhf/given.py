@@ -8,6 +8,7 @@ options, dotted names nested or not, is BatchBridge's own convenience.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,8 +23,8 @@ PROGRAM = re.compile(r"(^|[./])train_ppo_ray(\.py)?$")
 OTHER_PROGRAM = re.compile(r"(^|[./])openrlhf[./]cli[./]\w+(\.py)?$")
 """OpenRLHF's other programs, which train by other rules."""
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
-"""Words with a leading dash that argparse takes for values. Source: CPython 3.11 argparse, _negative_number_matcher;
-OpenRLHF's wheels are for 3.11. Later Pythons take exponents (-1e-3) too."""
+"""Words with a leading dash that argparse takes for values. Source: CPython 3.11 argparse, _negative_number_matcher.
+Later Pythons may take exponents (-1e-3) too."""
 _REPEATS = {"pair": 2, "texts": 2, "floats": None, "words": None}
 """Kind of an option to how many values it takes (None: as many as there are); the others take one."""
 _SETTING = re.compile(r"[A-Za-z_][\w.]*=")
@@ -111,9 +112,9 @@ def _arguments(source: Source, options: Mapping[str, Option]) -> Given:
         if given.other or given.no_command:
             return given
     given.whole = start is not None
-    words = _classified(argv[0 if start is None else start + 1 :], options, given)
+    words = deque(_classified(argv[0 if start is None else start + 1 :], options, given))
     while words:
-        word = words.pop(0)
+        word = words.popleft()
         if word.option is None and not word.unknown:
             given.strays.append(word.text)
             continue
@@ -181,7 +182,7 @@ def _option(word: str, options: Mapping[str, Option], given: Given) -> _Word:
     return _Word(word, attached=text if equals else None, unknown=True)
 
 
-def _take_values(word: _Word, words: list[_Word], given: Given) -> tuple[str, str] | None:
+def _take_values(word: _Word, words: deque[_Word], given: Given) -> tuple[str, str] | None:
     """Takes the values of the option `word` off the front of `words`; what argparse has against them, and its words.
 
     A further occurrence replaces an earlier value, but argparse converts, and so refuses, each of them.
@@ -214,11 +215,11 @@ def wrong_value(name: str, value: object, wrong: WrongValue) -> str:
     return f"{name} = {shown(value)!r}: {wrong.expected} was expected"
 
 
-def _values(words: list[_Word], count: int | None) -> list[str]:
+def _values(words: deque[_Word], count: int | None) -> list[str]:
     """Takes the values of one option off the front of `words`: `count` of them (None: as many as there are)."""
     taken: list[str] = []
     while words and len(taken) != count and words[0].option is None and not words[0].unknown and words[0].text != "--":
-        taken.append(words.pop(0).text)
+        taken.append(words.popleft().text)
     return taken
 
 

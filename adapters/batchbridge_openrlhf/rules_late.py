@@ -113,8 +113,8 @@ def _others(facts: Facts) -> dict[str, int]:
     A mapping may be a part of the options, and a world that was asked for stands for all models: what is not named
     there has the policy's devices. Source: openrlhf 0.8.0 to 0.11.2 DeepspeedStrategy.get_ds_eval_config.
     """
-    remote = facts.remote_reward or (facts.whole and facts["reward.model_name_or_path"] is None)
-    there = {"ref": facts["algo.kl.init_coef"] > 0, "critic": facts.has_critic, "reward": not remote}
+    rewarded = not facts.remote_reward and not (facts.whole and facts["reward.model_name_or_path"] is None)
+    there = {"ref": facts["algo.kl.init_coef"] > 0, "critic": facts.has_critic, "reward": rewarded}
     found = {}
     for model in [model for model, is_there in there.items() if is_there]:
         keys = (f"{model}.num_nodes", f"{model}.num_gpus_per_node")

@@ -7,7 +7,7 @@ cli/train_ppo_ray.py's main block run, up to the call of `train`, and utils/conf
 it is imported, so that no framework is needed. Modelscope, which --use_ms imports, counts as installed. --write
 replaces parser_verdicts.jsonl by a sample that has every outcome and release, and parser_options.json by every option
 with kind, default and choices, each release by what differs from the one before; without it nothing is written. Exit
-code 1: at least one command line on which we disagree. Run it with Python 3.11, for which the wheels are.
+code 1: at least one command line on which we disagree. Run it with Python 3.11, whose argparse is meant.
 """
 
 from __future__ import annotations
