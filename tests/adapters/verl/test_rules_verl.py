@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from batchbridge import rules as core
@@ -291,3 +294,26 @@ def test_the_core_shares_a_token_budget_among_context_parallel_devices():
     short = spec.replace(**{"micro_batch.tokens_per_device": 512})
     shared = short.replace(**{"topology.context_parallel": 2})
     assert ["BB107" in [f.code for f in core.check(each)] for each in (short, shared)] == [True, False]
+
+
+# ---- verl's own validator
+
+
+VERDICTS = [json.loads(row) for row in (Path(__file__).parent / "validator_verdicts.jsonl").read_text().splitlines()]
+"""Recorded in environments with these versions: `python tests/adapters/verl/native/validator.py COUNT`. 0.9.1 runs in
+nox's session `verl`."""
+
+
+@pytest.mark.parametrize("version", sorted({row["version"] for row in VERDICTS}))
+def test_recorded_verdicts_of_verls_own_validator_and_the_first_rule_that_speaks(version):
+    rows = [row for row in VERDICTS if row["version"] == version]
+    different = []
+    for row in rows:
+        context = Context(framework_version=version)
+        findings = read_source(load(row["values"]), VerlAdapter(), context).findings
+        refused = [finding.code for finding in findings if finding.severity == "error" and finding.phase == "config"]
+        if next(iter(refused), None) != row["code"]:
+            different.append((refused, row))
+    assert different == []
+    assert None in {row["code"] for row in rows}
+    assert len({row["code"] for row in rows}) >= 10

@@ -1,0 +1,103 @@
+"""Our verdicts against verl's own validator and dataclasses, and our defaults against its composed configuration."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.util
+import io
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from batchbridge.adapter import Context
+from batchbridge.reading import read_source
+from batchbridge.sources import load
+from batchbridge_verl.config import VerlAdapter
+from batchbridge_verl.rules.validated import VALIDATED
+from batchbridge_verl.settings import holds
+
+SCRIPT = Path(__file__).parent / "validator.py"
+CONFIGURATIONS = 10_000
+
+pytestmark = pytest.mark.filterwarnings("default")  # verl's dependencies deprecate each other
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("validator", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def validator(script):
+    made = script.Validator()
+    gc.collect()
+    gc.freeze()  # torch's and transformers' objects: a collection would look at all of them again and again
+    return made
+
+
+def refused(values, version):
+    """The rules that speak before any worker starts, in their order."""
+    findings = read_source(load(values), VerlAdapter(), Context(framework_version=version)).findings
+    return [finding.code for finding in findings if finding.severity == "error" and finding.phase == "config"]
+
+
+def test_ten_thousand_verdicts_and_the_first_rule_that_speaks_are_verls(script, validator):
+    seen, different = Counter(), []
+    for values in script.configurations(CONFIGURATIONS, validator.known):
+        theirs = validator.error(values)
+        theirs = theirs and script.code_of(theirs)
+        ours = next(iter(refused(values, validator.version)), None)
+        seen[theirs] += 1
+        if ours != theirs:
+            different.append((ours, theirs, values))
+    assert different[:5] == []
+    comparable = {rule.code for rule in VALIDATED if holds(rule.versions, validator.version)}
+    assert {code for code in comparable if seen[code] >= 20} == comparable, seen
+    assert CONFIGURATIONS / 4 < seen[None] < 3 * CONFIGURATIONS / 4
+
+
+def test_settings_that_our_rules_do_not_read_change_no_verdict(script, validator):
+    whole = script.Validator(whole=True)
+    for values in script.configurations(150, validator.known, seed=3):
+        assert whole.error(values) == validator.error(values)
+
+
+def test_the_validator_stands_as_composed_after_a_verdict(script, validator):
+    before = validator.bases["fsdp"][0].copy()
+    for values in script.configurations(30, validator.known, seed=4):
+        validator.error(values)
+    assert validator.bases["fsdp"][0] == before
+
+
+@pytest.mark.parametrize(
+    ("values", "refuses"),
+    [
+        ({}, False),
+        ({"mode": "sync"}, True),
+        ({"pipeline_model_parallel_size": 2}, True),
+        ({"pipeline_model_parallel_size": 2, "name": "hf"}, False),
+        ({"expert_parallel_size": 4}, True),
+        ({"expert_parallel_size": 4, "data_parallel_size": 2}, False),
+        ({"expert_parallel_size": 2}, False),
+        ({"expert_parallel_size": 4, "name": "trtllm"}, False),
+        ({"pipeline_model_parallel_size": 2, "name": "trtllm"}, True),
+    ],
+)
+def test_the_rollouts_dataclass_refuses_what_our_rule_refuses(values, refuses, validator):
+    from verl.utils.config import omega_conf_to_dataclass
+
+    rollout = validator.bases["fsdp"][0].actor_rollout_ref.rollout.copy()
+    rollout.update({"name": "vllm", "tensor_model_parallel_size": 2, **values})
+    rollout._set_parent(validator.bases["fsdp"][0].actor_rollout_ref)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.ExitStack() as stack:
+        if refuses:
+            stack.enter_context(pytest.raises(Exception))  # noqa: PT011 - hydra wraps what the dataclass raises
+        omega_conf_to_dataclass(rollout)
+    said = {f"actor_rollout_ref.rollout.{key}": value for key, value in {"name": "vllm", **values}.items()}
+    findings = read_source(load(said), VerlAdapter(), Context(framework_version=validator.version)).findings
+    assert ("BB-VERL-069" in [finding.code for finding in findings]) is refuses
