@@ -33,6 +33,7 @@ from packaging.specifiers import SpecifierSet
 from batchbridge.adapter import Adapter, Behaviour, CannotWrite, Context, NativeRow, Reading, Source, Written
 from batchbridge.findings import Finding, Phase, Severity, verdict
 from batchbridge.spec import DenominatorScope, LossTerm, Spec, walk
+from batchbridge.writing import UNKNOWN
 
 if TYPE_CHECKING:
     import pytest
@@ -373,9 +374,8 @@ class AdapterContract:
             _check_refusal(refused, self.adapter_class.framework)
             return
         again = self._read_back(written, spec, case)
-        assert again is not None, "written as what cannot be read"
-        filled = {path: value for path, value, _ in walk(again) if path.startswith(_MAY_BE_UNKNOWN)}
-        known = {p: filled.get(p) for p, value, _ in walk(spec) if value is None and p.startswith(_MAY_BE_UNKNOWN)}
+        filled = {path: value for path, value, _ in walk(again) if path.startswith(UNKNOWN)}
+        known = {p: filled.get(p) for p, value, _ in walk(spec) if value is None and p.startswith(UNKNOWN)}
         assert again == spec.replace(**known), f"written as something else: {_differences(spec, again)}"
 
     def test_what_cannot_be_said_is_refused(self, unwritable_spec: Spec) -> None:
@@ -458,13 +458,16 @@ class AdapterContract:
             raise AssertionError(f"{'.'.join(path)} = {hostile}: {type(error).__name__}: {error}") from error
         _check_findings(findings)
 
-    def _read_back(self, written: Written, spec: Spec, case: ValidCase) -> Spec | None:
+    def _read_back(self, written: Written, spec: Spec, case: ValidCase) -> Spec:
         context = Context(
             framework_version=written.framework_version or self.written_version,
             world_size=spec.topology.world_size,
             dataset_size=case.context.dataset_size,
         )
-        return self.adapter_class().read(Source(values=written.values), context).spec
+        back = self.adapter_class().read(Source(values=written.values), context)
+        told = [f"{finding.code}: {finding.message}" for finding in back.findings]
+        assert back.spec is not None, f"written as what cannot be read: {told}"
+        return back.spec
 
     def _dataset_size(self, case: ValidCase) -> int:
         return case.context.dataset_size or self.dataset_size
@@ -612,10 +615,6 @@ def _all_changes() -> Iterator[tuple[str, Any]]:
 
 
 _CHANGES = list(_all_changes())
-
-
-_MAY_BE_UNKNOWN = ("objective.", "carried.", "advantage.")
-"""Groups in which a None that is written may be read back as the framework's default."""
 
 
 def _all_defaults() -> Iterator[tuple[str, Any]]:
