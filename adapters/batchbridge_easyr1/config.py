@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from batchbridge import sources
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
-from batchbridge.spec import Spec, walk
+from batchbridge.spec import Spec
+from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
 from batchbridge_easyr1.run import Run
@@ -128,7 +129,7 @@ class EasyR1Adapter(Adapter):
         problems = Problems()
         values = settings_for(spec, problems, version)
         if not problems:
-            problems.extend(self._differences(spec, values, version))
+            problems.extend(objections(self, spec, values, Context(framework_version=version)))
         if problems:
             raise CannotWrite(self.framework, problems)
         words = [f"python3 -m {ENTRY}", *(_word(k, v) for k, v in values.items())]
@@ -154,21 +155,6 @@ class EasyR1Adapter(Adapter):
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
-
-    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
-        """Reads `values` back: whatever would not come out as `spec` says it, and whatever EasyR1 would refuse."""
-        back = self.read(Source(values=values), Context(framework_version=version))
-        refused = [*back.findings, *(f for f in self.check(back) if f.severity == "error")]
-        yield from (finding.message for finding in refused)
-        if back.spec is None:
-            if not refused:
-                yield "the settings leave the run open"
-            return
-        read = {path: value for path, value, _ in walk(back.spec)}
-        for path, value, _ in walk(spec):
-            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
-            if not unknown and read.get(path) != value:
-                yield f"{path} = {value}: easyr1 would do {read.get(path)}"
 
 
 def _installed() -> str | None:

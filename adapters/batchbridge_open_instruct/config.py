@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.sources import parse_arguments
-from batchbridge.spec import Spec, walk
+from batchbridge.spec import Spec
+from batchbridge.writing import objections
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import Told, learners, meaning, settings_for, spec_of
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
@@ -147,7 +148,7 @@ class OpenInstructAdapter(Adapter):
         version = tables.checkout_of(framework_version or newest) or str(framework_version)
         values = settings_for(spec, problems, tables.checkout_of(version))
         if not problems:
-            problems += _differences(spec, values, version)
+            problems += objections(self, spec, values, Context(framework_version=version))
         if problems:
             raise CannotWrite(self.framework, problems)
         argv = ["python", f"open_instruct/{values[SCRIPT]}", *_arguments(values)]
@@ -259,23 +260,6 @@ def _provenance(entry: Told, reading: OpenInstructReading, source: Source, check
     if place.file is not None:
         return Provenance(entry.key, value, "file", f"{place.file}:{place.line}{note}", place.file, place.line)
     return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}{note}")
-
-
-def _differences(spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
-    """Reads `values` back: what would come out otherwise, and what the script itself would refuse."""
-    adapter = OpenInstructAdapter()
-    back = adapter.read(Source(values=values), Context(framework_version=version))
-    errors = [*back.findings, *(found for found in adapter.check(back) if found.severity == "error")]
-    yield from (found.message for found in errors)
-    if back.spec is None:
-        if not errors:
-            yield "the settings leave the run open"
-        return
-    read = {path: value for path, value, _ in walk(back.spec)}
-    for path, value, _ in walk(spec):
-        unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
-        if not unknown and read.get(path) != value:
-            yield f"{path} = {value}: open_instruct would do {read.get(path)}"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from batchbridge.adapter import (
 )
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec, walk
+from batchbridge.writing import objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
@@ -29,9 +30,6 @@ from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
-
-_UNKNOWN = ("objective.", "carried.", "advantage.")
-"""Where a canonical None means unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +160,7 @@ class OpenRlhfAdapter(Adapter):
         settings = settings_for(spec, version, problems)
         values = native(settings, version, problems)
         if not problems:
-            problems.extend(_differences(spec, values, version))
+            problems.extend(objections(self, spec, values, Context(framework_version=version)))
         if problems:
             raise CannotWrite(self.framework, problems)
         return Written(
@@ -420,21 +418,3 @@ def _provenance(
         at = f"{place.file}:{place.line}" if place.line else place.file
         return Provenance(name, value, "file", f"{at}{note}", place.file, place.line)
     return Provenance(name, value, "argument", f"{'--' if source.argv else ''}{name} {shown(value)}{note}")
-
-
-def _differences(spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
-    """Reads `values` back: whatever would not come out as `spec` says it, and whatever OpenRLHF itself would refuse."""
-    adapter = OpenRlhfAdapter()
-    back = adapter.read(Source(values=values), Context(framework_version=version))
-    refused = [*back.findings, *(finding for finding in adapter.check(back) if finding.severity == "error")]
-    yield from (finding.message for finding in refused)
-    if back.spec is None:
-        if not refused:
-            yield "the options leave the run open"
-        return
-    read = {path: value for path, value, _ in walk(back.spec)}
-    wanted = {path: value for path, value, _ in walk(spec)}
-    for path in {**wanted, **read}:
-        unknown = wanted.get(path) is None and path.startswith(_UNKNOWN)
-        if not unknown and read.get(path) != wanted.get(path):
-            yield f"{path} = {wanted.get(path)}: openrlhf would do {read.get(path)}"

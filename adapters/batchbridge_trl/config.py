@@ -20,7 +20,8 @@ from batchbridge.adapter import (
     Written,
 )
 from batchbridge.findings import Finding, Fix, Where
-from batchbridge.spec import Spec, walk
+from batchbridge.spec import Spec
+from batchbridge.writing import objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_trl.recipe import recipe_of
@@ -164,7 +165,8 @@ class TrlAdapter(Adapter):
         ):
             values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
         if not problems:
-            problems.extend(self._differences(spec, values, version))
+            context = Context(framework_version=version, world_size=spec.topology.world_size)
+            problems.extend(objections(TrlAdapter(), spec, values, context))
         if problems:
             raise CannotWrite(self.framework, problems)
         from batchbridge_trl.text import python_text, yaml_text
@@ -305,25 +307,6 @@ class TrlAdapter(Adapter):
         if source.native is not None:
             return Provenance(entry.key, value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
         return Provenance(entry.key, value, "argument", f"{entry.key}={value}{note}")
-
-    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
-        """Reads `values` back: whatever would not come out as `spec` says it, and whatever TRL itself would refuse."""
-        context = Context(framework_version=version, world_size=spec.topology.world_size)
-        adapter = TrlAdapter()
-        back = adapter.read(Source(values=values), context)
-        refused = [*back.findings, *(finding for finding in adapter.check(back) if finding.severity == "error")]
-        yield from (finding.message for finding in refused)
-        if back.spec is None:
-            if not refused:
-                yield "the settings leave the run open"
-            return
-        read = {path: value for path, value, _ in walk(back.spec)}
-        for path, value, _ in walk(spec):
-            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
-            if not unknown and read.get(path) != value:
-                yield f"{path} = {value}: trl would do {read.get(path)}"
-        if back.spec.loss.entropy is not None and spec.loss.entropy is None:
-            yield "loss.entropy is open: trl's entropy bonus is a token_mean"
 
 
 _ENFORCED: Mapping[str, tuple[object, ...]] = {

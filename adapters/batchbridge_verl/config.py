@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
-from batchbridge.spec import Spec, walk
+from batchbridge.spec import Spec
+from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
@@ -133,7 +134,7 @@ class VerlAdapter(Adapter):
             raise CannotWrite(self.framework, problems)
         values = settings_for(spec, problems, version)
         if not problems:
-            problems.extend(self._differences(spec, values, version))
+            problems.extend(objections(self, spec, values, Context(framework_version=version)))
         if problems:
             raise CannotWrite(self.framework, problems)
         from batchbridge_verl.text import hydra_text, yaml_text
@@ -163,21 +164,6 @@ class VerlAdapter(Adapter):
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
-
-    def _differences(self, spec: Spec, values: Mapping[str, Any], version: str) -> Iterator[str]:
-        """Reads `values` back: whatever would not come out as `spec` says it, and whatever verl would refuse."""
-        back = self.read(Source(values=values), Context(framework_version=version))
-        refused = [*back.findings, *(f for f in self.check(back) if f.severity == "error" or f.undecided)]
-        yield from (finding.message for finding in refused)
-        if back.spec is None:
-            if not refused:
-                yield "the settings leave the run open"
-            return
-        read = {path: value for path, value, _ in walk(back.spec)}
-        for path, value, _ in walk(spec):
-            unknown = value is None and path.startswith(("objective.", "carried.", "advantage."))
-            if not unknown and read.get(path) != value:
-                yield f"{path} = {value}: verl would do {read.get(path)}"
 
 
 def _keys(source: Source) -> set[str]:
