@@ -35,12 +35,12 @@ AGGREGATIONS = {"token": "token_mean", "seq": "sequence_mean"}
 LOSS_TYPES: Mapping[str, tuple[str, str, bool]] = {
     # loss_type -> surrogate, what the ratio is taken over, whether it clips. Source: EasyR1 core_algos (0.3.3.dev0)
     "default": ("ppo", "token", True),
-    "gspo": ("gspo", "sequence", True),
+    "gspo": ("ppo", "sequence", True),  # clipped as ppo is; what differs is what the ratio is taken over
     "gspo_token": ("gspo_token", "sequence", True),
     "cispo": ("cispo", "token", True),
     "sapo": ("sapo", "token", False),
 }
-DUAL_CLIPPED = ("ppo", "gspo", "gspo_token")
+DUAL_CLIPPED = ("ppo", "gspo_token")
 ESTIMATORS: Mapping[str, tuple[str, str, float | None, int | None]] = {
     # adv_estimator -> baseline, scale, epsilon, ddof. Source: EasyR1 core_algos
     "grpo": ("group_mean", "group", 1e-6, 1),
@@ -291,10 +291,13 @@ def _write_micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
-    types = {row[0]: name for name, row in LOSS_TYPES.items()}
     surrogate = objective.surrogate or "ppo"
-    if problems.need(surrogate in types, f"objective.surrogate = {surrogate}: easyr1 has {', '.join(types)}"):
-        values[LOSS_TYPE] = types[surrogate]
+    levels: dict[str, dict[str, str]] = {}
+    for name, row in LOSS_TYPES.items():
+        levels.setdefault(row[0], {})[row[1]] = name
+    if problems.need(surrogate in levels, f"objective.surrogate = {surrogate}: easyr1 has {', '.join(levels)}"):
+        types = levels[surrogate]
+        values[LOSS_TYPE] = types.get(objective.ratio_level or "", next(iter(types.values())))
     for name in ("low", "high"):
         if (bound := getattr(objective, f"clip_{name}")) is not None:
             values[f"{ACTOR}clip_ratio_{name}"] = bound

@@ -24,6 +24,7 @@ EASYR1 = {
     "trainer.n_gpus_per_node": 8,
 }
 VERL = {
+    "algorithm.adv_estimator": "grpo",
     "data.train_batch_size": 64,
     "actor_rollout_ref.actor.ppo_mini_batch_size": 16,
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 2,
@@ -119,6 +120,8 @@ def test_a_defect_of_one_setting_counts_where_the_other_run_has_it_not() -> None
     [
         ("trl", "1.16.0", TRL, {"importance_sampling_level": "sequence"}),
         ("open_r1", "1.16.0", TRL, {"importance_sampling_level": "sequence"}),
+        ("verl", "0.9.1", VERL, {"actor_rollout_ref.actor.policy_loss.loss_mode": "gspo"}),
+        ("easyr1", "0.3.3.dev0", EASYR1, {"worker.actor.loss_type": "gspo"}),
         ("openrlhf", "0.11.2", DOTTED, {"actor.policy_loss_type": "gspo"}),
     ],
 )
