@@ -164,6 +164,7 @@ def test_other_scripts_and_pictures_stay() -> None:
         ("a: &x\n  b: 1\nc:\n  <<: *x\n", {"a.b": 3}, "c.b would change too"),
         ("? [1]\n: 2\n", {"a": 3}, "a key is a list"),
         ("", {"a": 3}, "empty"),
+        ("a: {b: 1}\n", {"a": 3, "a.b": 4}, "a, which holds it"),
     ],
 )
 def test_what_cannot_be_edited_is_refused_by_name(text: str, changes: dict[str, Any], why: str) -> None:

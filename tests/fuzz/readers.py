@@ -20,7 +20,7 @@ import seeds
 
 import batchbridge
 from batchbridge import rules, sources
-from batchbridge.between import doctor
+from batchbridge.between import doctor, yaml_edit
 from batchbridge.cli import main
 from batchbridge.findings import Finding, Phase, Severity
 from batchbridge.render import between as render_between
@@ -191,6 +191,30 @@ def _scalar(text: str) -> None:
             raise Wrong("refused without a reason") from refused
 
 
+def _edited(made: tuple[str, dict[str, Any]]) -> None:
+    """`convert --into`: a text that is edited holds the old values and the changes, and else every byte."""
+    text, changes = made
+    try:
+        edited = yaml_edit.edit(text, changes)
+    except yaml_edit.CannotEdit as refused:
+        if not str(refused).strip():
+            raise Wrong("refused without a reason") from refused
+        return
+    if not changes and edited != text:
+        raise Wrong("changed though nothing was asked for")
+
+
+def _edit(rng: random.Random) -> tuple[str, dict[str, Any]]:
+    dialect = rng.choice(list(seeds.SETTINGS))
+    keys = [*seeds.SETTINGS[dialect], "base.a", "other", "new.key", "base"]
+    chosen = rng.sample(keys, rng.choice((0, 1, 1, 2, 4)))
+    changes = {key: yaml_edit.REMOVED if rng.random() < 0.2 else rng.choice(mutation.HOSTILE) for key in chosen}
+    text = (
+        rng.choice(seeds.yaml_texts(dialect)) if rng.random() < 0.3 else mutation.text(rng, seeds.yaml_texts(dialect))
+    )
+    return text, changes
+
+
 def _doctor(made: tuple[str, dict[str, int]]) -> None:
     text, given = made
     for found in doctor.diagnose(text, given, TEXTS):
@@ -269,7 +293,7 @@ TEXTS = doctor.known_texts()
 
 
 def table() -> list[Reader]:
-    """Every reader; shares add up to one, the cheap ones have the larger."""
+    """Every reader; the cheap ones have the larger shares."""
     readers = [
         Reader("scalar", 28, lambda rng: mutation.text(rng, [*seeds.OVERRIDES, *mutation.WORDS]), _scalar),
         Reader("override", 30, lambda rng: mutation.text(rng, seeds.OVERRIDES), _override),
@@ -279,6 +303,7 @@ def table() -> list[Reader]:
         Reader("json", 3, _json, lambda laid: read_and_judge(*laid), _file(".json")),
         Reader("script", 2.5, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
         Reader("command", 0.4, _commands, _command_line),
+        Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
     ]
     for framework in seeds.SETTINGS:
@@ -296,5 +321,4 @@ def table() -> list[Reader]:
                 _file(".yaml"),
             ),
         ]
-    total = sum(reader.share for reader in readers)
-    return [Reader(r.name, r.share / total, r.make, r.act, r.lay) for r in readers]
+    return readers

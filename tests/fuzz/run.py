@@ -114,7 +114,8 @@ def _text(made: Any) -> str:
 
 def schedule(readers: Sequence[Any], inputs: int) -> Iterator[tuple[Any, int]]:
     """(reader, number) so that every reader gets its share, evenly over the run."""
-    counts = [max(round(reader.share * inputs), 1) for reader in readers]
+    whole = sum(reader.share for reader in readers)
+    counts = [max(round(reader.share / whole * inputs), 1) for reader in readers]
     done = [0] * len(readers)
     for place in range(1, 1001):
         for index, reader in enumerate(readers):

@@ -40,6 +40,10 @@ def edit(text: str, changes: Mapping[str, Any]) -> str:
     A key that stands in its mapping is changed there; a new one comes last in the deepest mapping on its path that
     exists. Of an anchored value that changes, unchanged aliases keep the old one. A group that loses its last key goes.
     """
+    if inside := [
+        f"{key} is changed, and so is {whole}, which holds it" for key in changes for whole in _above(key, changes)
+    ]:
+        raise CannotEdit(*inside)
     before = _values(text)
     newline = "\r\n" if "\r\n" in text else "\n"
     if not text.endswith("\n"):
@@ -52,6 +56,12 @@ def edit(text: str, changes: Mapping[str, Any]) -> str:
     result = _apply(text, editor.finished())
     _verify(before, _values(result), changes)
     return result
+
+
+def _above(key: str, changes: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of `changes` that hold `key`."""
+    parts = key.split(".")
+    yield from (whole for cut in range(1, len(parts)) if (whole := ".".join(parts[:cut])) in changes)
 
 
 def scalar(value: Any, like: str = "") -> str:
