@@ -12,6 +12,8 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from batchbridge.versions import holds as holds
+
 VERSIONS = ">=0.3.0,<0.3.4"
 """Versions whose rows are complete: the tags v0.3.0, v0.3.1, v0.3.2, and 0.3.3.dev0 (b44b311, 2026-07-30)."""
 NEWEST = "0.3.3.dev0"
@@ -147,12 +149,6 @@ EXAMPLE: Mapping[str, Any] = {
 }
 """What examples/config.yaml (0.3.2 on) says about the settings above. Source: EasyR1 b44b311."""
 EXAMPLE_NAME = "examples/config.yaml"
-
-
-@lru_cache(maxsize=256)
-def holds(versions: str, version: str) -> bool:
-    """Whether `version` lies in the range `versions` (empty: every version)."""
-    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def is_known(version: str) -> bool:

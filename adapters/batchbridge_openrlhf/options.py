@@ -14,6 +14,8 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from batchbridge.versions import holds as holds
+
 VERSIONS = ">=0.8.0,<=0.11.2"
 """Versions whose rows are complete."""
 NEWEST = "0.11.2"
@@ -50,12 +52,6 @@ class Option:
     def name(self, version: str) -> str:
         """The option as `version` spells it, without the leading dashes."""
         return self.identity if self.flat is None or holds(DOTTED, version) else self.flat
-
-
-@lru_cache(maxsize=4096)
-def holds(versions: str, version: str) -> bool:
-    """Whether `version` lies in the range `versions` (PEP 440; empty: every version)."""
-    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def is_known(version: str) -> bool:

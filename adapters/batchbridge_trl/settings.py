@@ -12,6 +12,8 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
+from batchbridge.versions import holds as holds
+
 VERSIONS = ">=0.15,<1.17"
 """Versions whose rows are complete. Read wheel by wheel: every release from 0.15.0 to 1.16.0."""
 ENFORCED_VERSIONS = ">=1.9.1,<1.17"
@@ -54,12 +56,6 @@ class Gone:
     since: str
     instead: str | None
     source: str
-
-
-@lru_cache(maxsize=1024)
-def holds(versions: str, version: str) -> bool:
-    """Whether `version` lies in the range `versions` (PEP 440; empty: every version)."""
-    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def is_known(version: str) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from batchbridge.versions import holds as holds
+
 VERSIONS = ">=0.4.0,<0.9.2"
 """Versions whose rows are complete. Read wheel by wheel: 0.4.0, 0.4.1, 0.5.0, 0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0,
 0.9.1."""
@@ -187,12 +189,6 @@ GONE: Mapping[str, tuple[str, str | None, str]] = {
     "algorithm.rollout_is": ("0.6.1", "algorithm.rollout_correction.rollout_is", "verl 0.6.1 ppo_trainer.yaml"),
 }
 """Keys that a newer version does not know: since when, what says it now (None: nothing), and the source."""
-
-
-@lru_cache(maxsize=512)
-def holds(versions: str, version: str) -> bool:
-    """Whether `version` lies in the range `versions` (PEP 440; empty: every version)."""
-    return not versions or SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def is_known(version: str) -> bool:
