@@ -8,7 +8,7 @@ import importlib.metadata
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import (
     Adapter,
@@ -30,6 +30,9 @@ from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
+
+if TYPE_CHECKING:
+    from batchbridge.between.doctor import ErrorText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +171,12 @@ class OpenRlhfAdapter(Adapter):
             framework_version=version,
             text={"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"},
         )
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts beside those of `batchbridge doctor`; see `texts`."""
+        from batchbridge_openrlhf.texts import TEXTS
+
+        return TEXTS
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

@@ -289,6 +289,16 @@ LATE_RULES: tuple[Rule, ...] = (
         fixes=_tensor_precision_fixes,
     ),
     Rule(
+        "BB-ORL-031",
+        "error",
+        "construction",
+        _reference_place,
+        ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
+        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
+        source=f"{ALL} cli/train_ppo_ray.py train",
+        fixes=_place_fixes("actor", "ref"),
+    ),
+    Rule(
         "BB-ORL-030",
         "error",
         "construction",
@@ -300,16 +310,6 @@ LATE_RULES: tuple[Rule, ...] = (
         ),
         source=f"{ALL} cli/train_ppo_ray.py train",
         fixes=_engine_fixes,
-    ),
-    Rule(
-        "BB-ORL-031",
-        "error",
-        "construction",
-        _reference_place,
-        ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
-        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_place_fixes("actor", "ref"),
     ),
     Rule(
         "BB-ORL-032",

@@ -1,9 +1,9 @@
 """OpenRLHF's and DeepSpeed's own code on a machine without GPUs, vLLM or flash-attn: what they say of a command line.
 
-Real: the main block of `openrlhf.cli.train_ppo_ray` (parser and checks) up to the first thing that `train` does, which
-is to build its strategy; `get_strategy`, `DeepspeedStrategy.__init__`, `setup_distributed`, `get_ds_train_config` and
-`get_ds_eval_config`; PyTorch's `init_device_mesh` on a process group of its own `fake` backend, of any size in one
-process, of which this process is the last; `DeepSpeedConfig`; the device mesh of DeepSpeed's tensor parallelism.
+Real: the main block of `openrlhf.cli.train_ppo_ray` (parser and checks); `train`, up to its trainer; `get_strategy`,
+`DeepspeedStrategy.__init__`, `setup_distributed`, `get_ds_train_config` and `get_ds_eval_config`; PyTorch's
+`init_device_mesh` on a process group of its own `fake` backend, of any size in one process, of which this process is
+the last; `DeepSpeedConfig`; the device mesh of DeepSpeed's tensor parallelism.
 
 Replaced: the modules of `ABSENT`, by empty ones; "cuda", by "cpu"; ring attention's patches of transformers, by
 nothing; the world that DeepSpeed asks for, by the fake group.
@@ -75,6 +75,9 @@ with warnings.catch_warnings():
 
     importlib.import_module(PROGRAM)  # every import that it makes, once
     strategy_module = importlib.import_module("openrlhf.utils.deepspeed.deepspeed")
+    trainer_of_ray = importlib.import_module("openrlhf.trainer.ray")
+    launcher = importlib.import_module("openrlhf.trainer.ray.launcher")
+    placement_group = importlib.import_module("ray.util.placement_group")
     ring_attn_utils = importlib.import_module("openrlhf.models.ring_attn_utils")
 
 _CODE = importlib.util.find_spec(PROGRAM).loader.get_code(PROGRAM)  # type: ignore[union-attr]  # it was just imported
@@ -86,6 +89,10 @@ class Accepted(BaseException):
     def __init__(self, args: types.SimpleNamespace) -> None:
         super().__init__()
         self.args_ = args
+
+
+class Built(BaseException):
+    """`train` has built its groups of workers, and comes to its trainer."""
 
 
 def run(argv: Sequence[str]) -> types.SimpleNamespace | str:
@@ -111,6 +118,32 @@ def run(argv: Sequence[str]) -> types.SimpleNamespace | str:
         except Exception as raised:  # whatever it says, it is what a user would see
             return f"{type(raised).__name__}: {raised}"
     raise RuntimeError("the program ended before it built a strategy")
+
+
+def build(argv: Sequence[str]) -> str | None:
+    """What `train` raises while it builds its groups of workers, up to its trainer; None: nothing. Ray's placement
+    groups, the engines and the groups themselves are stand-ins."""
+    trainer = mock.Mock()
+    trainer.PPOTrainer.remote.side_effect = trainer.PPOTrainerAsync.remote.side_effect = Built
+    names = ("openrlhf.trainer.ppo_trainer", "openrlhf.trainer.ppo_trainer_async")
+    with (
+        mock.patch.object(sys, "argv", ["train_ppo_ray.py", *argv]),
+        mock.patch.dict(sys.modules, dict.fromkeys(names, trainer)),
+        mock.patch.object(ray, "is_initialized", return_value=True),
+        mock.patch.object(ray, "get"),
+        mock.patch.object(placement_group, "placement_group"),
+        mock.patch.object(trainer_of_ray, "create_vllm_engines"),
+        mock.patch.object(launcher, "RayActorGroup"),
+        mock.patch.object(strategy_module.DeepspeedStrategy, "print"),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        try:
+            program()
+        except Built:
+            return None
+        except Exception as raised:  # as above
+            return f"{type(raised).__name__}: {raised}"
+    raise RuntimeError("the program ended before it built a trainer")
 
 
 def program() -> None:

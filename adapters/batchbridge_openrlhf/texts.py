@@ -1,0 +1,58 @@
+"""Error texts of OpenRLHF beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batchbridge.between.doctor import Ask, ErrorText, Numbers, setting
+from batchbridge.findings import Fix
+
+_PARSER = "openrlhf.cli.train_ppo_ray, releases {}"
+
+
+def _chunks(n: Numbers) -> Iterator[Fix]:
+    most = n["rollout"] * n["n"] // n["devices"]
+    yield from setting("rollout.micro_batch_size", *([most] if most else []))
+
+
+TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="openrlhf-sample-batches",
+        framework="openrlhf",
+        versions=">=0.8",
+        pattern=r"number of sample batches must be greater than or equal to the effective number of",
+        rule="rollout.batch_size (prompts) x n_samples_per_prompt / rollout.micro_batch_size (micro_rollout_batch_size "
+        "up to 0.10.1), rounded down, is at least the data-parallel size",
+        meaning="some replicas would get no micro-batch to score",
+        phase="config",
+        source=_PARSER.format("0.8.0 to 0.11.2"),
+        neighbours=_chunks,
+        asks=(
+            Ask(name="rollout", question="rollout.batch_size (prompts)"),
+            Ask(name="n", question="n_samples_per_prompt"),
+            Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)"),
+        ),
+    ),
+    ErrorText(
+        name="openrlhf-filter-needs-groups",
+        framework="openrlhf",
+        versions=">=0.8.1",
+        pattern=r"n_samples_per_prompt must be greater than 1 when using dynamic filtering",
+        rule="dynamic filtering judges the completions of a prompt together: n_samples_per_prompt is at least 2",
+        meaning="a group of one has no mean score to be judged by",
+        phase="config",
+        source=_PARSER.format("0.8.1 to 0.11.2"),
+        neighbours=lambda n: setting("rollout.n_samples_per_prompt", 2),
+    ),
+    ErrorText(
+        name="openrlhf-filter-needs-scores",
+        framework="openrlhf",
+        versions=">=0.8.1",
+        pattern=r"remote_rm_url or agent_func_path must be specified when using dynamic filtering",
+        rule="dynamic filtering needs scores while it generates: a remote reward or an agent function",
+        meaning="a reward model in this job scores only after the rollout is complete",
+        phase="config",
+        source=_PARSER.format("0.8.1 to 0.11.2"),
+        neighbours=lambda n: (Fix("give --reward.remote_url (a URL or a Python file) or --train.agent_func_path"),),
+    ),
+)
