@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
-from batchbridge_trl.epochs import epoch, planned_steps, sampler_of
+from batchbridge_trl.epochs import epoch, sampler_of
 from batchbridge_trl.randomness import TorchGenerator
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds
@@ -45,7 +45,7 @@ DENOMINATORS = (
         ("grpo",),
         "optimizer_step",
         "1 / (W k m L_i)",
-        "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; transformers 4.57.6 Trainer.training_step divides by k",
+        "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; k = gradient_accumulation_steps, in transformers",
         "<0.16",
     ),
     Denominator(
@@ -71,9 +71,8 @@ DENOMINATORS = (
     Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
     Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
 )
-"""Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; by k, the
-window's own count, from 4.53 on, by gradient_accumulation_steps before), since 0.22 TRL by k, but not for the dapo
-family."""
+"""Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; see
+`epochs.LOOPS` for what k is), since 0.22 TRL, by those of the actual window, but not for the dapo family."""
 
 
 @dataclass(frozen=True)
@@ -238,31 +237,27 @@ class _MicroStep:
 
 def _steps(facts: Facts, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
     """transformers' loop: windows of micro-batches as the loader's length promises them, and a step at each window's
-    nominal end, or at the promised end of the epoch. Micro-batches after the last such end wait for the next epoch.
-
-    Source: transformers 4.57.6 and 5.23.0 Trainer._inner_training_loop and get_batch_samples.
-    """
+    nominal end, or at the promised end of the epoch. Micro-batches after the last such end wait for the next epoch."""
     assert facts.rollout is not None
     window, drop_last = facts.sizes.window, bool(facts.native["dataloader_drop_last"])
     found = epoch(facts.sizes, facts.rollout, dataset_size, facts.version, drop_last=drop_last)
     if not found.real:
         return
-    total, epochs = planned_steps(found, window, facts.native["num_train_epochs"], facts.native["max_steps"])
-    stream = _epochs(facts, dataset_size, tokens, found.real)
+    total, epochs = found.stops(facts.native["num_train_epochs"], facts.native["max_steps"])
     index = 0
     waiting: list[tuple[_MicroStep, int]] = []
-    for micro_steps in islice(stream, epochs):
+    for micro_steps in islice(_epochs(facts, dataset_size, tokens, found.real), epochs):
         done = 0
-        while done < found.promised and index < total:
-            drawn = list(islice(micro_steps, min(window, found.promised - done)))
+        for place in range(found.windows):
+            drawn = list(islice(micro_steps, window if place < found.windows - 1 else found.last_window))
             for micro_step in drawn:
                 done += 1
-                waiting.append((micro_step, len(drawn)))
+                waiting.append((micro_step, len(drawn) if found.loop.divides_by_window else window))
                 if done % window == 0 or done == found.promised:
                     yield _step(index, waiting, facts, tokens)
                     index, waiting = index + 1, []
-            if not drawn:
-                break
+            if index >= total:
+                return
 
 
 def _epochs(

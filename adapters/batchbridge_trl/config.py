@@ -33,6 +33,7 @@ from batchbridge_trl.world import world_size
 
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
+    from batchbridge.between.doctor import ErrorText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,12 @@ class TrlAdapter(Adapter):
             framework_version=version,
             text={"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)},
         )
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts beside those of `batchbridge doctor`; see `texts`."""
+        from batchbridge_trl.texts import TEXTS
+
+        return TEXTS
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

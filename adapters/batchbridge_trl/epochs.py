@@ -1,4 +1,7 @@
-"""How many micro-batches an epoch has: what TRL's sampler gives, and what its length tells transformers to expect."""
+"""How many micro-batches an epoch has, and how transformers cuts them into optimizer steps.
+
+TRL's sampler gives the micro-batches; `len(dataloader)` promises how many, and transformers plans with the promise.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,6 @@ from dataclasses import dataclass
 
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import Rollout, Sizes
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """Micro-batches per device in one epoch: those that come (`real`), and those that `len(dataloader)` promises."""
-
-    real: int
-    promised: int
 
 
 @dataclass(frozen=True)
@@ -40,41 +35,92 @@ SAMPLERS = (
 )
 
 
+@dataclass(frozen=True)
+class Loop:
+    """How the transformers release that is assumed beside a range of versions makes optimizer steps of an epoch.
+
+    plans_short_steps: an epoch's remainder counts as a step when steps are planned; it is trained as one anyway, up to
+    as many micro-batches as the number of prompts leaves over. divides_by_window: where transformers divides losses, it
+    divides by the window's micro-batches, not by gradient_accumulation_steps.
+    """
+
+    versions: str
+    plans_short_steps: bool
+    divides_by_window: bool
+    source: str
+
+
+LOOPS = (
+    Loop("<0.17", False, False, "transformers 4.51.3 Trainer.set_initial_training_values and _inner_training_loop"),
+    Loop(
+        ">=0.17",
+        True,
+        True,
+        "transformers 4.57.6 and 5.23.0 Trainer.set_initial_training_values and _inner_training_loop; 4.52 to 4.54 "
+        "divide by gradient_accumulation_steps",
+    ),
+)
+
+
 def sampler_of(version: str) -> Sampler:
     """The row of `version`."""
     return next(row for row in SAMPLERS if holds(row.versions, version))
 
 
+def loop_of(version: str) -> Loop:
+    """The row of `version`."""
+    return next(row for row in LOOPS if holds(row.versions, version))
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Micro-batches per device in one epoch: those that come (`real`), and those that `len(dataloader)` promises.
+
+    window: micro-batches per optimizer step. prompts: of the dataset.
+    """
+
+    real: int
+    promised: int
+    window: int
+    prompts: int
+    loop: Loop
+
+    @property
+    def planned_steps(self) -> int:
+        """Optimizer steps per epoch that transformers plans."""
+        steps = -(-self.promised // self.window) if self.loop.plans_short_steps else self.promised // self.window
+        return max(steps, 1)
+
+    @property
+    def last_window(self) -> int:
+        """The most micro-batches that the epoch's last window draws; `windows` has their number."""
+        left = self.promised if self.loop.plans_short_steps else self.prompts  # 4.51.3 takes prompts for micro-batches
+        return left % self.window or self.window
+
+    @property
+    def windows(self) -> int:
+        """Windows per epoch, empty ones included."""
+        if self.loop.plans_short_steps:
+            return -(-self.promised // self.window)
+        return self.promised // self.window + (self.window > 1)
+
+    def stops(self, epochs: float, max_steps: int) -> tuple[int, int]:
+        """(Optimizer steps, epochs) after which the run stops, whichever comes first. The learning-rate schedule is
+        made for the first."""
+        if max_steps > 0:
+            return max_steps, -(-max_steps // self.planned_steps)
+        return math.ceil(epochs * self.planned_steps), math.ceil(epochs)
+
+
 def epoch(sizes: Sizes, rollout: Rollout, prompts: int, version: str, *, drop_last: bool = False) -> Epoch:
     """The epochs of a dataset of `prompts` prompts. `drop_last`: dataloader_drop_last."""
-    sampler = sampler_of(version)
-    per_rollout = rollout.steps_per_generation * max(sizes.iterations, 0)
+    sampler, passes = sampler_of(version), max(sizes.iterations, 0)
     # One draw of the loader: a micro-batch of each device, or a rollout's part of each device.
     draw = rollout.completions if sampler.whole_rollouts else sizes.micro * sizes.world
-    draws_per_rollout = (
-        per_rollout if sampler.whole_rollouts else max(sizes.iterations, 0) * rollout.steps_per_generation
-    )
-    rows = prompts * sizes.generations
-    if not sampler.drops:
-        count = rows // draw if drop_last else -(-rows // draw)
-        return Epoch(count, count)
-    real = prompts // rollout.prompts * draws_per_rollout
-    if not sampler.counts_dropped:
-        return Epoch(real, real)
-    rows *= per_rollout if sampler.whole_rollouts else max(sizes.iterations, 0)
-    return Epoch(real, rows // draw if drop_last else -(-rows // draw))
-
-
-def steps_per_epoch(promised: int, window: int) -> int:
-    """Optimizer steps that transformers plans per epoch. Source: transformers 4.57.6 and 5.23.0
-    Trainer.set_initial_training_values."""
-    return max(-(-promised // window), 1)
-
-
-def planned_steps(epoch: Epoch, window: int, epochs: float, max_steps: int) -> tuple[int, int]:
-    """(Optimizer steps at which the run stops, epochs after which it stops): whichever comes first. The learning-rate
-    schedule is made for the first."""
-    per_epoch = steps_per_epoch(epoch.promised, window)
-    if max_steps > 0:
-        return max_steps, -(-max_steps // per_epoch)
-    return math.ceil(epochs * per_epoch), math.ceil(epochs)
+    repeats = passes * rollout.steps_per_generation if sampler.whole_rollouts else passes
+    rows = prompts * sizes.generations * repeats
+    promised = real = rows // draw if drop_last else -(-rows // draw)
+    if sampler.drops:
+        real = prompts // rollout.prompts * passes * rollout.steps_per_generation
+        promised = promised if sampler.counts_dropped else real
+    return Epoch(real, promised, sizes.window, prompts, loop_of(version))

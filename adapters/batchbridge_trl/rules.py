@@ -14,7 +14,7 @@ from typing import Any
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.solve import LARGEST, Variable, nearest, neighbours
-from batchbridge_trl.epochs import epoch, planned_steps, steps_per_epoch
+from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import RATIO_LEVELS, UNCARRIED, loss_types, records_old_logprobs, scales
 from batchbridge_trl.settings import TRL_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, accelerator_config, gradient_accumulation_kwargs, sizes_of
@@ -604,27 +604,34 @@ def _dropped(facts: Facts) -> str | None:
     )
 
 
-def _counts_dropped(facts: Facts) -> str | None:
-    """0.16 to 0.19: the sampler's length counts prompts that it drops, and transformers plans with the length."""
+def _epoch(facts: Facts) -> Epoch | None:
+    """The epochs of the dataset; None while there is none, or nothing is trained on it."""
     if facts.prompts is None or facts.rollout is None or facts.sizes.iterations < 1:
         return None
     drop_last = bool(facts.native["dataloader_drop_last"])
-    found = epoch(facts.sizes, facts.rollout, facts.prompts, facts.version, drop_last=drop_last)
-    window = facts.sizes.window
-    planned, real = steps_per_epoch(found.promised, window), found.real // window
-    if not real or planned == real:
+    return epoch(facts.sizes, facts.rollout, facts.prompts, facts.version, drop_last=drop_last)
+
+
+def _counts_dropped(facts: Facts) -> str | None:
+    """0.16 to 0.19: the sampler's length counts prompts that it drops, and transformers plans with the length."""
+    found, native = _epoch(facts), facts.native
+    if found is None or facts.rollout is None or not found.real:
         return None
-    native = facts.native
-    stop, epochs = planned_steps(found, window, native["num_train_epochs"], native["max_steps"])
-    done = min(stop, epochs * real)
-    ends = f"the run ends after {done} of them" if done < stop else f"a run of {done} lasts more epochs than planned"
+    real = found.real // found.window
+    if found.planned_steps == real and found.real % found.window == 0:
+        return None
+    stop, epochs = found.stops(native["num_train_epochs"], native["max_steps"])
     said = (
-        f"the sampler's length counts the {facts.prompts % facts.rollout.prompts} prompts that it drops: transformers "
-        f"plans {planned} optimizer steps per epoch where there are {real}, and makes the learning-rate schedule for "
-        f"{stop} steps; {ends}"
+        f"the sampler's length counts the {found.prompts % facts.rollout.prompts} prompts that it drops: transformers "
+        f"plans {found.planned_steps} optimizer steps per epoch where there are {real}, and makes the learning-rate "
+        f"schedule for {stop} steps"
     )
-    if found.real % window:
-        said += f"; the last {found.real % window} micro-batches of an epoch are trained in the next epoch's first step"
+    if epochs * real < stop:
+        said += f"; the run ends after {epochs * real} of them"
+    if found.real % found.window:
+        said += (
+            f"; the last {found.real % found.window} micro-batches of an epoch are trained in the next one's first step"
+        )
     return said
 
 
@@ -778,17 +785,14 @@ def _recorded_misaligned(facts: Facts) -> str | None:
 
 
 def _short_step(facts: Facts) -> str | None:
-    if facts.prompts is None or facts.rollout is None or facts.sizes.iterations < 1:
+    found = _epoch(facts)
+    if found is None or (rest := found.real % found.window) == 0 or found.real < found.promised:
         return None
-    drop_last = bool(facts.native["dataloader_drop_last"])
-    found = epoch(facts.sizes, facts.rollout, facts.prompts, facts.version, drop_last=drop_last)
-    rest = found.real % facts.sizes.window
-    if not rest or found.real < found.promised:
-        return None
+    ends = f"every epoch ends with an optimizer step of {rest} instead of {found.window} micro-batches"
+    if found.loop.plans_short_steps:
+        return f"{ends}, with full weight and a full learning-rate tick"
     return (
-        f"every epoch ends with an optimizer step of {rest} instead of {facts.sizes.window} micro-batches, with "
-        "full weight "
-        "and a full learning-rate tick"
+        f"{ends}, each weighing 1/{found.window}, that transformers does not plan: the run ends before its last prompts"
     )
 
 
@@ -902,7 +906,7 @@ def _uncarried(facts: Facts) -> str | None:
 _POST_INIT = "GRPOConfig.__post_init__"
 _ALL = "trl 0.18.0 to 1.16.0"
 _INIT = "GRPOTrainer.__init__"
-_ARGUMENTS = "transformers 4.57.6 and 5.23.0"
+_ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
 _DIVISIBLE = "must be evenly divisible by the number of generations per prompt"
 _LATE = "after the model has been loaded"
 _SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
@@ -936,7 +940,7 @@ RULES: tuple[Rule, ...] = (
         _share_of_warmup,
         ("warmup_ratio",),
         native="ValueError: warmup_ratio must lie in range [0,1]",
-        source="transformers 4.57.6 TrainingArguments.__post_init__",
+        source="transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
         fixes=_set("warmup_ratio", 0.1),
         versions="<0.28",
     ),
@@ -958,7 +962,7 @@ RULES: tuple[Rule, ...] = (
         _negative_warmup,
         ("warmup_steps",),
         native="ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
-        source="transformers 4.57.6 TrainingArguments.__post_init__",
+        source="transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
         fixes=_set("warmup_steps", 0),
         versions="<0.28",
     ),
@@ -1281,11 +1285,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "BB-TRL-030",
         "error",
-        "construction",
+        "first_rollout",
         _not_positive,
         _SIZES,
-        native="GRPOConfig accepts it; the trainer or its data loader fails",
-        source=f"trl 0.15.0 to 0.17.0 {_INIT}",
+        native="the trainer is built; its data loader or transformers' loop fails",
+        source=f"trl 0.15.0 to 0.17.0 {_INIT} (no check)",
         fixes=size_fixes,
         versions="<0.18",
     ),

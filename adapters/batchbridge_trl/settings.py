@@ -20,10 +20,11 @@ ENFORCED_VERSIONS = ">=1.9.1,<1.17"
 """Versions whose running trainer may be patched."""
 NEWEST = "1.16.0"
 """The version that `write` writes for when nobody names one."""
-TRANSFORMERS = (("<0.28", "4.57.6"), (">=0.28", "5.23.0"))
-"""TRL versions -> the transformers release that is assumed beside them. TRL pins a lower bound only: 0.28.0 is the
-first release after transformers 5.0; up to 0.27.2 the newest 4.x is assumed. Open-R1 pins 4.52.3, which has the same
-settings but for defaults that say nothing about batches."""
+TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.28", "4.57.6"), (">=0.28", "5.23.0"))
+"""TRL versions -> the transformers release that is assumed beside them; TRL pins a lower bound only. 4.51.3 is the last
+one that 0.15 and 0.16 train with: later ones call `_get_train_sampler(dataset)`, which these take without an argument
+(run: TypeError). 0.28.0 is TRL's first release after transformers 5.0; up to 0.27.2 the newest 4.x is assumed. Open-R1
+pins 4.52.3, which has the settings of 4.57.6 but for a few that say nothing about batches."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ _GRPO_CONFIG = (
     Setting("torch_empty_cache_steps", "int?", None),
 )
 
-_4, _5 = (versions for versions, _ in TRANSFORMERS)
+_4, _51, _57, _5 = "<0.28", *(versions for versions, _ in TRANSFORMERS)
 _TRAINING_ARGUMENTS = (
     Setting("output_dir", "str?", None),
     Setting("per_device_train_batch_size", "int", 8),
@@ -258,7 +259,8 @@ _TRAINING_ARGUMENTS = (
     Setting("adam_epsilon", "float", 1e-08),
     Setting("optim_target_modules", "any", None),
     Setting("gradient_accumulation_steps", "int", 1),
-    Setting("average_tokens_across_devices", "bool", True),
+    Setting("average_tokens_across_devices", "bool?", False, _51),
+    Setting("average_tokens_across_devices", "bool", True, ">=0.17"),
     Setting("max_grad_norm", "float", 1.0),
     Setting("label_smoothing_factor", "float", 0.0),
     Setting("fp16", "bool", False),
@@ -271,7 +273,7 @@ _TRAINING_ARGUMENTS = (
     Setting("torch_compile", "bool", False),
     Setting("torch_compile_backend", "str?", None),
     Setting("torch_compile_mode", "str?", None),
-    Setting("liger_kernel_config", "dict?", None),
+    Setting("liger_kernel_config", "dict?", None, ">=0.17"),
     Setting("use_cache", "bool", False, _5),
     Setting("neftune_noise_alpha", "float?", None),
     Setting("auto_find_batch_size", "bool", False),
@@ -287,8 +289,8 @@ _TRAINING_ARGUMENTS = (
     Setting("report_to", "any", None, _4),
     Setting("report_to", "any", "none", _5),
     Setting("run_name", "str?", None),
-    Setting("project", "str", "huggingface"),
-    Setting("trackio_space_id", "str?", "trackio", _4),
+    Setting("project", "str", "huggingface", ">=0.17"),
+    Setting("trackio_space_id", "str?", "trackio", _57),
     Setting("trackio_space_id", "str?", None, _5),
     Setting("trackio_bucket_id", "str?", None, _5),
     Setting("trackio_static_space_id", "any", None, _5),
@@ -315,7 +317,7 @@ _TRAINING_ARGUMENTS = (
     Setting("hub_model_id", "str?", None),
     Setting("hub_strategy", "any", "every_save"),
     Setting("hub_always_push", "bool", False),
-    Setting("hub_revision", "str?", None),
+    Setting("hub_revision", "str?", None, ">=0.17"),
     Setting("load_best_model_at_end", "bool", False),
     Setting("metric_for_best_model", "str?", None),
     Setting("greater_is_better", "bool?", None),
@@ -326,7 +328,7 @@ _TRAINING_ARGUMENTS = (
     Setting("data_seed", "int?", None),
     Setting("use_cpu", "bool", False),
     Setting("accelerator_config", "dict?", None),
-    Setting("parallelism_config", "dict?", None),
+    Setting("parallelism_config", "dict?", None, ">=0.17"),
     Setting("dataloader_drop_last", "bool", False),
     Setting("dataloader_num_workers", "int", 0),
     Setting("dataloader_pin_memory", "bool", True),
@@ -381,6 +383,8 @@ _TRAINING_ARGUMENTS = (
     Setting("torchdynamo", "str?", None, _4),
     Setting("ray_scope", "str?", "last", _4),
     Setting("use_legacy_prediction_loop", "bool", False, _4),
+    Setting("use_ipex", "bool", False, _51),
+    Setting("tp_size", "int?", 0, _51),
 )
 
 _SCRIPT_ARGUMENTS = (
@@ -438,7 +442,9 @@ _LAUNCH = (
 )
 
 GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
-TRAINING_ARGUMENTS = Group("TrainingArguments", "transformers TrainingArguments 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS)
+TRAINING_ARGUMENTS = Group(
+    "TrainingArguments", "transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS
+)
 SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
 GRPO_SCRIPT_ARGUMENTS = Group(
     "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS

@@ -211,9 +211,11 @@ def test_the_reported_error_of_0_15_is_cited_with_its_numbers():
     assert {"num_generations": 7} in [dict(fix.changes) for fix in finding.fixes]
 
 
-@pytest.mark.parametrize(("version", "fires"), [("0.15.2", []), ("0.16.0", ["058", "060"]), ("0.20.0", ["060"])])
+@pytest.mark.parametrize(
+    ("version", "fires"), [("0.15.2", []), ("0.16.0", ["058", "060"]), ("0.19.1", ["058", "060"]), ("0.20.0", ["060"])]
+)
 def test_the_sampler_counts_dropped_prompts_from_0_16_to_0_19(version, fires):
-    values = old({"gradient_accumulation_steps": 4}, version)
+    values = old({"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}, version)
     found = codes(values, version=version, prompts=7)
     assert [code for code in ("058", "060") if f"BB-TRL-{code}" in found] == fires
 
