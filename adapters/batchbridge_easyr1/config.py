@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import sources
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
@@ -23,6 +23,9 @@ from batchbridge_verl.meaning import Problems, Told, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
 from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
+
+if TYPE_CHECKING:
+    from batchbridge.between.doctor import ErrorText
 
 ENTRY = "verl.trainer.main"
 
@@ -136,6 +139,12 @@ class EasyR1Adapter(Adapter):
         header = f"# EasyR1 {version}\n"
         text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
         return Written(values=values, text=text, framework_version=version)
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts beside those of `batchbridge doctor`; see `texts`."""
+        from batchbridge_easyr1.texts import TEXTS
+
+        return TEXTS
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

@@ -7,7 +7,7 @@ import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
@@ -18,6 +18,9 @@ from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import Told, learners, meaning, settings_for, spec_of
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
+
+if TYPE_CHECKING:
+    from batchbridge.between.doctor import ErrorText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +159,12 @@ class OpenInstructAdapter(Adapter):
         head = f"# open-instruct, checkout of {version}; dataset, model and engines are to be added\n"
         texts = {"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"}
         return Written(values=values, text=texts, framework_version=version)
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts beside those of `batchbridge doctor`; see `texts`."""
+        from batchbridge_open_instruct.texts import TEXTS
+
+        return TEXTS
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

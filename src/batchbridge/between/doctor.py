@@ -118,7 +118,9 @@ def known_texts() -> tuple[ErrorText, ...]:
             texts += adapter.error_texts()
         except Exception:  # a broken plugin must not keep the others' texts from a person in need
             continue
-    return tuple(texts)
+    return tuple({text.name: text for text in reversed(texts)}.values())[
+        ::-1
+    ]  # adapters may share texts; the first counts
 
 
 def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:
