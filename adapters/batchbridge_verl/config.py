@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
@@ -18,6 +18,9 @@ from batchbridge_verl.omega import Resolver, Unresolved
 from batchbridge_verl.run import GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 from batchbridge_verl.values import WrongValue, convert
+
+if TYPE_CHECKING:
+    from batchbridge.between.doctor import ErrorText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,12 @@ class VerlAdapter(Adapter):
             framework_version=version,
             text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
         )
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts beside those of `batchbridge doctor`; see `texts`."""
+        from batchbridge_verl.texts import TEXTS
+
+        return TEXTS
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
