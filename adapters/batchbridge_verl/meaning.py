@@ -35,7 +35,7 @@ from batchbridge_verl.run import (
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ENGINE, NEWEST, ROLLOUT, defaults_of, holds
+from batchbridge_verl.settings import ACTOR, BY_KEY, ENGINE, NEWEST, ROLLOUT, defaults_of, holds
 
 TORCH_SEED = 67280421310721
 """The seed of a new `torch.Generator()`, which `data.seed: null` leaves. Source: torch 2.13.0 c10 default_rng_seed_val;
@@ -468,11 +468,16 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     known = defaults_of(version, engine)
     unknown = [key for key in values if key not in known and key != ENGINE and "mixed_precision" not in key]
     for key in unknown:
-        if values[key] is None or key == f"{ACTOR}optim.eps":
+        absent = BY_KEY[key].absent if key in BY_KEY else None
+        if values[key] is None or values[key] == absent or key == f"{ACTOR}optim.eps":
             del values[key]
-        else:
+        elif key not in _READ_THOUGH_NOT_SHIPPED:
             problems.append(f"{key} is no setting of verl {version} with the {engine} engine")
     return values
+
+
+_READ_THOUGH_NOT_SHIPPED = ("data.seed",)
+"""Keys that take a `+` on a command line. Source: verl 0.4.0 to 0.6.0 main_ppo.create_rl_sampler, data_config.get."""
 
 
 def _engine_for(spec: Spec) -> str:
