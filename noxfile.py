@@ -137,6 +137,16 @@ def trl_oldest(session: nox.Session) -> None:
     pytest(session, *native("adapters/trl", "adapters/open_r1"))
 
 
+@nox.session
+def properties(session: nox.Session) -> None:
+    """Laws of reading, writing and converting over other random cases; by name only: -- --cases 100000."""
+    places = [index for index, word in enumerate(session.posargs) if word == "--cases"]
+    cases = session.posargs[places[-1] + 1] if places else "20000"
+    install(session, "core", *TEST, ".[hydra]")
+    environment = {**ENVIRONMENT, "BATCHBRIDGE_CASES": cases}
+    session.run("python", "-m", "pytest", "tests/between/test_properties.py", env=environment)
+
+
 @nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
 def openrlhf(session: nox.Session) -> None:
     """OpenRLHF's own parser and strategy, and DeepSpeed's own checks; no GPU, no vLLM, no flash-attn."""
