@@ -12,6 +12,7 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
 from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
+from batchbridge_verl.composed import defaults_for
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved
@@ -90,9 +91,11 @@ class VerlAdapter(Adapter):
             findings.append(problem)
         if engine is None or told_by_user.entry is None:
             return self._reading(version, findings, context)
-        wrong_keys = unknown_keys(told_by_user, version, engine)
+        defaults = defaults_for(version, engine)
+        findings += defaults.findings
+        wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         findings += wrong_keys
-        native, unread = _native(told_by_user, version, engine, source.env, findings)
+        native, unread = _native(told_by_user, defaults.values, source.env, findings)
         if any(finding.code == "BB-VERL-006" for finding in wrong_keys):
             unread |= {"group"}
         world = _world(native, context, told_by_user, findings) if not unread & {NODES, GPUS} else None
@@ -112,7 +115,9 @@ class VerlAdapter(Adapter):
         )
         incomplete = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
         told = None if incomplete else meaning(run)
-        provenance = {path: _provenance(entry, told_by_user, native, version) for path, entry in (told or {}).items()}
+        provenance = {
+            path: _provenance(entry, told_by_user, native, defaults.detail) for path, entry in (told or {}).items()
+        }
         from batchbridge_verl.behaviour import behaviour
 
         return dataclasses.replace(
@@ -267,10 +272,9 @@ def _other_strategy(engine: str, told: Said, version: str) -> Finding:
 
 
 def _native(
-    told: Said, version: str, engine: str, env: Mapping[str, str], findings: list[Finding]
+    told: Said, defaults: Mapping[str, Any], env: Mapping[str, str], findings: list[Finding]
 ) -> tuple[dict[str, Any], set[str]]:
     """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
-    defaults = tables.defaults_of(version, engine)
     merged: dict[str, Any] = {**defaults}
     for key, value in told.values.items():
         if told.operations[key] == "delete":
@@ -366,12 +370,12 @@ def _world(native: Mapping[str, Any], context: Context, told: Said, findings: li
     return context.world_size
 
 
-def _provenance(entry: Told, told: Said, native: Mapping[str, Any], version: str) -> Provenance:
+def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
     place, value = told.places.get(entry.key), native.get(entry.key)
     if place is None:
-        return Provenance(entry.key, value, "default", f"default of verl {version}")
+        return Provenance(entry.key, value, "default", default)
     if place.file is not None:
         detail = f"{place.file}:{place.line}" if place.line else place.file
         return Provenance(entry.key, value, "file", detail, place.file, place.line)

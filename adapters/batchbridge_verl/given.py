@@ -6,7 +6,6 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from batchbridge import sources
 from batchbridge.adapter import Source
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge_verl import omega
+from batchbridge_verl.composed import Defaults
 from batchbridge_verl.overrides import NotRead, Operation, parse_override
-from batchbridge_verl.settings import BY_KEY, ENGINE, GONE, defaults_of
+from batchbridge_verl.settings import BY_KEY, ENGINE, GONE
 
 ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo": "main_ppo",
@@ -212,10 +212,9 @@ def _not_training(module: str) -> Finding:
     )
 
 
-def unknown_keys(result: Said, version: str, engine: str) -> list[Finding]:
-    """Keys that the version's configuration lacks, and `+` on keys that it has."""
-    known = defaults_of(version, engine)
-    groups = _groups(version, engine)
+def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) -> list[Finding]:
+    """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
+    known, groups = defaults.values, defaults.groups
     found = []
     for key, place in result.places.items():
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
@@ -241,12 +240,6 @@ def unknown_keys(result: Said, version: str, engine: str) -> list[Finding]:
             continue
         found.append(_unknown(key, place, version, engine, known, result.from_file))
     return found
-
-
-@cache
-def _groups(version: str, engine: str) -> frozenset[str]:
-    """Every group of settings that the version's configuration has."""
-    return frozenset(key[:at] for key in defaults_of(version, engine) for at in _dots(key))
 
 
 def _takes(key: str, known: Mapping[str, Any], result: Said) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -40,13 +41,30 @@ class Installed:
 
 def installed() -> Installed | None:
     """The package `verl` of this environment; None where there is none."""
+    package = _package()
+    return None if package is None else look(package)
+
+
+def package_folder(version: str) -> Path | None:
+    """The folder of the installed verl, where that is `version` and no doubt speaks against it."""
+    package = _package()
+    return package if package is not None and _is(package, version) else None
+
+
+@lru_cache(maxsize=16)
+def _is(package: Path, version: str) -> bool:
+    found = look(package)
+    return found.project == "verl" and found.version == version and not found.doubts
+
+
+def _package() -> Path | None:
     try:
         found = importlib.util.find_spec("verl")
     except (ImportError, ValueError):
         return None
     if found is None or not found.submodule_search_locations:
         return None
-    return look(Path(next(iter(found.submodule_search_locations))))
+    return Path(next(iter(found.submodule_search_locations)))
 
 
 def look(package: Path) -> Installed:

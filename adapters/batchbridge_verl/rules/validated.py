@@ -248,8 +248,8 @@ def _padding_with_ulysses(run: Run) -> str | None:
 
 
 def _strategy_counts(run: Run, key: str) -> bool:
-    """Whether the check of sequence parallelism looks at this strategy. Source: verl 0.4.0 and 0.4.1 `== "fsdp"`; 0.5.0 to
-    0.7.1 `in {"fsdp", "fsdp2"}`; 0.8.0 on always."""
+    """Whether the check of sequence parallelism looks at this strategy. Source: verl 0.4.0 and 0.4.1 `== "fsdp"`; 0.5.0
+    to 0.7.1 `in {"fsdp", "fsdp2"}`; 0.8.0 on always."""
     names = ("fsdp",) if holds("<0.5.0", run.version) else ("fsdp", "fsdp2")
     return holds(">=0.8.0", run.version) or run[key] in names
 

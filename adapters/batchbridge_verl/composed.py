@@ -1,0 +1,122 @@
+"""The defaults of the verl that is installed: composed by hydra from the package's own configuration folder.
+
+Neither verl nor torch is imported. Composing costs more than a whole check may, with hydra's import, so it is done
+only where it can tell something new: where the folder's files are those of the release, what they compose to is
+the shipped table (a test composes them and compares every key), and that table is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from batchbridge.findings import Finding, Fix, Where
+from batchbridge_verl.installed import package_folder
+from batchbridge_verl.omega import flatten
+from batchbridge_verl.settings import ENGINE, chosen_by_key, defaults_of
+
+DIGESTS: Mapping[str, str] = {
+    "0.4.0": "471367f22b1f33ed71f8b496d2f84c08",
+    "0.4.1": "5fdd8dd1826fba978b9fa1f69109b0a6",
+    "0.5.0": "09f48d9a69ce1b9468f1fdff8aa6fc5b",
+    "0.6.0": "b820d97f0fc2b169f3c92ae2f8b6afe2",
+    "0.6.1": "d187ce51470faf01b6a60c2677621b18",
+    "0.7.0": "714162ff0f92c5a0d681bd4f3125961a",
+    "0.7.1": "dccbb5f23748eea1bcab21ff008ff485",
+    "0.8.0": "0b426b992c2fd2c49054f10deb6b4f44",
+    "0.9.0": "1ced499d54f317b984f98b4c56622080",
+    "0.9.1": "78008876b99f37a1e6f967d27fe5dd91",
+}
+"""Version to the digest (`digest`) of the configuration files of its wheel."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Dotted key to default, interpolations as they stand; where they come from, for a person; what went wrong."""
+
+    values: Mapping[str, Any]
+    detail: str
+    findings: tuple[Finding, ...] = ()
+
+    @cached_property
+    def groups(self) -> frozenset[str]:
+        """Every group of settings."""
+        return frozenset(key[:at] for key in self.values for at, mark in enumerate(key) if mark == ".")
+
+
+def defaults_for(version: str, engine: str) -> Defaults:
+    """The defaults of `version`: of the installed package where it is that version, else the shipped table."""
+    package = package_folder(version)
+    if package is None:
+        return _shipped(version, engine)
+    return _installed(package, version, engine)
+
+
+@lru_cache(maxsize=32)
+def _shipped(version: str, engine: str) -> Defaults:
+    return Defaults(defaults_of(version, engine), f"default of verl {version}")
+
+
+@lru_cache(maxsize=16)
+def _installed(package: Path, version: str, engine: str) -> Defaults:
+    shipped = _shipped(version, engine)
+    folder = package / "trainer" / "config"
+    try:
+        same = digest(folder) == DIGESTS.get(version)
+    except OSError:
+        return shipped
+    if same:
+        return Defaults(shipped.values, f"default of verl {version}, as installed")
+    if importlib.util.find_spec("hydra") is None:
+        return Defaults(shipped.values, shipped.detail, (_unread(folder, version, "hydra is not installed"),))
+    try:
+        values = compose(folder, version, engine)
+    except Exception as error:  # whatever a changed configuration makes hydra or OmegaConf raise
+        return Defaults(shipped.values, shipped.detail, (_unread(folder, version, _first_line(error)),))
+    return Defaults(values, f"default of verl {version}, composed by hydra from the installed package")
+
+
+def compose(folder: Path, version: str, engine: str) -> dict[str, Any]:
+    """What hydra composes from `folder`, by dotted key. Raises whatever hydra and OmegaConf do."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    by_key = chosen_by_key(engine, version)
+    name = "ppo_trainer" if by_key or engine == "fsdp" else f"ppo_{engine}_trainer"
+    words = [f"{ENGINE}={engine}"] if by_key and engine != "fsdp" else []
+    with initialize_config_dir(str(folder.resolve()), version_base=None):
+        config = hydra_compose(name, overrides=words)
+    plain = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(plain, dict)
+    return {key: value for key, value in flatten(plain) if key != ENGINE}
+
+
+def digest(folder: Path) -> str:
+    """Digest of every YAML file below `folder`: relative names and contents."""
+    told = hashlib.sha256()
+    for file in sorted(folder.rglob("*.yaml")):
+        told.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
+    return told.hexdigest()[:32]
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:120]}"
+
+
+def _unread(folder: Path, version: str, why: str) -> Finding:
+    return Finding(
+        "BB-VERL-079",
+        "warning",
+        "config",
+        f"the installed verl {version} has other configuration files than the release, and they are not composed "
+        f"({why}): the release's defaults are taken",
+        where=(Where("defaults", None, str(folder)),),
+        fixes=(Fix("install batchbridge[hydra]"),) if "not installed" in why else (),
+        source="verl trainer/config of the installed package",
+    )

@@ -1,0 +1,61 @@
+"""What the installed verl composes is what the shipped table says, key by key: so the table may stand for it."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from batchbridge.adapter import Context
+from batchbridge.sources import load
+from batchbridge_verl import composed
+from batchbridge_verl.config import VerlAdapter
+from batchbridge_verl.installed import installed, package_folder
+from batchbridge_verl.meaning import meaning
+from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
+
+VERSION = metadata.version("verl")
+
+
+@pytest.fixture(scope="module")
+def folder():
+    return package_folder(VERSION) / "trainer" / "config"
+
+
+def test_the_files_tell_the_version_of_the_metadata():
+    found = installed()
+    assert (found.project, found.version, found.doubts) == ("verl", VERSION, ())
+
+
+def test_the_installed_configuration_files_are_those_of_the_release(folder):
+    assert composed.digest(folder) == composed.DIGESTS[VERSION]
+
+
+@pytest.mark.parametrize("engine", engines_of(VERSION))
+def test_every_key_that_is_composed_has_the_shipped_default(engine, folder):
+    theirs, ours = composed.compose(folder, VERSION, engine), defaults_of(VERSION, engine)
+    assert {key for key in theirs.keys() | ours.keys() if theirs.get(key, "-") != ours.get(key, "-")} == {
+        "actor_rollout_ref.rollout.prometheus.file"  # a place on the machine, which the table leaves out
+    }
+    assert len(theirs.keys() & BY_KEY.keys()) > 60
+
+
+def test_the_default_of_every_canonical_field_is_the_composed_one(folder):
+    minimal = {
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1,
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 1,
+    }
+    reading = VerlAdapter().read(load(minimal), Context(framework_version=VERSION))
+    theirs = composed.compose(folder, VERSION, "fsdp")
+    fields = [entry.key for entry in meaning(reading.run).values() if entry.key and entry.key not in minimal]
+    different = {
+        key: (reading.native[key], theirs[key])
+        for key in fields
+        if key in theirs and "${" not in str(theirs[key]) and reading.native[key] != theirs[key]
+    }
+    assert different == {}
+    assert len(fields) > 20
+    assert {origin.detail for origin in reading.provenance.values() if origin.origin == "default"} == {
+        f"default of verl {VERSION}, as installed"
+    }
