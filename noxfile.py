@@ -17,13 +17,15 @@ import nox
 
 nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf"]
+nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf", "verl"]
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
+# What verl 0.9.1's validator and configuration dataclasses import.
+VERL = ("ray", "tensordict", "transformers", "hydra-core", "codetiming", "orjson", "datasets", "pillow")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -157,6 +159,14 @@ def openrlhf(session: nox.Session) -> None:
     pytest(session, *native("adapters/openrlhf"))
 
 
+@nox.session(python="3.11")  # the constraints are those of one Python
+def verl(session: nox.Session) -> None:
+    """verl's own validator and configuration; without what it needs only to train."""
+    install(session, "verl", f"torch=={TORCH}", *TEST, *VERL, ".")
+    session.install("-q", "-c", "constraints/verl.txt", "--no-deps", "verl", env=ENVIRONMENT)
+    pytest(session, *native("adapters/verl"))
+
+
 @nox.session
 def easyr1(session: nox.Session) -> None:
     """EasyR1's own code on random configurations; by name only: BATCHBRIDGE_EASYR1 names a checkout of it."""
@@ -165,6 +175,31 @@ def easyr1(session: nox.Session) -> None:
     needs = ("accelerate", "codetiming", "datasets", "omegaconf", "peft", "pillow", "psutil", "ray", "tensordict")
     install(session, "easyr1", f"torch=={TORCH}", "torchdata", "transformers", *needs, *TEST, ".")
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
+
+
+@nox.session
+@nox.parametrize(
+    ("release", "transformers"),
+    [
+        *((release, "4.51.3") for release in ("0.15.2", "0.16.1")),
+        *((release, "4.57.6") for release in ("0.17.0", "0.18.0", "0.18.2", "0.19.1", "0.20.0", "0.22.2", "0.24.0")),
+        *((release, "4.57.6") for release in ("0.26.0", "0.27.2")),
+        *((release, "5.23.0") for release in ("0.28.0", "0.29.1", "1.0.0", "1.4.0", "1.6.0", "1.9.0")),
+    ],
+)
+def trl_history(session: nox.Session, release: str, transformers: str) -> None:
+    """By hand: one earlier TRL release again, against the records in tests/adapters/trl/history."""
+    offers = [option for place in find_links(session) for option in ("--find-links", place)]
+    frameworks = (f"torch=={TORCH}", f"trl=={release}", f"transformers=={transformers}", "accelerate==1.15.0")
+    beside = ("datasets>=4.4", "rich", "jinja2", "requests", "pluggy", "pyyaml", "packaging")
+    session.install("-q", *offers, *frameworks, *beside, env=ENVIRONMENT)
+    folder = Path(session.create_tmp())
+    environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(["src", "adapters"])}
+    for name in ("verdicts", "steps"):
+        made = folder / f"{name}.jsonl"
+        made.unlink(missing_ok=True)
+        session.run("python", f"tests/adapters/trl/history/record_{name}.py", str(made), env=environment)
+        session.run("python", "tests/adapters/trl/history/compare.py", str(made), env=environment)
 
 
 def native(*folders: str) -> list[str]:
