@@ -257,6 +257,7 @@ PIECES = st.sampled_from(
 @example("A[", {})
 @example("x ${A[", {})
 @example("for ((", {})
+@example("$@", {"1": "\0"})
 def test_arbitrary_text_never_raises(text: str, env: dict[str, str]) -> None:
     script = read_script(text, env)
     assert all("\0" not in word.text for command in script.commands for word in command.words)

@@ -30,7 +30,8 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"env: names and values are text; got {name!r}={value!r}")
-    shell = Shell({name: value for name, value in given.items() if "\0" not in value}, STATEMENTS)
+    given = {name: value for name, value in given.items() if "\0" not in value}  # as no environment can hold it
+    shell = Shell(given, STATEMENTS)
     numbers = [int(name) for name in given if name.isascii() and name.isdigit() and 0 < int(name[:4]) < 1000]
     shell.positional = [Word(given.get(str(place), ""), 0) for place in range(1, max(numbers, default=0) + 1)]
     line = 1
