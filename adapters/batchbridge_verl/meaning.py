@@ -466,6 +466,10 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     if not holds(">=0.9.0", version):
         values.pop("trainer.use_v1", None)
     known = defaults_of(version, engine)
+    older = f"{ACTOR}optim.warmup_style"
+    for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
+        if newer in values and newer not in known and older in known:
+            values[older] = values.pop(newer)
     unknown = [key for key in values if key not in known and key != ENGINE and "mixed_precision" not in key]
     for key in unknown:
         absent = BY_KEY[key].absent if key in BY_KEY else None
