@@ -291,6 +291,22 @@ def _rollout_fixes(run: Run) -> tuple[Fix, ...]:
     return _near(run, (PROMPTS,), legal)
 
 
+def _fewer_rollouts(run: Run) -> str | None:
+    steps, count = run.training_steps, run.prompts_in_dataset
+    if run["trainer.max_steps"] is not None or not steps or count is None:
+        return None
+    whole = count // run[PROMPTS] * run[run.epochs_key]
+    if steps == whole:
+        return None
+    return f"batches of {MINI_ROLLOUT} = {run[MINI_ROLLOUT]} leave {steps} rollouts of the {whole} that the dataset has"
+
+
+def _single_passk(run: Run) -> str | None:
+    if run[ESTIMATOR] != "grpo_passk" or run[GROUP] != 1:
+        return None
+    return f"{GROUP} = 1 with {ESTIMATOR} = grpo_passk: a group needs more than one completion"
+
+
 def _too_many_batches(run: Run) -> str | None:
     tries, size = run[MAX_TRIES], _generated_at_once(run)
     if tries < 1 or size < 1 or not run.plain or tries * size >= run[PROMPTS]:
@@ -750,6 +766,28 @@ RULES = (
         "AssertionError: ... % ... != 0, after generation",
         "EasyR1 utils/seqlen_balancing.py karmarkar_karp, called by trainer/ray_trainer.py _balance_batch (run)",
         _balance_fixes,
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-048",
+        "error",
+        "first_rollout",
+        _single_passk,
+        (GROUP, ESTIMATOR),
+        "AssertionError: GRPO needs rollout.n > 1.",
+        "EasyR1 core_algos.compute_grpo_passk_outcome_advantage (run)",
+        _set(GROUP, 5),
+        ">=0.3.3.dev0",
+    ),
+    Rule(
+        "BB-EZR1-049",
+        "warning",
+        "never",
+        _fewer_rollouts,
+        (MINI_ROLLOUT, PROMPTS),
+        "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
+        "EasyR1 trainer/ray_trainer.py:238 (run)",
+        lambda run: (Fix(f"remove {MINI_ROLLOUT}", {MINI_ROLLOUT: None}),),
         ">=0.3.1",
     ),
     Rule(

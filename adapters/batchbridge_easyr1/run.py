@@ -13,6 +13,7 @@ from batchbridge_easyr1.settings import (
     GROUP,
     MAX_TRIES,
     MICRO,
+    MINI_ROLLOUT,
     MODE,
     PASSES,
     PROMPT_TOKENS,
@@ -96,6 +97,16 @@ class Run:
     def steps_per_rollout(self) -> float:
         """Optimizer steps of one rollout, all passes."""
         return float(self[PASSES] * self.completions_per_rollout / self.completions_per_step)
+
+    @property
+    def training_steps(self) -> int | None:
+        """Rollouts of the whole run; None where the dataset decides and is not known. The data loader gives whole
+        batches only. Source: EasyR1 trainer/ray_trainer.py:238 (run)."""
+        limit, count, at_once = self["trainer.max_steps"], self.prompts_in_dataset, self[MINI_ROLLOUT]
+        if limit is not None or count is None or not self.plain:
+            return None if limit is None else int(limit)
+        size = self[PROMPTS] if at_once is None else at_once
+        return int(count // size * size // self[PROMPTS] * self[self.epochs_key]) if size >= 1 else None
 
     @property
     def longest(self) -> int:

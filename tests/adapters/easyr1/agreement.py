@@ -13,7 +13,6 @@ from batchbridge_easyr1.config import EasyR1Adapter
 PHASES = ("config", "construction", "worker_start", "first_rollout", "optimizer_step")
 NUMBERS = {
     # EasyR1's own number -> ours
-    "training_steps": "total_rollouts",
     "completions_per_device_per_step": "completions_per_device_per_step",
     "completions_per_rollout": "completions_per_rollout",
     "optimizer_steps_per_rollout": "optimizer_steps_per_rollout",
@@ -39,6 +38,9 @@ def disagreements(version: str, row: Mapping[str, Any]) -> list[str]:
     if reading.spec is None or reading.derived is None:
         return []
     ours = {name: reading.derived[field] for name, field in NUMBERS.items()}
+    ours["training_steps"] = EasyR1Adapter().read(load(row["settings"]), context).run.training_steps
+    if "BB-EZR1-049" not in [found.code for found in reading.findings]:  # the plan knows no generation batches
+        assert ours["training_steps"] == reading.derived["total_rollouts"]
     if reading.spec.micro_batch.completions_per_device is not None:
         ours["micro_batches_per_step"] = reading.derived["gradient_accumulation_steps"]
     return [

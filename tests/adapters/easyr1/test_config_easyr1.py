@@ -196,6 +196,7 @@ CASES = [
     ({f"{ACTOR}optim.strategy": "sgd"}, "BB-EZR1-042"),
     ({f"{ACTOR}optim.lr_scheduler_type": "linear"}, "BB-EZR1-043"),
     ({"algorithm.online_filtering": True}, "BB-EZR1-044"),
+    ({"algorithm.adv_estimator": "grpo_passk", f"{ROLLOUT}n": 1}, "BB-EZR1-048"),
     (
         {"data.rollout_batch_size": 12, f"{ACTOR}global_batch_size": 4, f"{ROLLOUT}n": 5, MINI_ROLLOUT: 16},
         "BB-EZR1-047",
@@ -204,6 +205,7 @@ CASES = [
 WITH_A_DATASET = [
     ({"data.mini_rollout_batch_size": 40}, 70, "BB-EZR1-025"),
     ({}, 63, "BB-EZR1-034"),
+    ({"data.rollout_batch_size": 32, "data.mini_rollout_batch_size": 250}, 999, "BB-EZR1-049"),
     ({"data.mini_rollout_batch_size": 128}, 127, "BB-EZR1-034"),
 ]
 EXPLAINED = [({}, "BB-EZR1-045"), ({}, "BB-EZR1-046")]
