@@ -178,16 +178,26 @@ def test_every_framework_scales_to_any_number_of_devices(framework: str, world_s
 
 
 @pytest.mark.parametrize("framework", sorted(adapters()))
-def test_every_framework_keeps_the_run_on_half_the_devices(framework: str) -> None:
+def test_every_framework_keeps_the_sizes_on_half_the_devices(framework: str) -> None:
     before = native_reading(framework, "two steps per rollout")
     assert before.spec is not None
-    assert scale_with(adapters()[framework], before, before.spec.topology.world_size // 2).verdict == "kept"
+    choice, *_ = scale_with(adapters()[framework], before, before.spec.topology.world_size // 2).choices
+    assert choice.title == "the same run"
+    assert {path: leaves(before.spec)[path] for path in KEPT} == {path: leaves(choice.spec)[path] for path in KEPT}
 
 
 def test_a_rollout_cut_into_parts_grows_with_the_devices_or_names_fewer() -> None:
     """Open-Instruct shares whatever a rollout has: more learners than completions are what it refuses."""
-    before = native_reading("open_instruct", "one step per rollout")
+    sizes = {"num_unique_prompts_rollout": 16, "num_samples_per_prompt_rollout": 8, "num_learners_per_node": [4]}
+    before = read_source(
+        Source(values={**sizes, "num_mini_batches": 2}),
+        adapters()["open_instruct"],
+        Context(framework_version="2026.8.20", dataset_size=40_000),
+    )
+    assert before.spec is not None
+    assert before.spec.optimizer_step.parts_per_rollout == 2
     found = scale_with(adapters()["open_instruct"], before, 192)
+    keeps_its_promises(before, found, 192)
     assert [(choice.title, choice.spec.topology.world_size) for choice in found.choices] == [
         ("a larger optimizer step", 192),
         ("fewer devices", 128),
