@@ -27,7 +27,20 @@ _SINGLE = (
 )
 
 
-def _values(path: str) -> st.SearchStrategy[Any]:
+_WORDS = {
+    "objective.surrogate": ["ppo", "cispo", "sapo", "vespo", "gmpo", "reinforce"],
+    "objective.kl_estimator": ["k1", "k2", "k3", "abs", "k3_times_ratio", "k1_times_ratio"],
+    "objective.sampler_correction": ["token_truncate [-, 3.0]", "token_truncate [0.5, 5.0]", "sequence_mask [-, 3.0]"],
+    "carried.lr_schedule": ["constant", "linear", "cosine", 'cosine_with_min_lr {"min_lr_rate": 0.1}'],
+    "carried.optimizer": ["adamw", "sgd", "muon"],
+    "carried.weight_decay_excludes": ["biases_and_norms", "nothing"],
+    "carried.precision": ["bf16", "fp16", "fp32"],
+    "carried.dropout": ["on", "off"],
+}
+
+
+def values_of(path: str) -> st.SearchStrategy[Any]:
+    """Legal values of a leaf of the schema."""
     if path in _NUMBERS:
         return st.sampled_from(_NUMBERS[path])
     hint = field_type(path)
@@ -41,11 +54,11 @@ def _values(path: str) -> st.SearchStrategy[Any]:
         elif option is bool:
             found += [True, False]
         elif option is int:
-            found += [1, 100]
+            found += [1, 2, 64, 100, 512]
         elif option is float:
-            found += [0.0, 0.5, 1.0]
+            found += [0.0, 1e-6, 0.04, 0.2, 0.5, 0.9, 1.0, 3.0]
         else:
-            found += ["k3", "adamw", "linear", "bf16", "ppo", "off"]
+            found += _WORDS.get(path, ["off", "on"])
     return st.sampled_from(found)
 
 
@@ -68,8 +81,8 @@ _TERMS = st.builds(
 def specs(draw: st.DrawFn) -> Spec:
     """A specification with up to 12 fields changed, a length of any kind and any loss terms."""
     paths = draw(st.lists(st.sampled_from(_FREE), max_size=12, unique=True))
-    changes = {path: draw(_values(path)) for path in paths}
-    changes |= draw(_LENGTHS) | {"horizon.lr_tick": draw(_values("horizon.lr_tick"))}
+    changes = {path: draw(values_of(path)) for path in paths}
+    changes |= draw(_LENGTHS) | {"horizon.lr_tick": draw(values_of("horizon.lr_tick"))}
     changes |= {
         "loss.policy": draw(_TERMS),
         "loss.kl": draw(st.none() | _TERMS),

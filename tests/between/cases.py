@@ -1,0 +1,157 @@
+"""Random configurations of each framework in its own words, and random specifications around what it can say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hypothesis import strategies as st
+from registered import adapters
+from specs import values_of
+from toys import plain_spec, reading_of
+
+from batchbridge.adapter import CannotWrite, Context, Reading, Source, Written
+from batchbridge.between.convert import convert_to, words_of
+from batchbridge.between.diff import UNIT_OF
+from batchbridge.reading import read_source
+from batchbridge.spec import LossTerm, Spec, walk
+
+VERSIONS: Mapping[str, tuple[str, ...]] = {
+    "trl": ("0.15.2", "0.17.0", "0.20.0", "0.24.0", "0.29.0", "1.5.0", "1.9.0", "1.9.1", "1.12.0", "1.16.0"),
+    "open_r1": ("0.18.0", "1.9.1", "1.16.0"),
+    "verl": ("0.4.0", "0.5.0", "0.6.1", "0.7.1", "0.8.0", "0.9.1"),
+    "easyr1": ("0.3.0", "0.3.1", "0.3.2", "0.3.3.dev0"),
+    "openrlhf": ("0.8.0", "0.9.3", "0.10.1", "0.10.2", "0.11.2"),
+    "open_instruct": ("2024.11.20", "2025.11.3", "2026.1.26", "2026.3.1", "2026.6.10", "2026.8.20"),
+}
+"""Each must be readable and writable: `base` fails otherwise."""
+WORLDS = (1, 2, 4, 8)
+DATASET = 96_000
+"""Prompts in the dataset: more than any rollout or queue of these cases holds."""
+
+WORDS = (
+    *("ppo", "gspo", "gspo_token", "grpo", "cispo", "sapo", "vespo", "gmpo", "geo_mean", "vanilla", "gpg", "clip_cov"),
+    *("kl_cov", "dapo", "bnpo", "dr_grpo", "luspo", "token", "sequence", "default", "token-mean", "seq", "seq-mean"),
+    *("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm", "kl", "abs", "mse", "low_var_kl", "full"),
+    *("k1", "k2", "k3", "k1_times_ratio", "constant", "linear", "cosine", "cosine_with_min_lr", "reinforce", "rloo"),
+    *("remax", "gae", "group_norm", "reinforce_plus_plus", "group", "batch", "none", "adamw_torch", "sgd", "adamw"),
+    *("bf16", "fp16", "bfloat16", "standard", "centered", "token_truncate", "sequence_mask", "fixed", "adam", "muon"),
+)
+"""Native words of all frameworks; what one does not take is left out of its case."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A valid configuration: the native settings, and what they mean."""
+
+    framework: str
+    version: str
+    world_size: int
+    values: Mapping[str, Any]
+    reading: Reading
+
+    @property
+    def spec(self) -> Spec:
+        assert self.reading.spec is not None
+        return self.reading.spec
+
+    def __repr__(self) -> str:
+        return f"{self.framework} {self.version} on {self.world_size}: {dict(self.values)}"
+
+
+def read(framework: str, version: str, world_size: int, values: Mapping[str, Any]) -> Reading:
+    """What these settings mean, with every finding."""
+    context = Context(framework_version=version, world_size=world_size, dataset_size=DATASET)
+    return read_source(Source(values=values), adapters()[framework], context)
+
+
+def write(framework: str, version: str, spec: Spec) -> Written | tuple[str, ...]:
+    """The configuration that says `spec`, or why there is none."""
+    try:
+        return adapters()[framework].write(spec, version)
+    except CannotWrite as refused:
+        return refused.problems
+
+
+@cache
+def base(framework: str, version: str, world_size: int) -> Case:
+    """The configuration nearest to a plain run, where every case starts."""
+    plain = reading_of(plain_spec(world_size=world_size), dataset_size=DATASET)
+    found = convert_to(adapters()[framework], plain, version=version)
+    assert found.written is not None, (framework, version, found.refused)
+    reading = read(framework, version, world_size, found.written.values)
+    assert reading.verdict == "valid", reading.findings
+    assert reading.spec is not None
+    return Case(framework, version, world_size, found.written.values, reading)
+
+
+@cache
+def _keys(framework: str, version: str, world_size: int) -> tuple[list[str], list[str]]:
+    """(native keys that canonical fields come from, all native keys)."""
+    reading = base(framework, version, world_size).reading
+    told = {word for one in reading.provenance.values() for word in (one.key, *words_of(one.detail)) if word}
+    return sorted(told & reading.native.keys()), sorted(reading.native)
+
+
+def _other(value: Any) -> st.SearchStrategy[Any]:
+    """Values of the kind of a native value; any kind where it is None."""
+    if isinstance(value, bool):
+        return st.just(not value)
+    if isinstance(value, int):
+        return st.sampled_from([1, 2, 3, 4, 8, 16, 64, 128, 0, -1, 2 * value, max(value // 2, 1)])
+    if isinstance(value, float):
+        return st.sampled_from([0.0, 1e-6, 0.001, 0.04, 0.1, 0.2, 0.28, 0.5, 0.9, 0.95, 1.0, 3.0])
+    if isinstance(value, str):
+        return st.sampled_from(WORDS)
+    if value is None:
+        return st.sampled_from([1, 2, 8, 64, 1024, 0.1, 0.5, 3.0, True, *WORDS])
+    return st.just(value)
+
+
+@st.composite
+def cases(draw: st.DrawFn, framework: str) -> Case:
+    """A valid configuration with up to 8 settings changed, most of them settings that a canonical field comes from."""
+    version = draw(st.sampled_from(VERSIONS[framework]))
+    case = base(framework, version, draw(st.sampled_from(WORLDS)))
+    telling, every = _keys(framework, version, case.world_size)
+    for _ in range(draw(st.integers(0, 8))):
+        key = draw(st.sampled_from(telling if draw(st.integers(0, 9)) < 8 else every))
+        values = {**case.values, key: draw(_other(case.reading.native.get(key)))}
+        reading = read(framework, version, case.world_size, values)
+        if reading.verdict == "valid" and reading.spec is not None:
+            case = Case(framework, version, case.world_size, values, reading)
+    return case
+
+
+_FREE = [path for path in UNIT_OF if not path.startswith("loss.")]
+_TERM = st.builds(
+    LossTerm,
+    aggregation=st.sampled_from(["token_mean", "sequence_mean", "sequence_sum", "sequence_sum_over_constant"]),
+    constant=st.sampled_from([None, 512]),
+)
+
+
+@st.composite
+def writable(draw: st.DrawFn, framework: str) -> tuple[str, Spec, Written]:
+    """(version, a specification that the adapter says it can write, what it wrote): the whole schema is drawn from."""
+    version = draw(st.sampled_from(VERSIONS[framework]))
+    start = base(framework, version, draw(st.sampled_from(WORLDS)))
+    spec, written = start.spec, write(framework, version, start.spec)
+    for _ in range(draw(st.integers(1, 8))):
+        if draw(st.integers(0, 9)) == 0:
+            change = {f"loss.{draw(st.sampled_from(['policy', 'kl', 'entropy']))}": draw(_TERM)}
+        else:
+            path = draw(st.sampled_from(_FREE))
+            change = {path: draw(values_of(path))}
+        result = write(framework, version, spec.replace(**change))
+        if isinstance(result, Written):
+            spec, written = spec.replace(**change), result
+    assert isinstance(written, Written), written
+    return version, spec, written
+
+
+def leaf_values(spec: Spec) -> dict[str, Any]:
+    """Every leaf with its value; terms of the loss only where they are said."""
+    return {path: value for path, value, _ in walk(spec)}
