@@ -519,3 +519,53 @@ def test_a_value_that_is_still_missing_is_said_and_no_crash(key):
     reading = read({**RUN, key: "???"})
     assert "BB-VERL-006" in codes(reading)
     assert verdict([*reading.findings, *VerlAdapter().check(reading)]) == "invalid"
+
+
+# ---- every form of input, by what it does to a run
+
+
+def test_a_forced_key_sets_one_that_is_there_and_one_that_is_not():
+    reading = read(command("++data.train_batch_size=128", "++data.my_key=1"))
+    assert reading.spec.rollout.prompts_per_rollout == 128
+    assert "BB-VERL-003" not in codes(reading)
+
+
+def test_a_deleted_key_falls_back_to_what_verls_code_takes_without_it():
+    assert read(command("~trainer.total_epochs")).native["trainer.total_epochs"] == 30
+    assert read(command("~actor_rollout_ref.actor.clip_ratio_high=0.2")).findings == ()
+
+
+def test_a_file_with_interpolations_is_followed(tmp_path):
+    file = tmp_path / "run.yaml"
+    lines = [f"{key}: {value}" for key, value in RUN.items() if not key.startswith(("data.", ACTOR))]
+    file.write_text(
+        "\n".join(
+            [
+                *lines,
+                "data: {train_batch_size: 64, seed: 7, max_response_length: '${data.train_batch_size}'}",
+                "actor_rollout_ref:",
+                "  actor:",
+                "    ppo_mini_batch_size: ${oc.select:data.absent,16}",
+                "    ppo_micro_batch_size_per_gpu: ${actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu}",
+            ]
+        )
+    )
+    spec = read(file).spec
+    assert (spec.optimizer_step.completions_per_step, spec.carried.max_completion_tokens) == (64, 64)
+    assert spec.micro_batch.completions_per_device == RUN[f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"]
+
+
+def test_a_key_twice_in_a_file_is_a_finding(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(RUN) + "data.max_prompt_length: 9\ndata.max_prompt_length: 8\n")
+    found = read_source(load(file), VerlAdapter(), Context(framework_version="0.9.1")).findings
+    assert any("data.max_prompt_length" in finding.message and "twice" in finding.message for finding in found)
+
+
+@pytest.mark.parametrize("engine", [(), ("model_engine=megatron",)])
+@pytest.mark.parametrize("v1", [True, False])
+def test_fsdp_and_megatron_with_both_trainers(engine, v1):
+    spec = read(command(*engine, f"trainer.use_v1={v1}")).spec
+    assert spec.order.last_optimizer_step == ("pad" if v1 else "error")
+    assert spec.carried.weight_decay_excludes == ("biases_and_norms" if engine else "nothing")
+    assert spec.objective.nonfinite_step == (None if engine else "skip")
