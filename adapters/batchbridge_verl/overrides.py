@@ -93,7 +93,10 @@ class _Parser:
             self.at += 1
 
     def end(self) -> None:
+        closed = self.text[: self.at].endswith(("]", "}"))
         self.blanks()
+        if closed and not self.peek() and self.text.endswith((" ", "\t")):
+            raise NotRead(f"{self.text!r:.60}: blanks after a list or a mapping are no part of it")
         if self.peek() == ",":
             raise NotRead(f"{self.text!r:.60}: a sweep over several values needs --multirun, which is no one run")
         if self.peek():
@@ -172,8 +175,10 @@ class _Parser:
 
     def unquoted(self, stop: str = "") -> str:
         parts: list[str] = []
+        escaped: list[int] = []
         while mark := self.peek():
             if mark == "\\" and self.text[self.at + 1 : self.at + 2] in tuple("\\()[]{}:=, \t"):
+                escaped.append(len(parts))
                 parts.append(self.text[self.at + 1])
                 self.at += 2
             elif mark == "$" and self.text.startswith("${", self.at):
@@ -183,7 +188,12 @@ class _Parser:
                 self.at += 1
             else:
                 break
-        text = "".join(parts).strip()
+        plain = ["x" if place in escaped else part for place, part in enumerate(parts)]
+        beginning = next((place for place, part in enumerate(plain) if part not in (" ", "\t")), len(plain))
+        ending = next((place + 1 for place in range(len(plain) - 1, -1, -1) if plain[place] not in (" ", "\t")), 0)
+        if ending and plain[ending - 1] == ":":
+            ending = len(parts)  # blanks after a colon belong to it
+        text = "".join(parts[beginning:ending])
         if not text:
             what = repr(self.peek()) if self.peek() else "the end"
             raise NotRead(f"{self.text!r:.60}: a value is expected before {what}")

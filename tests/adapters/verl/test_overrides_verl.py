@@ -41,6 +41,7 @@ WORDS = sorted({word for command in COMMANDS.values() for word in command["argv"
         ("a\\,b", "a,b"),
         ("01", "01"),
         ("1.", 1.0),
+        ("a: ", "a: "),
     ],
 )
 def test_a_value_is_what_hydra_makes_of_it(text, value):
