@@ -21,6 +21,7 @@ from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
 
 
@@ -36,12 +37,19 @@ class VerlReading(Reading):
         return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
 
 
+TRAINERS = frozenset(
+    {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
+)
+"""Module and name of the trainers' base classes, V0 and V1. EasyR1's stands in verl.trainer.ray_trainer."""
+
+
 class VerlAdapter(Adapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
     framework: ClassVar[str] = "verl"
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = "==0.9.1"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-VERL-010": "BB101",
         "BB-VERL-017": "BB102",
@@ -166,6 +174,33 @@ class VerlAdapter(Adapter):
         from batchbridge_verl.behaviour import native_steps
 
         return native_steps(reading, dataset_size, response_tokens)
+
+    def hooks(self) -> Mapping[str, str]:
+        """Ray, and the modules that hold the trainers' base classes; see `batchbridge_verl.launched`."""
+        return {
+            "ray": "batchbridge.launch_ray:reach_workers",
+            "verl.trainer.ppo.v1.trainer_base": "batchbridge_verl.launched:v1",
+            "verl.trainer.ppo.ray_trainer": "batchbridge_verl.launched:v0",
+        }
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is verl's `RayPPOTrainer` (V0) or a V1 trainer, or of a subclass."""
+        return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The trainer's `config`, resolved, and the length of its dataset. A V1 trainer that is not initialised loads
+        its dataset first."""
+        if not self.owns(trainer):
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of verl")
+        from batchbridge_verl.runtime import source_of
+
+        return source_of(trainer)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """See `runtime.attach`; the only way into code that imports verl."""
+        from batchbridge_verl.runtime import attach
+
+        return attach(trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
         """A reading that could say nothing but its findings."""

@@ -250,6 +250,16 @@ class Adapter(ABC):
         """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""
         return ()
 
+    def hooks(self) -> Mapping[str, str]:
+        """What `batchbridge run` hooks in each process of the framework's command: module -> `package.module:function`.
+
+        The function is called with the module, right after it was imported, and an error of it is an error of the
+        import. It reaches the place where the framework builds its trainer and calls `batchbridge.launch.follow` with
+        the trainer. A module that is run with `python -m` is imported by nobody. Where workers are Ray's, name
+        `{"ray": "batchbridge.launch_ray:reach_workers"}`. Default: none, and the framework cannot be launched.
+        """
+        return {}
+
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""
         return False

@@ -30,6 +30,10 @@ class BatchDrift(RuntimeError):
         super().__init__(f"optimizer step {step} departs from the plan in its {aspect}: {detail}")
         self.step, self.aspect, self.detail = step, aspect, detail
 
+    def __reduce__(self) -> tuple[type[BatchDrift], tuple[int, str, str]]:
+        """Pickled whole: a worker process raises it, the driver shows it."""
+        return BatchDrift, (self.step, self.aspect, self.detail)
+
 
 class CannotAttach(RuntimeError):
     """The trainer cannot be made to follow the plan: every reason, by name."""
@@ -38,6 +42,10 @@ class CannotAttach(RuntimeError):
         lines = [f"  {name}: {reason}" for name, reason in reasons.items()]
         super().__init__("batchbridge cannot attach:\n" + "\n".join(lines))
         self.reasons = dict(reasons)
+
+    def __reduce__(self) -> tuple[type[CannotAttach], tuple[dict[str, str]]]:
+        """Pickled whole: a worker process raises it, the driver shows it."""
+        return CannotAttach, (self.reasons,)
 
 
 @dataclass(frozen=True, kw_only=True)

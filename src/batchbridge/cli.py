@@ -23,6 +23,7 @@ COMMANDS = {
     "convert": ("batchbridge.commands.convert", "Write a configuration in another framework's form, with an account."),
     "scale": ("batchbridge.commands.scale", "Find the same run on another number of devices."),
     "doctor": ("batchbridge.commands.doctor", "Say what an error text means: its rule, and the legal neighbours."),
+    "run": ("batchbridge.commands.run", "Start a training command that trains what its configuration means."),
     "schema": ("batchbridge.commands.schema", "Print the JSON Schema of the canonical batch specification."),
     "adapters": ("batchbridge.commands.adapters", "List the installed adapters and what is wrong with plugins."),
     "ledger": ("batchbridge.commands.ledger", "Show the ledger of a run, or the first difference of two runs."),

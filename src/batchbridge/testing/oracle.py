@@ -18,6 +18,9 @@ from batchbridge.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.testing.tiny import Script
 from batchbridge.weights import Row, token_weights
 
+Surrogate = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+"""Loss per token from the new and old log-probabilities and the completion's advantage."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
@@ -78,30 +81,41 @@ def token_losses(
     reference: torch.Tensor | None,
     mask: torch.Tensor,
     advantage: float,
+    surrogate: Surrogate | None = None,
 ) -> torch.Tensor:
-    """Loss of each token of one completion, shape (tokens,), before weighting. Raises for an unknown surrogate."""
+    """Loss of each token of one completion, shape (tokens,), before weighting. Raises for an unknown surrogate.
+
+    `surrogate` replaces the objective's: for those that the schema has no words for.
+    """
     log_ratio = new - old
     if objective.ratio_level == "sequence":
         log_ratio = ((log_ratio * mask).sum() / mask.sum().clamp(min=1)).expand_as(new)
     ratio = log_ratio.exp()
     low = 0.0 if objective.clip_low is None else 1 - objective.clip_low
     high = float("inf") if objective.clip_high is None else 1 + objective.clip_high
-    if objective.surrogate == "ppo":
+    if surrogate is not None:
+        loss = surrogate(new, old, advantage)
+    elif objective.surrogate in ("ppo", "gspo"):  # gspo is ppo with a ratio over the sequence
         loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
         if objective.dual_clip is not None and advantage < 0:
             loss = torch.minimum(loss, torch.full_like(loss, -objective.dual_clip * advantage))
     elif objective.surrogate == "cispo":
-        loss = -ratio.clamp(max=high).detach() * advantage * new
+        loss = -ratio.clamp(low, high).detach() * advantage * new
     else:
-        raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo and cispo")
+        raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo, gspo and cispo")
     if objective.kl_placement == "loss" and objective.kl_coefficient:
-        if reference is None or objective.kl_estimator not in ("k3", "k3_times_ratio"):
+        if reference is None or objective.kl_estimator not in ("k1", "k2", "k3", "k3_times_ratio"):
             raise ValueError(
-                f"objective.kl_estimator = {objective.kl_estimator}: needs k3 or k3_times_ratio, and a reference"
+                f"objective.kl_estimator = {objective.kl_estimator}: needs k1, k2, k3 or k3_times_ratio, and a "
+                "reference"
             )
         difference = reference - new
         penalty = difference.exp() - difference - 1
-        if objective.kl_estimator == "k3_times_ratio":
+        if objective.kl_estimator == "k1":
+            penalty = -difference
+        elif objective.kl_estimator == "k2":
+            penalty = 0.5 * difference**2
+        elif objective.kl_estimator == "k3_times_ratio":
             penalty = penalty * ratio
         loss = loss + objective.kl_coefficient * penalty
     return loss
@@ -116,11 +130,12 @@ def step_gradient(
     reference: Any = None,
     temperature: float = 1.0,
     weights: Iterable[float] | None = None,
+    surrogate: Surrogate | None = None,
 ) -> torch.Tensor:
     """The gradient of one optimizer step with respect to the trainable parameters of `model`, flat, in their order.
 
     `model` and `reference` are used as they are: pass `double(model)` for the float64 oracle, a float32 copy for the
-    noise floor. `weights` overrides the token weights that `term` gives.
+    noise floor. `weights` overrides the token weights that `term` gives, `surrogate` the objective's.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in parameters:
@@ -138,7 +153,7 @@ def step_gradient(
         if reference is not None:
             with torch.no_grad():
                 base = logprobs(reference, sample, temperature=temperature)
-        losses = token_losses(objective, new, old, base, mask, sample.advantage)
+        losses = token_losses(objective, new, old, base, mask, sample.advantage, surrogate)
         (weight * (losses * mask).sum()).backward()
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in parameters]

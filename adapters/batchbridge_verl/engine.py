@@ -1,0 +1,438 @@
+"""Inside a training worker: one native optimizer step at a time is held against the plan, weighed and written down.
+
+The layer that every verl trainer shares. The driver decides which rows a call of `update_actor` carries and says which
+optimizer step they are; here, in each data-parallel rank, the rows of all ranks are gathered, the denominators are set
+to the step's own, the learning rate's clock is set, and nothing is applied that is not the plan's. The loss, the
+micro-batches, the backward passes and the optimizer stay verl's.
+
+Imports torch and verl only inside functions that a worker runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import socket
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchbridge import plugins
+from batchbridge.adapter import Mode
+from batchbridge.attach import CannotAttach
+from batchbridge.drift import compare_with_plan
+from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.patching import Patches
+from batchbridge.plan import Plan, StepPlan
+from batchbridge.spec import Spec
+from batchbridge.weights import Normaliser, Row
+
+ROLLOUT = "batchbridge_rollout"
+PROMPT = "batchbridge_prompt"
+POSITION = "batchbridge_position"
+SAMPLE = "session_id"
+STEP = "batchbridge_step"
+"""Columns and values that ride with a batch: rollout, prompt (index in the dataset), the prompt's place in its rollout
+(-1: a filler row), sample (the V1 trainer's own column; the V0 trainer gets one of this name), and per call of
+`update_actor` the optimizer step."""
+
+ENGINES = ("FSDPEngineWithLMHead",)
+"""Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What the driver tells every training worker; travels by pickle.
+
+    ticks: learning-rate ticks of the whole run. settings: attributes of the actor's configuration (dotted) that the
+    native loss shall read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
+    steps of one rollout, for modes that follow no plan.
+    """
+
+    spec: Spec
+    dataset_size: int
+    planned: bool
+    mode: Mode
+    ledger: Path | None
+    framework_version: str
+    start_id: str
+    ticks: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    detached: bool = False
+    """The ratio's denominator is the current policy, whatever the batch carries."""
+    steps_per_rollout: int = 1
+
+    def plan(self) -> Plan | None:
+        """The plan that the run follows or is held against."""
+        return Plan(self.spec, self.dataset_size) if self.planned else None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A worker's answer to its orders: proof that the adapter arrived."""
+
+    rank: int
+    world_size: int
+    host: str
+    process: int
+    spec_digest: str
+
+
+@dataclass
+class TrainedRow:
+    """One completion of the current step on this rank."""
+
+    rollout: int
+    prompt: int
+    position: int
+    sample: int
+    tokens: int
+    index: int
+    weight: float = math.nan
+
+
+def install(worker: Any, orders: Orders) -> Receipt:
+    """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed.
+
+    Raises `CannotAttach` naming what this worker has that the patches were not proven on.
+    """
+    import torch
+
+    remove(worker)
+    worker.batchbridge = EngineLayer(worker, orders)
+    engine = worker.engine
+    return Receipt(
+        torch.distributed.get_rank(),
+        engine.get_data_parallel_size(),
+        socket.gethostname(),
+        os.getpid(),
+        orders.spec.digest(),
+    )
+
+
+def remove(worker: Any) -> None:
+    """Undoes `install`; a worker without it is left alone."""
+    layer = vars(worker).pop("batchbridge", None)
+    if layer is not None:
+        layer.remove()
+
+
+class EngineLayer:
+    """The patches of one training worker."""
+
+    def __init__(self, worker: Any, orders: Orders) -> None:
+        self._worker, self._engine, self._orders = worker, worker.engine, orders
+        self._plan = orders.plan()
+        self._patches = Patches()
+        self._writer: Writer | None = None
+        self._native_train = self._engine.train_batch
+        self._native_optimizer_step = self._engine.optimizer_step
+        self._native_call = worker.train_mini_batch
+        self._rows: list[TrainedRow] = []
+        self._data: Any = None
+        self._call_steps = 0
+        self._last: int | None = None
+        self._checked_step = 0
+        self._learning_rate = math.nan
+        self._gradient_norm: float | None = None
+        self._skipped = False
+        self._config = self._loss_config()
+        self._undo_settings: list[tuple[Any, str, Any]] = []
+        if orders.mode == "enforce":
+            self._apply_settings()
+            self._set_clock()
+        for target, name, value in (
+            (self._engine, "train_batch", self._train_batch),
+            (self._engine, "optimizer_step", self._optimizer_step),
+            (worker, "train_mini_batch", self._call),
+        ):
+            self._patches.set(target, name, value, what="held against the plan", why="ledger")
+
+    def remove(self) -> None:
+        """Restores the worker and closes the ledger."""
+        self._patches.undo()
+        while self._undo_settings:
+            target, name, value = self._undo_settings.pop()
+            object.__setattr__(target, name, value)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    # ---- what the native loss and clock read
+
+    def _loss_config(self) -> Any:
+        """The actor's configuration inside verl's own loss."""
+        from verl.workers.utils.losses import ppo_loss
+
+        loss, engine = self._worker.loss_fn, type(self._engine).__name__
+        if engine not in ENGINES:
+            raise CannotAttach({"engine": f"{engine} is not proven; proven: {', '.join(ENGINES)}"})
+        if not isinstance(loss, functools.partial) or loss.func is not ppo_loss:
+            raise CannotAttach({"loss": f"the worker's loss is {loss!r:.80}, not verl's ppo_loss"})
+        return loss.keywords["config"]
+
+    def _apply_settings(self) -> None:
+        for path, value in self._orders.settings.items():
+            *owners, name = path.split(".")
+            target = functools.reduce(getattr, owners, self._config)
+            self._undo_settings.append((target, name, getattr(target, name)))
+            object.__setattr__(target, name, value)  # verl freezes its configurations
+        if self._orders.detached:
+            self._patches.set(
+                self._worker,
+                "loss_fn",
+                functools.partial(_detached, self._worker.loss_fn),
+                what="ratios over the current policy, detached",
+                why="objective.old_logprobs of the spec",
+            )
+
+    def _set_clock(self) -> None:
+        """Rebuilds the schedule where its horizon is not the plan's: verl counts rollouts."""
+        engine, ticks = self._engine, self._orders.ticks
+        if ticks is None or engine.lr_scheduler is None or engine.optimizer_config.total_training_steps == ticks:
+            return
+        if engine.lr_scheduler.last_epoch > 0:
+            raise CannotAttach({"in_training": "the learning rate has moved already; wrap before fit() and resume"})
+        self._undo_settings.append(
+            (engine.optimizer_config, "total_training_steps", engine.optimizer_config.total_training_steps)
+        )
+        object.__setattr__(engine.optimizer_config, "total_training_steps", ticks)
+        schedule = engine._build_lr_scheduler(engine.optimizer)
+        why = "horizon of the spec"
+        self._patches.set(engine, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
+        self._patches.set(engine.checkpoint_manager, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
+
+    # ---- one call of update_actor, one optimizer step
+
+    def _call(self, data: Any) -> Any:
+        self._call_steps = 0
+        return self._native_call(data)
+
+    def _train_batch(self, data: Any, loss_function: Any) -> Any:
+        if POSITION not in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            raise CannotAttach(
+                {"unplanned_batch": "a batch without BatchBridge's columns reached the actor's optimizer"}
+            )
+        self._rows, self._data = self._identify(data), data
+        step = self._step_index(data)
+        if self._last is not None and step != self._last + 1:
+            raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
+        everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
+        planned = None if self._plan is None else self._plan.step(step)
+        normaliser = Normaliser.of(
+            self._orders.spec.loss.policy, [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
+        )
+        self._learning_rate = float(self._engine.optimizer.param_groups[0]["lr"])
+        self._gradient_norm, self._skipped = None, False
+        enforced = self._orders.mode == "enforce"
+        if enforced:
+            self._set_step(data, step, planned, normaliser)
+        if enforced and not normaliser.tokens:
+            self._check(step)
+            self._skipped = True
+            # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
+            output = {"model_output": {}, "loss": [0.0], "metrics": {"grad_norm": 0.0}}
+        else:
+            self._checked_step = step
+            output = self._native_train(data, loss_function)
+        self._write(step, planned, normaliser if enforced else None)
+        self._last = step
+        self._call_steps += 1
+        self._data = None
+        return output
+
+    def _optimizer_step(self) -> Any:
+        if self._data is None:
+            return self._native_optimizer_step()
+        for row in self._rows:
+            row.weight = self._applied_weight(row)
+        self._check(self._checked_step)
+        norm = self._native_optimizer_step()
+        self._gradient_norm = float(norm)
+        self._skipped = not math.isfinite(self._gradient_norm)
+        return norm
+
+    def _set_step(self, data: Any, step: int, planned: StepPlan | None, normaliser: Normaliser) -> None:
+        from verl.utils import tensordict_utils as tu
+
+        assert planned is not None, "wrap refuses to enforce without a plan"
+        # B of the plan: filler rows natively count here.
+        tu.assign_non_tensor(
+            data, global_batch_size=max(normaliser.completions, 1), update_lr_scheduler=planned.lr_tick
+        )
+
+    def _check(self, step: int) -> None:
+        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
+        if self._orders.mode == "observe" or self._plan is None:
+            return
+        pass_index = (
+            self._plan.step(step).members[0].pass_index if self._orders.mode == "enforce" else self._native_pass()
+        )
+        mine = [(row.rollout, pass_index, row.prompt, row.sample, row.tokens, row.weight) for row in self._rows]
+        compare_with_plan(self._plan, step, self._gather(mine))
+
+    # ---- facts
+
+    def _identify(self, data: Any) -> list[TrainedRow]:
+        """This rank's rows, fillers left out."""
+        columns = [column(data, name) for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
+        if "uid" in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            # The V1 trainer's own filler rows are copies of a real one under another name.
+            own = [str(name).startswith("pad") for name in column(data, "uid")]
+            columns[2] = [-1 if filler else position for filler, position in zip(own, columns[2], strict=True)]
+        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
+        return [
+            TrainedRow(int(rollout), int(prompt), int(position), int(sample), count, index)
+            for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
+            if int(position) >= 0
+        ]
+
+    def _step_index(self, data: Any) -> int:
+        from verl.utils import tensordict_utils as tu
+
+        given = tu.get(data, STEP)
+        if given is not None:
+            return int(given)
+        rollouts = {row[0] for row in self._gather([(row.rollout,) for row in self._rows])}
+        return int(min(rollouts)) * self._orders.steps_per_rollout + self._call_steps
+
+    def _gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every data-parallel rank's tuples. Collective."""
+        import torch
+
+        engine = self._engine
+        parts: list[Any] = [None] * engine.get_data_parallel_size()
+        torch.distributed.all_gather_object(parts, list(mine), group=engine.get_data_parallel_group())
+        return [row for part in parts for row in part]
+
+    def _applied_weight(self, row: TrainedRow) -> float:
+        """What a token of `row` weighs with the denominators that the native loss has just read."""
+        from verl.utils import tensordict_utils as tu
+
+        if not row.tokens:
+            return 0.0
+        weigh = NATIVE_WEIGHTS.get(self._config.loss_agg_mode)
+        if weigh is None:
+            return math.nan
+        tokens, completions = (tu.get(self._data, name) for name in ("batch_num_tokens", "global_batch_size"))
+        return weigh(float(tokens), float(completions), row.tokens, self._config.loss_scale_factor)
+
+    def _write(self, step: int, planned: StepPlan | None, normaliser: Normaliser | None) -> None:
+        rows, data = self._rows, self._data
+        facts = [facts_of(data, row.index) for row in rows]
+        if normaliser is not None and planned is not None and self._plan is not None:  # enforced
+            generated = [self._plan.rollout(row.rollout).generated_at_step for row in rows]
+            pass_index, tick = planned.members[0].pass_index, planned.lr_tick
+        else:
+            generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
+            pass_index, tick = self._native_pass(), _native_tick(data)
+        record = StepRecord(
+            step=step,
+            epoch=0 if planned is None else planned.epoch,
+            normaliser=normaliser,
+            learning_rate=self._learning_rate,
+            gradient_norm=self._gradient_norm,
+            skipped=self._skipped,
+            lr_tick=tick,
+            rollout=[row.rollout for row in rows],
+            pass_index=[pass_index] * len(rows),
+            prompt=[row.prompt for row in rows],
+            sample=[row.sample for row in rows],
+            response_tokens=[row.tokens for row in rows],
+            generated_at_step=generated,
+            weights=[row.weight if row.tokens else 0.0 for row in rows],
+            **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
+        )
+        if self._orders.ledger is not None:
+            if self._writer is None:
+                self._writer = Writer(self._orders.ledger, self._header(step))
+            self._writer.append(record)
+        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
+            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
+
+    def _native_pass(self) -> int:
+        passes = max(self._orders.spec.optimizer_step.passes_per_rollout, 1)
+        return self._call_steps // max(self._orders.steps_per_rollout // passes, 1)
+
+    def _header(self, step: int) -> Header:
+        return Header(
+            framework="verl",
+            framework_version=self._orders.framework_version,
+            mode=self._orders.mode,
+            spec=self._orders.spec,
+            dataset_size=self._orders.dataset_size,
+            world_size=self._engine.get_data_parallel_size(),
+            rank=self._engine.get_data_parallel_rank(),
+            started="resumed" if step else "fresh",
+            at_step=step,
+            start_id=self._orders.start_id,
+        )
+
+
+NATIVE_WEIGHTS: Mapping[str, Callable[[float, float, int, int | None], float]] = {
+    # loss_agg_mode -> a token's weight, of (tokens T, completions B, the completion's tokens, loss_scale_factor).
+    # Source: verl 0.8.0 to 0.9.1 core_algos.agg_loss; the data-parallel factor cancels FSDP's mean.
+    "token-mean": lambda total, count, length, constant: 1.0 / total if total else math.nan,
+    "token-sum": lambda total, count, length, constant: 1.0,
+    "seq-mean-token-mean": lambda total, count, length, constant: 1.0 / (count * length),
+    "seq-mean-token-sum": lambda total, count, length, constant: 1.0 / count,
+    "seq-mean-token-sum-norm": lambda total, count, length, constant: (
+        1.0 / (count * constant) if constant else math.nan  # the padded width of a micro-batch
+    ),
+}
+_NO_FACTS: Mapping[str, list[Any]] = {
+    name: [] for name in ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
+}
+
+
+def column(data: Any, name: str) -> list[Any]:
+    """A column of a TensorDict as plain values."""
+    values = data.get(name)
+    return [getattr(value, "data", value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+
+
+def facts_of(data: Any, row: int) -> dict[str, Any]:
+    """Fingerprints, reward, advantage and digest of the old log-probabilities of one row of a batch.
+
+    The V1 trainer sends nested tensors, the V0 trainer padded ones.
+    """
+    ids, length = data["input_ids"][row], _response_length(data, row)
+    mask = data["loss_mask"][row][:length].bool()
+    advantages = data["advantages"][row][:length][mask]
+    keys = data.keys()
+    reward = next((float(data[name][row].sum()) for name in ("rm_scores", "token_level_scores") if name in keys), None)
+    return {
+        "prompt_fingerprint": fingerprint(ids[: len(ids) - length].tolist()),
+        "completion_fingerprint": fingerprint(data["responses"][row][:length].tolist()),
+        "reward": reward,
+        "advantage": float(advantages[0]) if len(advantages) and bool((advantages == advantages[0]).all()) else None,
+        "old_logprobs": digest_floats(data["old_log_probs"][row][:length].float().tolist()),
+    }
+
+
+def _response_length(data: Any, row: int) -> int:
+    responses = data["responses"]
+    if responses.is_nested:
+        return len(responses[row])
+    return int(data["attention_mask"][row, -responses.shape[1] :].sum())
+
+
+def _native_tick(data: Any) -> bool:
+    from verl.utils import tensordict_utils as tu
+
+    return bool(tu.get(data, "update_lr_scheduler", default=False))
+
+
+def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+    """verl's loss with the current policy, detached, in place of the old log-probabilities."""
+    import torch
+    from verl.workers.utils.padding import no_padding_2_padding
+
+    current = no_padding_2_padding(model_output["log_probs"], data).detach()
+    lengths = [len(mask) for mask in data["response_mask"].unbind()]
+    rows = [current[row, :length] for row, length in enumerate(lengths)]
+    data["old_log_probs"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    return native(model_output=model_output, data=data, dp_group=dp_group)

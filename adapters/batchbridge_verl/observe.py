@@ -1,0 +1,132 @@
+"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+
+The rows get columns that say which prompt they are; order, membership, loss and clock stay verl's. In mode "verify" the
+engine layer holds each optimizer step against the plan before it is applied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
+from batchbridge_verl.driver import install_everywhere
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, Orders, Receipt
+
+
+class Observer:
+    """The patches of one trainer, V1 or V0."""
+
+    def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+        if hasattr(trainer, "_fetch_one_gen_batch") and hasattr(trainer, "actor_rollout_wg"):
+            raise CannotAttach({"initialised": "wrap a V1 trainer before init(): later is not proven"})
+        self._trainer, self._orders, self._patches = trainer, orders, patches
+        self.receipts: list[Receipt] = []
+        dataset = NumberedDataset(trainer.train_dataset)
+        self._set("train_dataset", dataset)
+        # torch forbids a loader another dataset, but its iterator reads this entry.
+        self._loader, self._dataset = trainer.train_dataloader, vars(trainer.train_dataloader)["dataset"]
+        vars(self._loader)["dataset"] = dataset
+        if hasattr(trainer, "_fetch_one_gen_batch"):
+            self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint
+            self._set("_init_dataloader", lambda: None)  # loaded already, for its length
+            self._set("_fetch_one_gen_batch", self._fetch)
+            self._set("_load_checkpoint", self._load)
+        else:
+            self._native_split, self._native_init = trainer._get_gen_batch, trainer.init_workers
+            self._set("_get_gen_batch", self._split)
+            self._set("init_workers", self._init_workers)
+        if getattr(trainer, "actor_rollout_wg", None) is not None:
+            self._arrive()
+
+    def _set(self, name: str, value: Any) -> None:
+        self._patches.set(self._trainer, name, value, what="rows are told apart", why="ledger")
+
+    def detach(self) -> None:
+        """Undoes what is no attribute."""
+        vars(self._loader)["dataset"] = self._dataset
+
+    def _arrive(self) -> None:
+        trainer = self._trainer
+        self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders)
+        if not hasattr(trainer, "_fetch_one_gen_batch"):
+            manager = trainer.async_rollout_manager
+            native = manager.generate_sequences
+            group = self._orders.spec.rollout.completions_per_prompt
+            value = numbered(native, group)
+            self._patches.set(manager, "generate_sequences", value, what="rows are told apart", why="ledger")
+
+    # ---- V1
+
+    def _fetch(self) -> Any:
+        from verl.utils import tensordict_utils as tu
+
+        batch = self._native_fetch()
+        size = len(batch)
+        for name, values in ((ROLLOUT, [self._rollout] * size), (POSITION, list(range(size)))):
+            tu.assign_non_tensor_stack(batch, name, values)
+        return batch
+
+    def _load(self) -> None:
+        self._arrive()
+        self._native_load()
+
+    # ---- V0
+
+    def _split(self, batch: Any) -> Any:
+        import numpy as np
+
+        size = len(batch)
+        batch.non_tensor_batch[ROLLOUT] = np.array([self._rollout] * size, dtype=object)
+        batch.non_tensor_batch[POSITION] = np.array(range(size), dtype=object)
+        return self._native_split(batch)
+
+    def _init_workers(self) -> None:
+        self._native_init()
+        self._arrive()
+
+    @property
+    def _rollout(self) -> int:
+        if not self.receipts:
+            raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
+        return int(self._trainer.global_steps) - 1
+
+
+class NumberedDataset:
+    """A dataset whose items know their index; otherwise the one that it wraps."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getitem__(self, index: int) -> Any:
+        item = dict(self._native[index])
+        item[PROMPT] = int(index)
+        return item
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._native, name)
+
+
+def numbered(native: Any, group: int) -> Any:
+    """`generate_sequences` of the V0 trainer's manager, each row knowing its sample's number: prompts are repeated in
+    place, `group` times. Source: verl 0.9.1 ray_trainer.RayPPOTrainer.fit; the manager keeps the rows' order, and
+    returns their columns only where a reward model asks for them (agent_loop.py:1104)."""
+
+    def generate_sequences(prompts: Any, *arguments: Any, **options: Any) -> Any:
+        import numpy as np
+
+        columns = prompts.non_tensor_batch
+        if PROMPT not in columns:
+            return native(prompts, *arguments, **options)
+        columns[SAMPLE] = (np.arange(len(prompts)) % group).astype(object)
+        output = native(prompts, *arguments, **options)
+        for name in (ROLLOUT, PROMPT, POSITION, SAMPLE):
+            output.non_tensor_batch[name] = columns[name]
+        return output
+
+    return generate_sequences

@@ -1,0 +1,451 @@
+"""Attaching to a trainer of verl: V1 (`PPOTrainerSync`, the default of 0.9) and V0 (`RayPPOTrainer`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.spec import Spec, walk
+from batchbridge_verl.driver import Driver, install_everywhere, new_start
+from batchbridge_verl.engine import Orders
+from batchbridge_verl.installed import installed
+from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES
+from batchbridge_verl.settings import BY_KEY
+
+ENFORCED_VERSIONS = SpecifierSet("==0.9.1")
+"""verl versions that the proofs ran on; others are refused until they ran there, too."""
+PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
+"""Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
+OFF = 1e30
+"""A bound that is never reached: verl has no word for a clip that is off, and infinity times zero is no number."""
+
+
+def is_v1(trainer: object) -> bool:
+    """Whether `trainer` is a V1 trainer of any mode."""
+    return _has_base(trainer, "verl.trainer.ppo.v1.trainer_base", "PPOTrainer")
+
+
+def is_v0(trainer: object) -> bool:
+    """Whether `trainer` is a `RayPPOTrainer`; EasyR1's stands in another module."""
+    return _has_base(trainer, "verl.trainer.ppo.ray_trainer", "RayPPOTrainer")
+
+
+def _has_base(trainer: object, module: str, name: str) -> bool:
+    return any(base.__module__ == module and base.__name__ == name for base in type(trainer).__mro__)
+
+
+def source_of(trainer: Any) -> tuple[Source, Context]:
+    """The trainer's configuration with every interpolation resolved, its world size and its prompts."""
+    from omegaconf import OmegaConf
+
+    if is_v1(trainer) and not hasattr(trainer, "train_dataset"):
+        trainer._init_tokenizer()
+        trainer._init_dataloader()
+    values = OmegaConf.to_container(trainer.config, resolve=True)
+    assert isinstance(values, dict), "verl's configuration is a mapping"
+    values["trainer"]["use_v1"] = is_v1(trainer)
+    found = installed()
+    context = Context(
+        framework_version=None if found is None or found.project != "verl" else found.version,
+        world_size=int(values["trainer"]["nnodes"]) * int(values["trainer"]["n_gpus_per_node"]),
+        dataset_size=len(trainer.train_dataset),
+    )
+    # What is read, and no more: a resolved interpolation has keys below it that no table knows.
+    known = {key: value for key, value in _flat(values) if key in BY_KEY}
+    return Source(values=known), context
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
+    where `allowable`: then it stays native."""
+
+    name: str
+    reason: str
+    applies: Callable[[Any, Request], bool]
+    allowable: bool = False
+
+
+def _actor(trainer: Any) -> Any:
+    return trainer.config.actor_rollout_ref.actor
+
+
+def _correction(trainer: Any, name: str) -> Any:
+    return (trainer.config.algorithm.get("rollout_correction") or {}).get(name)
+
+
+def _loss_mode(spec: Spec) -> str | None:
+    return next((mode.name for mode in LOSS_MODES.values() if mode.surrogate == spec.objective.surrogate), None)
+
+
+def _own(request: Request) -> Spec:
+    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
+    return request.reading.spec
+
+
+def _step_crosses(trainer: Any, request: Request) -> bool:
+    """Whether some optimizer step draws from two rollouts or passes."""
+    plan = request.plan
+    if plan is None or request.spec.optimizer_step.step_may_span == "none":
+        return False
+    sizes = {plan.prompts_per_rollout * plan.completions_per_prompt}
+    if request.spec.order.last_rollout in ("short", "pad"):
+        sizes.add(plan.dataset_size % plan.prompts_per_rollout * plan.completions_per_prompt)
+    return any(size % plan.completions_per_step for size in sizes)
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "critic",
+        "a critic's own mini-batches and value loss are not proven against the oracle yet",
+        lambda trainer, request: bool(trainer.use_critic),
+    ),
+    Refusal(
+        "value_baseline",
+        "the spec's advantages need a critic, and this trainer has none",
+        lambda trainer, request: request.spec.advantage.baseline == "value" and not trainer.use_critic,
+    ),
+    Refusal(
+        "batch_scale",
+        "verl whitens advantages over every token of the rollout; the spec takes the deviation over "
+        "completions, or the trainer's estimator is another one",
+        lambda trainer, request: (
+            request.spec.advantage.scale == "batch" and request.spec.advantage != _own(request).advantage
+        ),
+    ),
+    Refusal(
+        "distillation",
+        "a teacher's loss has weights of its own",
+        lambda trainer, request: bool(trainer.use_teacher_policy),
+    ),
+    Refusal(
+        "asynchronous",
+        "trainer.v1.trainer_mode colocate_async and separate_async train on what has arrived: timing decides",
+        lambda trainer, request: is_v1(trainer) and trainer.trainer_mode != "sync",
+    ),
+    Refusal(
+        "sync_refill_failed_groups",
+        "trainer.v1.sampler.sync_refill_failed_groups replaces planned prompts by others; set it to False",
+        lambda trainer, request: (
+            is_v1(trainer) and bool(trainer.config.trainer.v1.sampler.get("sync_refill_failed_groups", False))
+        ),
+    ),
+    Refusal(
+        "critic_warmup",
+        "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
+        lambda trainer, request: trainer.config.trainer.critic_warmup > 1,
+    ),
+    Refusal(
+        "surrogate",
+        f"policy_loss.loss_mode: proven against the oracle are {', '.join(PROVEN_SURROGATES)}; geo_mean, clip_cov and "
+        "kl_cov depend on the micro-batch split",
+        lambda trainer, request: _loss_mode(request.spec) not in PROVEN_SURROGATES,
+    ),
+    Refusal(
+        "dro_beta",
+        "the schema has no word for DRO's beta: it stays the trainer's own, which has none",
+        lambda trainer, request: (
+            request.spec.objective.surrogate == "dro" and _actor(trainer).policy_loss.get("dro_beta") is None
+        ),
+    ),
+    Refusal(
+        "aggregation",
+        f"verl's losses aggregate as {', '.join(AGGREGATIONS.values())}",
+        lambda trainer, request: request.spec.loss.policy.aggregation not in AGGREGATIONS.values(),
+    ),
+    Refusal(
+        "denominator_scope",
+        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
+        lambda trainer, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
+    ),
+    Refusal(
+        "loss_per_term",
+        "the spec gives the KL or entropy term weights of its own; verl aggregates all terms alike",
+        lambda trainer, request: any(
+            term is not None and term != request.spec.loss.policy
+            for term in (request.spec.loss.kl, request.spec.loss.entropy)
+        ),
+    ),
+    Refusal(
+        "kl_without_reference",
+        "the spec has a KL penalty, but the trainer was configured without one and loads no reference model",
+        lambda trainer, request: bool(request.spec.objective.kl_coefficient) and not trainer.use_reference_policy,
+    ),
+    Refusal(
+        "kl_in_reward",
+        "the spec and the trainer put the KL penalty in different places (reward, loss)",
+        lambda trainer, request: (
+            "reward" in (request.spec.objective.kl_placement, _own(request).objective.kl_placement)
+            and (request.spec.objective.kl_placement != _own(request).objective.kl_placement)
+        ),
+    ),
+    Refusal(
+        "kl_estimator",
+        f"verl's estimators are {', '.join(_KL_NAMES)}",
+        lambda trainer, request: (
+            bool(request.spec.objective.kl_coefficient)
+            and (request.spec.objective.kl_estimator or "").removesuffix("+") not in _KL_NAMES
+        ),
+    ),
+    Refusal(
+        "bypass_mode",
+        "rollout_correction.bypass_mode takes the sampler's log-probabilities; not proven against the oracle yet",
+        lambda trainer, request: bool(_correction(trainer, "bypass_mode")),
+    ),
+    Refusal(
+        "sampler_logprobs",
+        "the spec takes old log-probabilities from the sampler; verl scores them itself",
+        lambda trainer, request: request.spec.objective.old_logprobs == "sampler",
+    ),
+    Refusal(
+        "rejection",
+        "rollout_correction.rollout_rs takes tokens out of the loss that verl's denominators count in part",
+        lambda trainer, request: _correction(trainer, "rollout_rs") is not None,
+    ),
+    Refusal(
+        "sampler_correction",
+        "rollout_correction.rollout_is is not proven against the oracle yet; "
+        'allow=("sampler_correction",) accepts it as verl computes it',
+        lambda trainer, request: _correction(trainer, "rollout_is") is not None,
+        allowable=True,
+    ),
+    Refusal(
+        "truncated_completions",
+        "the spec masks or drops completions that were cut off; verl trains on them",
+        lambda trainer, request: request.spec.rollout.truncated_completions != "keep",
+    ),
+    Refusal(
+        "step_crosses_rollouts",
+        "the spec has optimizer steps that draw from two rollouts or passes; verl forgets a rollout before the next",
+        _step_crosses,
+    ),
+    Refusal(
+        "group_size",
+        "the spec has another number of completions per prompt; set actor_rollout_ref.rollout.n",
+        lambda trainer, request: (
+            is_v0(trainer) and request.spec.rollout.completions_per_prompt != trainer.config.actor_rollout_ref.rollout.n
+        ),
+    ),
+    Refusal(
+        "engine",
+        "only the FSDP engine is proven",
+        lambda trainer, request: _actor(trainer).strategy not in ("fsdp", "fsdp2"),
+    ),
+    Refusal(
+        "sequence_parallel",
+        "sequence parallelism splits completions over ranks; not proven yet",
+        lambda trainer, request: (
+            max(
+                _actor(trainer).get("ulysses_sequence_parallel_size", 1) or 1,
+                _actor(trainer).fsdp_config.get("ulysses_sequence_parallel_size", 1) or 1,
+            )
+            > 1
+        ),
+    ),
+    Refusal(
+        "fp16",
+        "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
+        lambda trainer, request: _own(request).carried.precision == "fp16",
+    ),
+    Refusal(
+        "prefix_grouper",
+        "use_prefix_grouper trains groups as a whole; not proven yet",
+        lambda trainer, request: bool(_actor(trainer).get("use_prefix_grouper", False)),
+    ),
+    Refusal(
+        "no_step",
+        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+        lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
+    ),
+)
+
+SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
+    # canonical field -> (attribute of the actor's configuration that the native loss reads, canonical -> native value).
+    # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
+    "objective.surrogate": ("policy_loss.loss_mode", lambda value, spec: _loss_mode(spec)),
+    "objective.clip_low": ("clip_ratio_low", lambda value, spec: 1.0 if value is None else value),
+    "objective.clip_high": ("clip_ratio_high", lambda value, spec: OFF if value is None else value),
+    "objective.dual_clip": ("clip_ratio_c", lambda value, spec: OFF if value is None else value),
+    "objective.kl_coefficient": ("kl_loss_coef", lambda value, spec: value or 0.0),
+    "objective.kl_estimator": (
+        "kl_loss_type",
+        lambda value, spec: (
+            "low_var_kl" if value is None else _KL_NAMES[value.removesuffix("+")] + ("+" if value.endswith("+") else "")
+        ),
+    ),
+    "objective.entropy_coefficient": ("entropy_coeff", lambda value, spec: value or 0.0),
+}
+PLANNED = (
+    "rollout.prompts_per_rollout",
+    "rollout.prompts_per_generation_batch",
+    "rollout.completions_per_prompt",
+    "optimizer_step.",
+    "loss.",
+    "advantage.",
+    "order.",
+    "horizon.",
+    "staleness.",
+    "objective.old_logprobs",
+    "objective.kl_placement",
+    "objective.ratio_level",
+)
+"""Canonical fields (or their beginnings) that the plan, the weights or the surrogate of `enforce` bring about."""
+
+
+def attach(trainer: Any, request: Request) -> Attachment:
+    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
+    version = _version()
+    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
+    if request.allow - allowable:
+        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
+        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+    if request.mode != "enforce":
+        return _observe(trainer, request, version)
+    reasons = {
+        refusal.name: refusal.reason
+        for refusal in REFUSALS
+        if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
+    }
+    if reasons:
+        raise CannotAttach(reasons)
+    settings, left_different = settings_of(request)
+    assert request.plan is not None, "wrap refuses to enforce without a plan"
+    ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
+    orders = _orders(
+        request,
+        version,
+        ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
+        settings=settings,
+        detached=request.spec.objective.old_logprobs == "detached",
+    )
+    patches = Patches()
+    driver = Driver(trainer, request, orders)
+    try:
+        if is_v1(trainer):
+            from batchbridge_verl.trainer_v1 import V1
+
+            V1(trainer, driver, patches)
+        else:
+            from batchbridge_verl.trainer_v0 import V0
+
+            V0(trainer, driver, patches)
+    except AttributeError as error:
+        patches.undo()
+        raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
+    except BaseException:
+        patches.undo()
+        raise
+
+    def detach() -> None:
+        patches.undo()
+        if driver.receipts:
+            install_everywhere(trainer.actor_rollout_wg, None)
+
+    for path, (name, _) in SETTABLE.items():
+        if name in settings:
+            patches.note(f"actor.{name}", what=f"{settings[name]} in every worker", why=f"{path} of the requested spec")
+    return Attachment(
+        framework="verl",
+        framework_version=version,
+        request=request,
+        changes=patches.changes,
+        left_different=left_different,
+        detach=detach,
+    )
+
+
+def _observe(trainer: Any, request: Request, version: str) -> Attachment:
+    from batchbridge_verl.observe import Observer
+
+    for refusal in REFUSALS:
+        if refusal.name in ("critic", "asynchronous", "engine") and refusal.applies(trainer, request):
+            raise CannotAttach({refusal.name: refusal.reason})
+    patches = Patches()
+    try:
+        observer = Observer(trainer, _orders(request, version), patches)
+    except AttributeError as error:
+        patches.undo()
+        raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
+
+    def detach() -> None:
+        observer.detach()
+        patches.undo()
+        if observer.receipts:
+            install_everywhere(trainer.actor_rollout_wg, None)
+
+    return Attachment(
+        framework="verl", framework_version=version, request=request, changes=patches.changes, detach=detach
+    )
+
+
+def _orders(request: Request, version: str, **more: Any) -> Orders:
+    """What every mode tells the workers, and `more`."""
+    own, steps = _own(request), 1
+    if own.completions_per_rollout and own.optimizer_step.completions_per_step:
+        steps = -(-own.completions_per_rollout // own.optimizer_step.completions_per_step)
+    return Orders(
+        spec=request.spec,
+        dataset_size=request.reading.dataset_size or 0,
+        planned=request.plan is not None,
+        mode=request.mode,
+        # Workers run in other folders.
+        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
+        framework_version=version,
+        start_id=new_start(),
+        steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
+        **more,
+    )
+
+
+def _version() -> str:
+    found = installed()
+    if found is None or found.project != "verl" or found.version is None:
+        raise CannotAttach({"version": "the installed package `verl` is not a release of verl"})
+    if found.doubts or found.version not in ENFORCED_VERSIONS:
+        why = "; ".join(found.doubts) or f"it is not in {ENFORCED_VERSIONS}: its training step is not proven"
+        raise CannotAttach({"version": f"verl {found.version}: {why}"})
+    return found.version
+
+
+def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the workers' actor configuration gets; and, by canonical field, what stays different."""
+    spec, own = request.spec, _own(request)
+    native = {canonical: name for name, canonical in AGGREGATIONS.items()}
+    settings: dict[str, Any] = {
+        "loss_agg_mode": native[spec.loss.policy.aggregation],
+        "loss_scale_factor": spec.loss.policy.constant,
+    }
+    have = {path: value for path, value, _ in walk(own)}
+    left = {}
+    for path, want, _ in walk(spec):
+        if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
+            continue
+        if path in SETTABLE:
+            name, convert = SETTABLE[path]
+            settings[name] = convert(want, spec)
+        else:
+            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
+    if spec.objective.kl_coefficient and spec.objective.kl_placement == "loss":
+        settings["use_kl_loss"] = True
+    elif own.objective.kl_placement == "loss" and not spec.objective.kl_coefficient:
+        settings["use_kl_loss"] = False
+    named = {name for name, _, _ in walk(spec)}
+    left |= {
+        path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
+    }
+    return settings, left

@@ -1,0 +1,47 @@
+"""The agent loop that plays `batchbridge.testing.tiny.Script`, as `agent_loop_config_path` names it.
+
+`BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
+`BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
+from batchbridge.testing.tiny import Script
+
+
+class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
+    """Completions, loss masks and rewards as a pure function of the prompt's index and the sample's number."""
+
+    async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
+        script = Script()
+        prompt, sample = int(columns["extra_info"]["index"]), int(columns["session_id"])
+        if os.environ.get("BATCHBRIDGE_FAIL") == f"{prompt}/{sample}":
+            raise RuntimeError("a scripted failure")
+        jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
+        if jitter:
+            seed = f"{os.environ.get('BATCHBRIDGE_JITTER_SEED', '')}/{prompt}/{sample}"
+            await asyncio.sleep(jitter * random.Random(seed).random())
+        version = int(columns.get("global_steps", 1)) - 1
+        tokens = script.completion(prompt, sample)
+        return AgentLoopOutput(
+            prompt_ids=self.tokenizer(script.prompt(prompt))["input_ids"],
+            response_ids=tokens,
+            response_mask=script.loss_mask(prompt, sample),
+            response_logprobs=[-4.0] * len(tokens),
+            reward_score=script.reward(prompt, sample),
+            num_turns=2,
+            metrics={"generate_sequences": 0.0, "tool_calls": 0.0, "num_preempted": -1},
+            extra_fields={
+                "turn_scores": [],
+                "tool_rewards": [],
+                "reward_extra_info": {},
+                **dict.fromkeys(("global_steps", "min_global_steps", "max_global_steps"), version),
+            },
+        )

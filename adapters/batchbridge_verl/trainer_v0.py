@@ -1,0 +1,202 @@
+"""The V0 trainer (`RayPPOTrainer`, rows in a `DataProto`) on the plan. Patches one instance, before or after
+`init_workers()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from batchbridge.advantages import RULED, group_advantages
+from batchbridge.patching import Patches
+from batchbridge.plan import Plan
+from batchbridge_verl.driver import Driver, RolloutRows, checkpoint_to_resume
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
+from batchbridge_verl.observe import numbered
+
+
+class V0:
+    """The patches of one trainer; the rollout that is being trained on."""
+
+    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+        self._trainer, self._driver, self._patches = trainer, driver, patches
+        self._rows: RolloutRows | None = None
+        self._native_init = trainer.init_workers
+        self._native_old, self._native_reference = trainer._compute_old_log_prob, trainer._compute_ref_log_prob
+        self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
+        total = driver.rollouts()
+        order, resume = "order and membership of the plan", "exact resume"
+        for name, value, what, why in (
+            ("train_dataloader", PlannedLoader(trainer, driver.plan), "the plan's prompts, not the sampler's", order),
+            ("total_training_steps", total, f"{total} rollouts", "clock of the spec"),
+            ("init_workers", self._init_workers, "the workers get their orders", order),
+            ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
+            ("_compute_old_log_prob", self._old, "the plan's rollout is complete; rows split evenly", order),
+            ("_compute_ref_log_prob", self._reference, "rows split evenly", order),
+            ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
+            ("_load_checkpoint", self._load, "the plan is held against the file", resume),
+        ):
+            patches.set(trainer, name, value, what=what, why=why)
+        if getattr(trainer, "actor_rollout_wg", None) is not None:
+            self._arrive()
+
+    def _init_workers(self) -> None:
+        self._native_init()
+        self._arrive()
+
+    def _arrive(self) -> None:
+        trainer = self._trainer
+        self._driver.install()
+        self._patches.set(
+            trainer.actor_rollout_wg,
+            "update_actor",
+            self._update(trainer.actor_rollout_wg.update_actor),
+            what="one call per planned optimizer step",
+            why="membership of the plan",
+        )
+        self._patches.set(
+            trainer.async_rollout_manager,
+            "generate_sequences",
+            numbered(trainer.async_rollout_manager.generate_sequences, self._driver.plan.completions_per_prompt),
+            what="each row knows its sample's number",
+            why="membership of the plan",
+        )
+
+    # ---- a rollout
+
+    @staticmethod
+    def _leave(batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        """Replaces balancing."""
+
+    def _old(self, batch: Any) -> Any:
+        columns = batch.non_tensor_batch
+        lengths = batch.batch["attention_mask"].sum(-1).tolist()
+        arrived = {
+            (int(position), int(sample)): row
+            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
+        }
+        rollout = int(columns[ROLLOUT][0])
+        self._driver.expect_rollout(rollout, arrived)
+        costs = {row: int(lengths[arrived[row]]) for row in sorted(arrived)}
+        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        padded, extra = self._evenly(batch)
+        output, utilisation = self._native_old(padded)
+        return _cut(output, extra), utilisation
+
+    def _reference(self, batch: Any) -> Any:
+        padded, extra = self._evenly(batch)
+        return _cut(self._native_reference(padded), extra)
+
+    def _evenly(self, batch: Any) -> tuple[Any, int]:
+        """The batch with copies of its first rows, as many as verl's split needs; and how many."""
+        from verl.protocol import pad_dataproto_to_divisor
+
+        padded, extra = pad_dataproto_to_divisor(batch, self._driver.ranks * (self._driver.forward_rows or 1))
+        return padded, extra
+
+    def _update(self, native: Any) -> Any:
+        def update_actor(batch: Any) -> Any:
+            from verl.utils import tensordict_utils as tu
+
+            rows = self._rows
+            assert rows is not None, "rows are identified before they are trained on"
+            rewrite_advantages(batch, rows, self._driver.plan)
+            rows.fillers = [None] * self._driver.fillers_needed(rows)
+
+            def send(places: list[int | None], values: dict[str, Any]) -> Any:
+                part = selected(batch, places)
+                tu.assign_non_tensor(part, **values)
+                return tu.get(native(part), "metrics")
+
+            metrics = self._driver.train(rows.index, rows, send)
+            return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": metrics})
+
+        return update_actor
+
+    # ---- checkpoints
+
+    def _save(self) -> None:
+        trainer = self._trainer
+        folder = Path(trainer.config.trainer.default_local_dir) / f"global_step_{trainer.global_steps}"
+        self._driver.save(folder, trainer.global_steps)
+        self._native_save()
+
+    def _load(self) -> Any:
+        if (folder := checkpoint_to_resume(self._trainer)) is not None:
+            self._driver.check_state(folder)
+        return self._native_load()
+
+
+class PlannedLoader:
+    """Stands in for the data loader: one batch of verl's collator per planned rollout, from the trainer's place on.
+
+    It has no state of its own: the place is the trainer's global step.
+    """
+
+    def __init__(self, trainer: Any, plan: Plan) -> None:
+        self._trainer, self._plan = trainer, plan
+        self._collate = trainer.train_dataloader.collate_fn
+        self.dataset = trainer.train_dataset
+
+    def __len__(self) -> int:
+        return self._plan.total_rollouts
+
+    def __iter__(self) -> Iterator[Any]:
+        import numpy as np
+
+        for index in range(self._trainer.global_steps - 1, self._plan.total_rollouts):
+            prompts = self._plan.rollout(index).prompts
+            columns = self._collate([self.dataset[prompt] for prompt in prompts])
+            for name, values in (
+                (ROLLOUT, [index] * len(prompts)),
+                (PROMPT, list(prompts)),
+                (POSITION, list(range(len(prompts)))),
+            ):
+                columns[name] = np.array(values, dtype=object)
+            yield columns
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: see the class."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing: see the class."""
+
+
+def selected(batch: Any, places: list[int | None]) -> Any:
+    """These rows of a TensorDict, in this order; None is a filler: the first row with nothing to train."""
+    from verl.utils import tensordict_utils as tu
+
+    part = tu.index_select_tensor_dict(batch, [0 if place is None else place for place in places])
+    spare = [row for row, place in enumerate(places) if place is None]
+    for name in ("loss_mask", "response_mask", "advantages"):
+        part[name] = part[name].clone()
+        part[name][spare] = 0
+    own = column(part, POSITION)
+    marks = [-1 if place is None else int(value) for place, value in zip(places, own, strict=True)]
+    tu.assign_non_tensor_stack(part, POSITION, marks)
+    return part
+
+
+def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:
+    """See `batchbridge_verl.advantages.rewrite_advantages`; for the V0 trainer's TensorDict."""
+    rule = plan.spec.advantage
+    if rule.baseline not in RULED or rule.scale == "batch":
+        return
+    import torch
+
+    order = [rows.places[row] for row in rows.costs]
+    rewards = batch["token_level_rewards"].sum(-1)[order].tolist()
+    size = plan.completions_per_prompt
+    groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
+    flat = [value for group in group_advantages(groups, rule) for value in group]
+    values = torch.zeros_like(batch["advantages"])
+    for place, value in zip(order, flat, strict=True):
+        values[place] = value * batch["response_mask"][place]
+    batch["advantages"] = values
+
+
+def _cut(output: Any, extra: int) -> Any:
+    from verl.protocol import unpad_dataproto
+
+    return unpad_dataproto(output, extra)

@@ -1,0 +1,189 @@
+"""The V1 trainer (verl 0.9: `PPOTrainerSync`, rows in TransferQueue) on the plan. Patches one instance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
+from batchbridge_verl.advantages import rewrite_advantages
+from batchbridge_verl.driver import Driver, RolloutRows, checkpoint_to_resume
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT
+
+
+class V1:
+    """The patches of one trainer; the rollout that is being trained on."""
+
+    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+        if hasattr(trainer, "actor_rollout_wg"):
+            raise CannotAttach({"initialised": "wrap a V1 trainer before init(): later is not proven"})
+        self._trainer, self._driver, self._patches = trainer, driver, patches
+        self._rows: RolloutRows | None = None
+        self._native_step = trainer._step_once
+        self._native_advantage = trainer._compute_advantage
+        self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
+        order, resume = "order and membership of the plan", "exact resume"
+        for name, value, what, why in (
+            (
+                "_init_dataloader",
+                self._clock,
+                "the dataset is loaded already; the plan's rollouts",
+                "clock of the spec",
+            ),
+            ("_next_train_batch", self._prompts, "the plan's prompts, not the data loader's", order),
+            ("_step_once", self._step, "waits for the planned rollout, however long", order),
+            ("_balance_batch", self._place, "rows by token counts; arrival order forgotten", order),
+            ("_compute_advantage", self._advantages, "by the spec's rule", "advantage of the spec"),
+            ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
+            ("_load_checkpoint", self._load, "the workers get their orders; the plan is held against the file", resume),
+        ):
+            patches.set(trainer, name, value, what=what, why=why)
+        loader, why = trainer.train_dataloader, "the plan holds the place in the data"
+        # Asking it for its state would start its worker processes.
+        patches.set(loader, "state_dict", dict, what="no state", why=why)
+        patches.set(loader, "load_state_dict", lambda state: None, what="no state", why=why)
+        self._clock()
+
+    # ---- clock
+
+    def _clock(self) -> None:
+        trainer, plan = self._trainer, self._driver.plan
+        total = self._driver.rollouts()
+        self._patches.set(trainer, "total_training_steps", total, what=f"{total} rollouts", why="horizon of the spec")
+        # The native loop also ends when steps_per_epoch says that total_epochs are over.
+        epoch = plan.rollouts_per_epoch or total
+        last_epoch = -(-total // max(epoch, 1))
+        if last_epoch > trainer.config.trainer.total_epochs:
+            epoch = total
+        self._patches.set(
+            trainer, "steps_per_epoch", max(epoch, 1), what=f"{epoch} rollouts", why="horizon of the spec"
+        )
+
+    def _arrive(self) -> None:
+        self._driver.install()
+        self._patches.set(
+            self._trainer.actor_rollout_wg,
+            "update_actor",
+            self._update(self._trainer.actor_rollout_wg.update_actor),
+            what="one call per planned optimizer step",
+            why="membership of the plan",
+        )
+
+    @property
+    def _rollout(self) -> int:
+        return int(self._trainer.global_steps) - 1
+
+    # ---- a rollout
+
+    def _prompts(self, num_prompts: int | None = None) -> Any:
+        import numpy as np
+        from verl.utils import tensordict_utils as tu
+        from verl.utils.dataset.rl_dataset import collate_fn
+
+        trainer, planned = self._trainer, self._driver.plan.rollout(self._rollout)
+        prompts = planned.prompts
+        if num_prompts not in (None, len(prompts)):
+            raise CannotAttach({"refill": f"verl asks for {num_prompts} more prompts: the plan has none in reserve"})
+
+        def constant(values: list[Any]) -> Any:
+            column = np.empty(len(values), dtype=object)
+            column[:] = values
+            return column
+
+        columns = collate_fn([trainer.train_dataset[prompt] for prompt in prompts])
+        # verl cuts the keys of trajectories at "_".
+        columns["uid"] = constant([f"r{planned.index}p{place}" for place in range(len(prompts))])
+        columns[ROLLOUT] = constant([planned.index] * len(prompts))
+        columns[PROMPT] = constant(list(prompts))
+        columns[POSITION] = constant(list(range(len(prompts))))
+        if planned.completions_per_prompt != trainer.config.actor_rollout_ref.rollout.n:
+            columns["__rollout_n__"] = constant([planned.completions_per_prompt] * len(prompts))
+        batch = tu.get_tensordict(columns)
+        tu.assign_non_tensor_data(batch, "global_steps", trainer.global_steps)
+        return batch
+
+    def _step(self, metrics: dict[str, Any], timing_raw: dict[str, Any], sample_batch_size: int) -> Any:
+        return self._native_step(metrics, timing_raw, len(self._driver.plan.rollout(self._rollout).prompts))
+
+    def _place(self, batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        """Replaces balancing: the whole rollout for the forward passes, with every filler row that a step will need."""
+        import numpy as np
+        import transfer_queue as tq
+        from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+        from verl.utils import tensordict_utils as tu
+
+        driver, rollout = self._driver, self._rollout
+        arrived = {}
+        for key, tag in zip(batch.keys, batch.tags, strict=True):
+            uid, sample, output = key.rsplit("_", 2)
+            if output != "0":
+                reason = f"the agent loop gave several outputs for one session ({key}); the plan counts completions"
+                raise CannotAttach({"trajectories": reason})
+            made_in, _, position = uid[1:].partition("p")
+            if int(made_in) == rollout:
+                arrived[int(position), int(sample)] = key, tag["seq_len"]
+        driver.expect_rollout(rollout, arrived)
+        costs = {row: arrived[row][1] for row in sorted(arrived)}
+        rows = RolloutRows(rollout, costs, {row: arrived[row][0] for row in costs})
+        if count := driver.fillers_needed(rows):
+            real = len(batch)
+            batch = upsample_batch_to_divisible_size(batch, real + count, self._trainer.tokenizer.eos_token_id)
+            rows.fillers = list(batch.keys[real:])
+            marks = np.empty(count, dtype=object)
+            marks[:] = [-1] * count
+            tq.kv_batch_put(
+                keys=rows.fillers, partition_id=batch.partition_id, fields=tu.get_tensordict({POSITION: marks})
+            )
+        spare = iter(rows.fillers)
+        order = driver.rollout_order(rows, len(rows.fillers))
+        batch = _selected(batch, [next(spare) if row is None else rows.places[row] for row in order])
+        loads = [tag["seq_len"] for tag in batch.tags]
+        share = len(loads) // driver.ranks
+        per_rank = [sum(loads[rank * share : (rank + 1) * share]) for rank in range(driver.ranks)]
+        metrics.update({"global_seqlen/max": max(per_rank), "global_seqlen/min": min(per_rank)})
+        metrics["global_seqlen/minmax_diff"] = max(per_rank) - min(per_rank)
+        self._rows = rows
+        return batch
+
+    def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = self._native_advantage(batch, metrics)
+        assert self._rows is not None, "rows are placed before their advantages are computed"
+        rewrite_advantages(self._trainer, batch, self._rows, self._driver.plan)
+        return batch
+
+    def _update(self, native: Any) -> Any:
+        def update_actor(batch: Any) -> Any:
+            from verl.utils import tensordict_utils as tu
+
+            rows = self._rows
+            assert rows is not None, "rows are placed before they are trained on"
+
+            def send(keys: list[str], values: dict[str, Any]) -> Any:
+                part = _selected(batch, keys)
+                part.extra_info = {**batch.extra_info, **values}
+                return tu.get(native(part), "metrics")
+
+            metrics = self._driver.train(rows.index, rows, send)
+            return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": metrics})
+
+        return update_actor
+
+    # ---- checkpoints
+
+    def _save(self) -> None:
+        trainer = self._trainer
+        folder = Path(trainer.config.trainer.default_local_dir) / f"global_step_{trainer.global_steps}"
+        self._driver.save(folder, trainer.global_steps)
+        self._native_save()
+
+    def _load(self) -> None:
+        self._arrive()
+        if (folder := checkpoint_to_resume(self._trainer)) is not None:
+            self._driver.check_state(folder)
+        self._native_load()
+
+
+def _selected(batch: Any, keys: list[str]) -> Any:
+    """These rows of a `KVBatchMeta`, in this order."""
+    return batch.select_keys(keys)

@@ -1,0 +1,105 @@
+"""`batchbridge run`: starts a training command with the adapter in every one of its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchbridge.cli import INVALID, UNDECIDED
+
+
+@click.command()
+@click.option(
+    "--spec", "spec_file", type=click.Path(exists=True, dir_okay=False), help="What the run shall mean: JSON."
+)
+@click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
+@click.option("--mode", type=click.Choice(["enforce", "verify", "observe"]), default="enforce", show_default=True)
+@click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
+@click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
+@click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    spec_file: str | None,
+    like: str | None,
+    mode: str,
+    ledger: str | None,
+    allow: tuple[str, ...],
+    framework: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Runs COMMAND so that it trains what its configuration (or --spec, or --like) means.
+
+    The exit code is the command's own; 2 where its configuration is invalid and nothing was started, 4 where it ended
+    well without a trainer that BatchBridge reached.
+    """
+    from batchbridge import plugins, reading
+    from batchbridge.launch import TRAINER, Launch
+    from batchbridge.render.text import check
+
+    if spec_file is not None and like is not None:
+        raise click.UsageError("give --spec or --like, not both")
+    own = reading.read(list(words), framework=framework)
+    adapter = plugins.adapters().get(own.framework)
+    hooks = {} if adapter is None else dict(adapter.hooks())
+    if not hooks:
+        able = ", ".join(name for name, other in plugins.adapters().items() if other.hooks()) or "none"
+        raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
+    if own.verdict == "invalid":
+        click.echo(check(" ".join(words[:3]), own), err=True)
+        return INVALID
+    spec: Mapping[str, Any] | None = None
+    if spec_file is not None:
+        spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+    elif like is not None:
+        other = reading.read(like, world_size=None if own.spec is None else own.spec.topology.world_size)
+        if other.spec is None or other.verdict == "invalid":
+            click.echo(check(like, other), err=True)
+            return INVALID
+        spec = other.spec.to_dict()
+    with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
+        launch = Launch(
+            framework=own.framework,
+            hooks=hooks,
+            mode=mode,
+            spec=spec,
+            ledger=None if ledger is None else str(Path(ledger).absolute()),
+            allow=list(allow),
+            arrivals=arrivals,
+        )
+        code = _run(list(words), launch.environment(os.environ))
+        if code == 0 and not any(Path(arrivals).glob(f"{TRAINER}-*")):
+            click.echo(
+                f"batchbridge: the command ended without a trainer of {own.framework} that could be reached: it ran "
+                "natively, or not at all",
+                err=True,
+            )
+            return UNDECIDED
+    return code
+
+
+def _run(words: list[str], environment: Mapping[str, str]) -> int:
+    """The command's exit code; signals that end us reach it first."""
+    process = subprocess.Popen(words, env=dict(environment))
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    sys.stdout.flush()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,388 @@
+"""What `test_gradients_verl` runs, one process per rank: verl's real `TrainingWorker` and FSDP engine on gloo.
+
+    torchrun --nproc_per_node 2 gradients.py FOLDER
+
+FOLDER/policy is the tiny policy (`batchbridge_verl.testing.workers.save_policy`). Rank 0
+leaves what it measured in FOLDER/measured.pt; the comparing process asserts.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+torch.set_num_threads(1)
+
+from batchbridge.attach import BatchDrift
+from batchbridge.plan import Plan
+from batchbridge.spec import (
+    Horizon,
+    Loss,
+    LossTerm,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
+from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
+from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge_verl.engine import Orders, install, remove
+from batchbridge_verl.layout import layout
+from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
+
+PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
+AGGREGATIONS = {
+    "token_mean": "token-mean",
+    "token_sum": "token-sum",
+    "sequence_mean": "seq-mean-token-mean",
+    "sequence_sum": "seq-mean-token-sum",
+    "sequence_sum_over_constant": "seq-mean-token-sum-norm",
+}
+CONSTANT = 24
+SPLITS: dict[str, dict[str, Any]] = {
+    "fixed 1": {"micro_batch_size_per_gpu": 1},
+    "fixed 2": {"micro_batch_size_per_gpu": 2},
+    "budget 40": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 40},
+    "budget 200": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 200},
+}
+DRO_BETA = 0.5
+
+
+def dro(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+    """Source: verl 0.9.1 core_algos.compute_policy_loss_dro."""
+    return -(new * advantage - 0.5 * DRO_BETA * (new - old) ** 2)
+
+
+def gmpo(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+    """Geometric mean of the clipped ratios, one value per sequence (arXiv 2507.20673)."""
+    sign = 1.0 if advantage >= 0 else -1.0
+    kl = new - old
+    clipped = sign * torch.minimum(sign * kl, sign * kl.clamp(-0.2, 0.2))
+    return (-advantage * clipped.mean().exp()).expand_as(new)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One objective. surrogate: the oracle's, where the schema has no words. settings: of the actor's configuration."""
+
+    name: str
+    loss_mode: str
+    objective: Objective
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    surrogate: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None = None
+    aggregations: Sequence[str] = tuple(AGGREGATIONS)
+
+
+PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
+KL = {"kl_placement": "loss", "kl_coefficient": 0.1, "old_logprobs": "rollout_start"}
+CASES = (
+    Case("vanilla", "vanilla", PPO),
+    Case(
+        "vanilla, k3",
+        "vanilla",
+        dataclasses.replace(PPO, kl_estimator="k3", **KL),
+        {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl"},
+    ),
+    Case(
+        "vanilla, k2",
+        "vanilla",
+        dataclasses.replace(PPO, kl_estimator="k2", **KL),
+        {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "mse"},
+        aggregations=("token_mean", "sequence_sum_over_constant"),
+    ),
+    Case("gspo", "gspo", dataclasses.replace(PPO, surrogate="gspo", ratio_level="sequence", dual_clip=None)),
+    Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
+    Case("dro", "dro", PPO, {"policy_loss.dro_beta": DRO_BETA}, dro),
+)
+
+
+def spec_of(case: Case, aggregation: str) -> Spec:
+    constant = CONSTANT if aggregation == "sequence_sum_over_constant" else None
+    return Spec(
+        topology=Topology(world_size=1),
+        rollout=Rollout(prompts_per_rollout=3, completions_per_prompt=GROUP),
+        optimizer_step=OptimizerStep(completions_per_step=STEP_SIZE),
+        loss=Loss(policy=LossTerm(aggregation=aggregation, constant=constant)),
+        horizon=Horizon(epochs=1.0),
+        order=Order(seed=5),
+        objective=dataclasses.replace(case.objective, old_logprobs="rollout_start"),
+    )
+
+
+class Bench:
+    """The worker, the completions, and the oracle's answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.worker = training_worker(
+            folder / "policy",
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+            "actor_rollout_ref.actor.optim.lr=0.0",
+            "actor_rollout_ref.actor.optim.clip_grad=1000000000.0",
+        )
+        self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.script, self.tokenizer = Script(), tiny_tokenizer()
+        self.policy = tiny_policy()
+        self.behind, self.reference = _moved(self.policy, 1, 0.015), _moved(self.policy, 2, 0.03)
+        self.exact, self.rough = double(self.policy), copy.deepcopy(self.policy).eval()
+        self.gradient: torch.Tensor | None = None
+        native = self.worker.engine.optimizer_step
+
+        def spy() -> Any:
+            self.gradient = full_gradient(self.worker)
+            return native()
+
+        self.worker.engine.optimizer_step = spy
+        self.answers: dict[Any, tuple[torch.Tensor, float, float]] = {}
+
+    def sample(self, plan: Plan, rollout: int, position: int, row: int) -> Sample:
+        made = plan.rollout(rollout)
+        prompt = made.prompts[position]
+        rewards = [self.script.reward(prompt, other) for other in range(GROUP)]
+        rule = dataclasses.replace(plan.spec.advantage, epsilon=1e-6, ddof=1)
+        sample = Sample(
+            prompt=self.tokenizer(self.script.prompt(prompt))["input_ids"],
+            completion=self.script.completion(prompt, row),
+            loss_mask=self.script.loss_mask(prompt, row),
+            group=prompt,
+            advantage=advantages(rewards, GROUP, rule)[row],
+        )
+        with torch.no_grad():
+            return dataclasses.replace(sample, old_logprobs=logprobs(self.behind, sample))
+
+    def step(self, plan: Plan, index: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
+        step = plan.step(index)
+        members = [
+            (member.rollout, member.prompt, position // GROUP, member.sample)
+            for member, position in zip(step.members, step.positions, strict=True)
+        ]
+        return [self.sample(plan, rollout, position, row) for rollout, _, position, row in members], members
+
+    def send(
+        self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
+    ) -> Any:
+        """This rank's part of one call, as the driver lays it out."""
+        costs = [len(sample.prompt) + len(sample.completion) for sample in samples]
+        order = layout(costs, ranks=self.ranks, rows_per_micro_batch=split.get("micro_batch_size_per_gpu"))
+        size = len(order) // self.ranks
+        mine = order[self.rank * size : (self.rank + 1) * size]
+        rows = [None if row is None else samples[row] for row in mine]
+        references = []
+        with torch.no_grad():
+            for sample in rows:
+                references.append(torch.zeros(1) if sample is None else logprobs(self.reference, sample))
+        data = batch(
+            rows,
+            [None if row is None else members[row] for row in mine],
+            step=step,
+            reference_logprobs=references,
+            mini_batch_size=len(order),
+            global_batch_size=len(order),
+            **split,
+            **more,
+        )
+        return self.worker.train_mini_batch(data)
+
+    def expected(
+        self, case: Case, spec: Spec, index: int, samples: Sequence[Sample]
+    ) -> tuple[torch.Tensor, float, float]:
+        """The oracle's gradient, the same code's error in float32, and the share of clipped tokens."""
+        key = case.name, spec.loss.policy.aggregation, index
+        if key not in self.answers:
+            found = []
+            for model in (self.exact, self.rough):
+                reference = double(self.reference) if model is self.exact else self.reference
+                found.append(
+                    step_gradient(
+                        model,
+                        samples,
+                        term=spec.loss.policy,
+                        objective=spec.objective,
+                        reference=reference if spec.objective.kl_coefficient else None,
+                        surrogate=case.surrogate,
+                    )
+                )
+            self.answers[key] = found[0], relative_error(found[1], found[0]), self._clipped(samples, spec.objective)
+        return self.answers[key]
+
+    def _clipped(self, samples: Sequence[Sample], objective: Objective) -> float:
+        clipped, total = 0, 0
+        for sample in samples:
+            with torch.no_grad():
+                new = logprobs(self.policy, sample)
+            assert sample.old_logprobs is not None
+            kl = new - sample.old_logprobs
+            ratio = (kl.mean().expand_as(kl) if objective.ratio_level == "sequence" else kl).exp()
+            outside = ratio > 1.2 if sample.advantage > 0 else ratio < 0.8
+            if objective.surrogate == "cispo":
+                outside = (ratio > 1.2) | (ratio < 0.8)
+            clipped += int((outside & torch.tensor(sample.loss_mask).bool()).sum())
+            total += sum(sample.loss_mask)
+        return clipped / max(total, 1)
+
+    def orders(self, spec: Spec, case: Case, ledger: Path | None = None, **more: Any) -> Orders:
+        settings = {
+            "loss_agg_mode": AGGREGATIONS[spec.loss.policy.aggregation],
+            "loss_scale_factor": spec.loss.policy.constant,
+            "policy_loss.loss_mode": case.loss_mode,
+            **case.settings,
+        }
+        return Orders(
+            spec=spec,
+            dataset_size=PROMPTS,
+            planned=True,
+            mode="enforce",
+            ledger=ledger,
+            framework_version="0.9.1",
+            start_id="test",
+            ticks=10,
+            settings=settings,
+            **more,
+        )
+
+
+def _moved(policy: Any, seed: int, scale: float) -> Any:
+    """A copy of `policy` with noise on every parameter."""
+    twin = copy.deepcopy(policy).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+    return twin
+
+
+def wrapped(bench: Bench) -> list[dict[str, Any]]:
+    """Every objective, aggregation and split, step by step."""
+    results = []
+    splits = list(SPLITS) if bench.ranks == 1 else ["fixed 2", "budget 40"]
+    for case, split in itertools.product(CASES, splits):
+        for aggregation in case.aggregations:
+            spec = spec_of(case, aggregation)
+            plan = Plan(spec, PROMPTS)
+            install(bench.worker, bench.orders(spec, case))
+            for index in range(3):
+                samples, members = bench.step(plan, index)
+                bench.send(samples, members, index, SPLITS[split])
+                expected, floor, clipped = bench.expected(case, spec, index, samples)
+                assert bench.gradient is not None
+                results.append(
+                    {
+                        "case": case.name,
+                        "split": split,
+                        "aggregation": aggregation,
+                        "step": index,
+                        "error": relative_error(bench.gradient, expected),
+                        "floor": floor,
+                        "clipped": clipped,
+                        "norm": float(expected.norm()),
+                    }
+                )
+            remove(bench.worker)
+    return results
+
+
+def natively(bench: Bench) -> dict[str, float]:
+    """The negative controls: verl's own loss without the layer, on the same rows. Error over the bar."""
+    config = bench.worker.loss_fn.keywords["config"]
+    ratios = {}
+    for name, loss_mode, aggregation, surrogate, split in (
+        ("seq-mean-token-sum-norm, null factor", "vanilla", "sequence_sum_over_constant", None, SPLITS["fixed 1"]),
+        ("geo_mean", "geo_mean", "sequence_mean", gmpo, SPLITS["fixed 1"]),
+        ("seq-mean-token-sum, filler rows in B", "vanilla", "sequence_sum", None, {"micro_batch_size_per_gpu": 2}),
+        ("positive control: token-mean", "vanilla", "token_mean", None, SPLITS["fixed 2"]),
+    ):
+        object.__setattr__(config, "loss_agg_mode", AGGREGATIONS[aggregation])
+        object.__setattr__(config, "loss_scale_factor", None)
+        object.__setattr__(config.policy_loss, "loss_mode", loss_mode)
+        case = Case(f"control {name}", loss_mode, PPO, surrogate=surrogate)
+        spec = spec_of(case, aggregation)
+        samples, members = bench.step(Plan(spec, PROMPTS), 0)
+        bench.send(samples, members, 0, split)
+        expected, floor, _ = bench.expected(case, spec, 0, samples)
+        assert bench.gradient is not None
+        ratios[name] = relative_error(bench.gradient, expected) / max(1e-6, 3 * floor)
+    object.__setattr__(config.policy_loss, "loss_mode", "vanilla")
+    return ratios
+
+
+def detached(bench: Bench) -> dict[str, float]:
+    """Old log-probabilities of the current policy, whatever the batch carries."""
+    case = CASES[0]
+    spec = spec_of(case, "token_mean").replace(**{"objective.old_logprobs": "detached"})
+    install(bench.worker, bench.orders(spec, case, detached=True))
+    samples, members = bench.step(Plan(spec, PROMPTS), 0)
+    bench.send(samples, members, 0, SPLITS["fixed 2"])
+    remove(bench.worker)
+    current = [dataclasses.replace(sample, old_logprobs=None) for sample in samples]
+    expected, rough = (
+        step_gradient(model, current, term=spec.loss.policy, objective=spec.objective)
+        for model in (bench.exact, bench.rough)
+    )
+    assert bench.gradient is not None
+    return {"error": relative_error(bench.gradient, expected), "floor": relative_error(rough, expected)}
+
+
+def drifts(bench: Bench) -> list[str]:
+    """What a step says that is not the plan's: other members, then weights that something else has changed."""
+    case = CASES[0]
+    spec = spec_of(case, "sequence_sum")
+    samples, members = bench.step(Plan(spec, PROMPTS), 1)
+    said = []
+    bench.gradient = None
+    for change in ("members", "weights"):
+        install(bench.worker, bench.orders(spec, case))
+        if change == "weights":
+            samples, members = bench.step(Plan(spec, PROMPTS), 0)
+            layer = bench.worker.batchbridge
+            layer._set_step = lambda data, step, planned, normaliser: None
+        try:
+            bench.send(samples, members, 0, SPLITS["fixed 2"])
+        except BatchDrift as drift:
+            said.append(str(drift))
+        finally:
+            remove(bench.worker)
+    said.append("nothing applied" if bench.gradient is None else "applied")
+    return said
+
+
+def empty(bench: Bench, folder: Path) -> dict[str, Any]:
+    """A step without a token: no update, and the ledger says so."""
+    case = CASES[0]
+    spec = spec_of(case, "token_mean")
+    install(bench.worker, bench.orders(spec, case, ledger=folder / "empty_ledger"))
+    samples, members = bench.step(Plan(spec, PROMPTS), 0)
+    bench.gradient = None
+    silent = [dataclasses.replace(sample, loss_mask=[0] * len(sample.completion)) for sample in samples]
+    bench.send(silent, members, 0, SPLITS["fixed 2"])
+    samples, members = bench.step(Plan(spec, PROMPTS), 1)
+    untouched = bench.gradient is None
+    bench.send(samples, members, 1, SPLITS["fixed 2"])
+    remove(bench.worker)
+    return {"untouched": untouched}
+
+
+def main(folder: Path) -> None:
+    bench = Bench(folder)
+    found = {
+        "wrapped": wrapped(bench),
+        "natively": natively(bench),
+        "detached": detached(bench),
+        "drifts": drifts(bench),
+        "empty": empty(bench, folder),
+    }
+    if bench.rank == 0:
+        torch.save(found, folder / "measured.pt")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,82 @@
+"""A user's own launch code: `RayPPOTrainer` built in the driver, wrapped after its workers started, and unwrapped.
+
+    python own_driver.py FOLDER        (what batchbridge_verl.testing.scripted.prepare made)
+
+Leaves FOLDER/report.json and FOLDER/ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from batchbridge_verl.testing.scripted import environment, overrides
+
+os.environ.update(environment())
+
+import ray
+
+from batchbridge import unwrap, wrap
+
+
+def build(folder: Path) -> Any:
+    import verl
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+    from verl.single_controller.ray import RayWorkerGroup
+    from verl.trainer.main_ppo_v0 import BaseTaskRunner
+    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+    from verl.trainer.ppo.utils import create_rl_dataset
+    from verl.utils.config import omega_conf_to_dataclass
+
+    more = ["trainer.use_v1=False", "trainer.total_training_steps=1"]
+    with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
+        config = compose("ppo_trainer", overrides=[*overrides(folder, 1), *more])
+    OmegaConf.resolve(config)
+    options: Any = OmegaConf.to_container(config.ray_kwargs.ray_init)
+    options["runtime_env"] = {"env_vars": {name: os.environ[name] for name in environment({})}}
+    ray.init(**options)
+    runner = BaseTaskRunner()
+    runner.add_actor_rollout_worker(config)
+    runner.add_reward_model_resource_pool(config)
+    tokenizer = omega_conf_to_dataclass(config.actor_rollout_ref.model).tokenizer
+    pools = runner.init_resource_pool_mgr(config)
+    prompts = [
+        create_rl_dataset(config.data.train_files, config.data, tokenizer, None, train) for train in (True, False)
+    ]
+    return RayPPOTrainer(
+        config=config,
+        tokenizer=tokenizer,
+        role_worker_mapping=runner.role_worker_mapping,
+        resource_pool_manager=pools,
+        ray_worker_group_cls=RayWorkerGroup,
+        train_dataset=prompts[0],
+        val_dataset=prompts[1],
+    )
+
+
+def main(folder: Path) -> None:
+    trainer = build(folder)
+    trainer.init_workers()
+    wrap(trainer, ledger=folder / "ledger")
+    report = {"changes": [change.attribute for change in trainer.batchbridge.changes]}
+    wrap(trainer, ledger=folder / "ledger")
+    report["wrapped_once"] = [change.attribute for change in trainer.batchbridge.changes]
+    trainer.fit()
+    unwrap(trainer)
+    workers = ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_wg.workers])
+    report["left"] = [name for name in ("_balance_batch", "batchbridge") if name in vars(trainer)] + workers
+    (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    ray.shutdown()
+
+
+def patched(worker: Any) -> list[str]:
+    (inner,) = worker.worker_dict.values()
+    return [name for name in ("train_batch", "optimizer_step") if name in vars(inner.actor.engine)]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,258 @@
+"""L3, faults and resume: the stock `python -m verl.trainer.main_ppo`, V1 and V0, through `batchbridge run` and without.
+
+CPU, gloo, scripted rollouts that arrive out of order; three rollouts of two optimizer steps. Every run is a process of
+its own with a Ray of its own, started once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.spec import Spec
+from batchbridge_verl.testing.scripted import command, environment, overrides, prepare
+
+BAR = 1e-5
+PROMPTS = 12
+ROLLOUTS = 3
+THREE = f"trainer.total_training_steps={ROLLOUTS}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: what it said, its ledger, and the weights after each rollout, by rollouts done."""
+
+    code: int
+    text: str
+    ledger: Path
+    weights: dict[int, dict[str, torch.Tensor]]
+
+    def moved(self) -> torch.Tensor:
+        """All parameters at the end minus at the start, flat."""
+        last = max(self.weights)
+        return torch.cat([(self.weights[last][name] - first).flatten() for name, first in self.weights[0].items()])
+
+
+def run(folder: Path, ranks: int, *more: str, options: tuple[str, ...] = (), **env: str) -> Run:
+    """Runs the stock entry in `folder`; `options` are those of `batchbridge run`."""
+    if not (folder / "policy").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder, prompts=PROMPTS)
+    launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger")]
+    words = [*launcher, *options, "--", *command(folder, ranks, *more)]
+    own = {**environment(os.environ), "BATCHBRIDGE_WEIGHTS": str(folder / "weights"), "BATCHBRIDGE_JITTER": "1", **env}
+    key = hashlib.sha256(json.dumps([words, env]).encode()).hexdigest()[:8]
+    answer, ledger = folder / f"{key}.json", folder / f"ledger-{key}"  # a folder may see several runs
+    if not answer.exists():
+        for _ in range(3):  # on a busy machine Ray gives up its own start after 15 seconds
+            # In its folder: hydra leaves its own there.
+            ran = subprocess.run(
+                words, env=own, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            )
+            if ran.returncode == 0 or "The current node timed out during startup" not in ran.stdout:
+                break
+        if (folder / "ledger").exists():
+            shutil.copytree(folder / "ledger", ledger)
+        answer.write_text(json.dumps([ran.returncode, ran.stdout]), encoding="utf-8")
+    code, text = json.loads(answer.read_text(encoding="utf-8"))
+    weights = {int(file.stem): torch.load(file, weights_only=True) for file in (folder / "weights").glob("*.pt")}
+    return Run(code, text, ledger, weights)
+
+
+def plan_of(run: Run) -> Plan:
+    header = read_headers(run.ledger)[0]
+    return Plan(Spec.from_dict(header["spec"]), header["dataset_size"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Short: Ray's sockets have paths of at most 107 bytes. `BATCHBRIDGE_VERL_RUNS`: a folder that keeps finished runs,
+    for work on a single test."""
+    kept = os.environ.get("BATCHBRIDGE_VERL_RUNS")
+    return tmp_path_factory.mktemp("v") if kept is None else Path(kept)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(place: Path) -> Run:
+    return run(place / "a", 2, THREE, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="1")
+
+
+@pytest.fixture(scope="module")
+def one_rank(place: Path) -> Run:
+    """Other micro-batches (a token budget), another order of arrival, another number of loader workers."""
+    budget = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=60"]
+    return run(place / "b", 1, THREE, "data.dataloader_num_workers=0", *budget, BATCHBRIDGE_JITTER_SEED="2")
+
+
+@pytest.fixture(scope="module")
+def v0(place: Path) -> Run:
+    return run(place / "c", 2, THREE, "trainer.use_v1=False", BATCHBRIDGE_JITTER_SEED="3")
+
+
+@pytest.fixture(scope="module")
+def killed(place: Path) -> Run:
+    """Rank 1 dies after optimizer step 4, the first of the third rollout."""
+    return run(place / "d", 2, THREE, "trainer.save_freq=1", BATCHBRIDGE_KILL="1/4", BATCHBRIDGE_JITTER_SEED="4")
+
+
+@pytest.fixture(scope="module")
+def resumed(place: Path, killed: Run) -> Run:
+    assert killed.code != 0
+    return run(place / "d", 2, THREE, "trainer.save_freq=1", "trainer.resume_mode=auto", BATCHBRIDGE_JITTER_SEED="5")
+
+
+def test_the_ledger_of_a_v1_run_on_two_ranks_is_the_plan(two_ranks: Run) -> None:
+    assert two_ranks.code == 0, two_ranks.text[-20000:]
+    plan = plan_of(two_ranks)
+    steps = list(read_steps(two_ranks.ledger))
+    assert len(steps) == plan.total_optimizer_steps == 2 * ROLLOUTS
+    for step in steps:
+        planned = plan.step(step["step"])
+        trained = sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
+        assert trained == sorted(tuple(member) for member in planned.members)
+        assert step["ranks"] == 2
+        assert step["gradient_norm"] > 1e-2
+        assert step["lr_tick"] == planned.lr_tick
+
+
+def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
+    for step in read_steps(two_ranks.ledger):
+        samples: dict[int, set[int]] = {}
+        for prompt, sample in zip(step["prompt"], step["sample"], strict=True):
+            samples.setdefault(prompt, set()).add(sample)
+        assert set(map(frozenset, samples.values())) == {frozenset(range(4))}
+
+
+@pytest.mark.parametrize("other", ["one_rank", "v0"])
+def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
+    two_ranks: Run, other: str, request: pytest.FixtureRequest
+) -> None:
+    found: Run = request.getfixturevalue(other)
+    assert found.code == 0, found.text[-20000:]
+    compared = diff(two_ranks.ledger, found.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    moved = two_ranks.moved()
+    assert moved.norm() >= 0.01 * torch.cat([value.flatten() for value in two_ranks.weights[0].values()]).norm()
+    assert (found.moved() - moved).norm() / moved.norm() <= BAR
+
+
+def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_elsewhere(
+    two_ranks: Run, place: Path
+) -> None:
+    observed = run(place / "n", 2, THREE, options=("--mode", "observe"), BATCHBRIDGE_JITTER_SEED="1")
+    assert observed.code == 0, observed.text[-20000:]
+    compared = diff(two_ranks.ledger, observed.ledger, rtol=1e-4)
+    assert not compared.equal
+    planned, native = (
+        [set(zip(step["rollout"], step["prompt"], step["sample"], strict=True)) for step in read_steps(found.ledger)]
+        for found in (two_ranks, observed)
+    )
+    assert len(planned) == len(native)
+    assert all(mine != theirs for mine, theirs in zip(planned, native, strict=True))
+    moved = two_ranks.moved()
+    assert (observed.moved() - moved).norm() / moved.norm() > 10 * BAR
+
+
+def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:
+    assert killed.code != 0
+    assert "died" in killed.text or "killed" in killed.text.lower()
+    steps = read_steps(killed.ledger)
+    assert [step["step"] for step in steps] == [0, 1, 2, 3, *([4] if not steps.incomplete else [])]
+
+
+def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run) -> None:
+    assert resumed.code == 0, resumed.text[-20000:]
+    compared = diff(two_ranks.ledger, resumed.ledger, exact=True)
+    assert compared.equal, compared.text()
+    for name, value in two_ranks.weights[ROLLOUTS].items():
+        assert torch.equal(value, resumed.weights[ROLLOUTS][name]), name
+
+
+def test_another_number_of_ranks_cannot_resume(place: Path, resumed: Run) -> None:
+    other = run(place / "d", 1, THREE, "trainer.resume_mode=auto")
+    assert other.code != 0
+    assert "was written by 2 ranks, this run has 1: start as many" in other.text
+
+
+def test_a_missing_completion_ends_the_run_before_the_step(place: Path) -> None:
+    prompt, sample = Plan(plan_spec(), PROMPTS).rollout(0).prompts[0], 2
+    failed = run(place / "e", 1, THREE, BATCHBRIDGE_FAIL=f"{prompt}/{sample}")
+    assert failed.code != 0
+    assert f"came back without (prompt, sample) [({prompt}, {sample})]" in failed.text
+    assert not failed.ledger.exists()
+
+
+def plan_spec() -> Spec:
+    reading = read(["python", "-m", "verl.trainer.main_ppo", *overrides(Path("x"), 1), THREE], dataset_size=PROMPTS)
+    assert reading.spec is not None
+    return reading.spec
+
+
+def test_what_cannot_be_followed_is_refused_before_any_worker_starts(place: Path) -> None:
+    refused = run(place / "f", 1, THREE, "actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean")
+    assert refused.code != 0
+    assert "surrogate: policy_loss.loss_mode" in refused.text
+    assert "create worker group" not in refused.text
+
+
+def test_v0_follows_its_behaviour_completion_by_completion(place: Path) -> None:
+    """L1: the adapter's prediction against the recorded steps of the unwrapped run."""
+    settings = [THREE, "trainer.use_v1=False", "trainer.balance_batch=False"]
+    observed = run(place / "g", 2, *settings, options=("--mode", "observe"))
+    assert observed.code == 0, observed.text[-20000:]
+    reading = read([*command(Path("x"), 2, *settings)[1:]], framework="verl", dataset_size=PROMPTS)
+    from batchbridge import plugins
+    from batchbridge.testing.tiny import Script
+
+    script = Script()
+    lengths = {
+        (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(PROMPTS) for sample in range(4)
+    }
+    predicted = list(plugins.adapters()["verl"].native_steps(reading, PROMPTS, lengths))
+    recorded = list(read_steps(observed.ledger))
+    assert len(predicted) == len(recorded) == 2 * ROLLOUTS
+    for native, step in zip(predicted, recorded, strict=True):
+        want: dict[tuple[Any, ...], float] = {
+            (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0)
+            for row in native.rows
+        }
+        have = {
+            tuple(values): weight
+            for *values, weight in zip(
+                *(step[name] for name in ("rollout", "pass", "prompt", "sample", "rank", "weights")), strict=True
+            )
+        }
+        assert have.keys() == want.keys()
+        for row, weight in have.items():
+            assert weight == pytest.approx(want[row], rel=1e-6), json.dumps(row)
+
+
+def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
+    place: Path, two_ranks: Run
+) -> None:
+    folder = place / "h"
+    folder.mkdir()
+    prepare(folder, prompts=PROMPTS)
+    script = Path(__file__).parent / "own_driver.py"
+    ran = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-20000:]
+    report = json.loads((folder / "report.json").read_text())
+    assert report["left"] == [[]]
+    assert report["wrapped_once"] == report["changes"]
+    first, second = read_steps(folder / "ledger")
+    for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
+        assert mine["prompt"] == theirs["prompt"]
+        assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]

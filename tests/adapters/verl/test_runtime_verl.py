@@ -1,0 +1,223 @@
+"""verl's runtime as far as it can be said without verl: placement, steps, checkpoints' state, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.spec import Spec
+from batchbridge_verl import launched, runtime
+from batchbridge_verl.driver import STATE_FILE, Driver, RolloutRows, merged
+from batchbridge_verl.engine import NATIVE_WEIGHTS, STEP, Orders, Receipt
+from batchbridge_verl.installed import Installed
+from batchbridge_verl.layout import fillers, layout
+from batchbridge_verl.trainer_v1 import V1
+
+COMMAND = [
+    *("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.name=vllm"),
+    *("data.train_batch_size=6", "actor_rollout_ref.rollout.n=4", "actor_rollout_ref.actor.ppo_mini_batch_size=3"),
+    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2", "trainer.n_gpus_per_node=2"),
+    *("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2", "trainer.total_training_steps=3"),
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+]
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=40),
+    st.integers(1, 4),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_every_rank_gets_equally_many_whole_micro_batches_and_no_row_is_lost(
+    costs: list[int], ranks: int, micro: int | None
+) -> None:
+    order = layout(costs, ranks=ranks, rows_per_micro_batch=micro)
+    assert sorted(row for row in order if row is not None) == list(range(len(costs)))
+    assert len(order) % (ranks * (micro or 1)) == 0
+    assert fillers(order) == len(order) - len(costs)
+    assert fillers(order) < ranks * (micro or 1)
+
+
+def spec_of(*more: str) -> Spec:
+    reading = read([*COMMAND, *more], version="0.9.1", dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    return reading.spec
+
+
+def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> Driver:
+    actor = SimpleNamespace(use_dynamic_bsz=False, ppo_micro_batch_size_per_gpu=2)
+    rollout = SimpleNamespace(log_prob_micro_batch_size_per_gpu=2)
+    trainer = SimpleNamespace(
+        config=SimpleNamespace(actor_rollout_ref=SimpleNamespace(actor=actor, rollout=rollout)),
+        actor_rollout_wg=SimpleNamespace(_dispatch_info={"actor": list(range(ranks))}),
+        use_reference_policy=False,
+    )
+    reading = read(COMMAND, version="0.9.1", dataset_size=prompts)
+    request = Request(spec=spec, plan=Plan(spec, prompts), reading=reading, mode="enforce")
+    orders = Orders(
+        spec=spec,
+        dataset_size=prompts,
+        planned=True,
+        mode="enforce",
+        ledger=None,
+        framework_version="0.9.1",
+        start_id="x",
+    )
+    return Driver(trainer, request, orders)
+
+
+def rows_of(made: Driver, rollout: int) -> RolloutRows:
+    places = [(position, sample) for position in range(len(made.plan.rollout(rollout).prompts)) for sample in range(4)]
+    rows = RolloutRows(rollout, {row: 3 + 7 * row[0] + row[1] for row in places}, {row: row for row in places})
+    rows.fillers = [f"filler {number}" for number in range(made.fillers_needed(rows))]
+    return rows
+
+
+@pytest.mark.parametrize("step", [12, 5, 7, 24])
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("shuffle", ["none", "completions", "groups"])
+def test_each_call_of_update_actor_is_one_planned_step(step: int, passes: int, shuffle: str) -> None:
+    changes = {
+        "optimizer_step.completions_per_step": step,
+        "optimizer_step.passes_per_rollout": passes,
+        "optimizer_step.rollout_shuffle": shuffle,
+        "order.last_optimizer_step": "short",
+    }
+    made = driver(spec_of().replace(**changes))
+    rows, calls = rows_of(made, 1), []
+
+    def send(places: list[Any], values: dict[str, Any]) -> dict[str, Any]:
+        calls.append((places, values))
+        return {"lr": 0.1}
+
+    assert made.train(1, rows, send) == {"lr": [0.1] * len(calls)}
+    planned = [step for step in made.plan.steps() if step.rollouts == (1,)]
+    assert [values[STEP] for _, values in calls] == [each.index for each in planned]
+    for (places, values), each in zip(calls, planned, strict=True):
+        want = Counter(divmod(position, 4) for position in each.positions)
+        assert Counter(place for place in places if isinstance(place, tuple)) == want
+        assert values["mini_batch_size"] == len(places)
+        assert len(places) % 4 == 0, "two ranks, micro-batches of two"
+        assert len(set(places)) == len(places), "TransferQueue refuses a key that stands twice"
+
+
+def test_the_forward_passes_see_every_row_and_every_filler_once() -> None:
+    made = driver(spec_of().replace(**{"optimizer_step.completions_per_step": 5, "order.last_optimizer_step": "short"}))
+    rows = rows_of(made, 0)
+    order = made.rollout_order(rows, len(rows.fillers))
+    assert Counter(row for row in order if row is not None) == Counter(list(rows.costs))
+    assert order.count(None) == len(rows.fillers)
+    assert len(order) % 4 == 0
+
+
+def test_a_rollout_that_lacks_a_completion_drifts() -> None:
+    made = driver(spec_of())
+    arrived: dict[tuple[int, int], None] = {(position, sample): None for position in range(6) for sample in range(4)}
+    with pytest.raises(CannotAttach, match="no training worker has its orders"):
+        made.expect_rollout(0, arrived)
+    made.receipts = [Receipt(0, 1, "host", 1, "digest")]
+    made.expect_rollout(0, arrived)
+    del arrived[2, 3]
+    with pytest.raises(BatchDrift, match="without \\(prompt, sample\\)"):
+        made.expect_rollout(0, arrived)
+
+
+def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
+    made = driver(spec_of())
+    with pytest.raises(CannotAttach, match="written without batchbridge"):
+        made.check_state(tmp_path)
+    made.save(tmp_path, 2)
+    assert json.loads((tmp_path / STATE_FILE).read_text())["plan"]["optimizer_steps"] == 4
+    made.check_state(tmp_path)
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1"):
+        driver(spec_of(), ranks=1).check_state(tmp_path)
+    with pytest.raises(CannotAttach, match="dataset_size was 12"):
+        driver(spec_of(), prompts=18).check_state(tmp_path)
+
+
+def test_metrics_of_several_calls_become_lists() -> None:
+    assert merged([{"a": [1, 2], "b": 3}, {"a": [4], "b": 5}]) == {"a": [1, 2, 4], "b": [3, 5]}
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, "not a release of verl"),
+        (Installed("easyr1", "0.3.2"), "not a release of verl"),
+        (Installed("verl", "0.8.0"), "its training step is not proven"),
+        (Installed("verl", "0.9.2"), "its training step is not proven"),
+        (Installed("verl", "0.9.1", ("it lacks a file",)), "it lacks a file"),
+    ],
+)
+def test_a_version_that_is_not_proven_is_refused(
+    monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
+) -> None:
+    monkeypatch.setattr(runtime, "installed", lambda: found)
+    request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
+    with pytest.raises(CannotAttach, match=reason):
+        runtime.attach(object(), request)
+
+
+def test_the_engines_weights_are_those_that_the_table_of_behaviour_says() -> None:
+    tokens, completions, length, constant = 60.0, 8.0, 5, 16
+    found = {mode: weigh(tokens, completions, length, constant) for mode, weigh in NATIVE_WEIGHTS.items()}
+    assert found == {
+        "token-mean": 1 / 60,
+        "token-sum": 1.0,
+        "seq-mean-token-mean": 1 / 40,
+        "seq-mean-token-sum": 1 / 8,
+        "seq-mean-token-sum-norm": 1 / 128,
+    }
+
+
+def test_what_another_spec_asks_for_reaches_the_workers_or_is_named() -> None:
+    own = read(COMMAND, version="0.9.1", dataset_size=12)
+    assert own.spec is not None
+    wanted = own.spec.replace(
+        **{
+            "loss.policy.aggregation": "sequence_sum_over_constant",
+            "loss.policy.constant": 99,
+            "objective.dual_clip": None,
+            "objective.clip_high": 0.28,
+            "carried.learning_rate": 0.5,
+        }
+    )
+    request = Request(spec=wanted, plan=None, reading=own, mode="enforce")
+    settings, left = runtime.settings_of(request)
+    assert (settings["loss_agg_mode"], settings["loss_scale_factor"]) == ("seq-mean-token-sum-norm", 99)
+    assert settings["clip_ratio_high"] == 0.28
+    assert settings["clip_ratio_c"] == runtime.OFF
+    assert left == {"carried.learning_rate": "0.5 in the requested spec, 1e-06 in the trainer"}
+
+
+def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    class Trainer:
+        def init_workers(self) -> None:
+            ran.append("native")
+
+    def follow(trainer: Any) -> None:
+        native = trainer.init_workers
+        trainer.batchbridge = "attached"
+        trainer.init_workers = lambda: (native(), ran.append("orders"))
+
+    monkeypatch.setattr(launched, "follow", follow)
+    launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
+    Trainer().init_workers()
+    assert ran == ["native", "orders"]
+
+
+def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
+    with pytest.raises(CannotAttach, match="before init"):
+        V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())

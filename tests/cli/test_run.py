@@ -1,0 +1,72 @@
+"""`batchbridge run` as a command: what is started, and what its exit code says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from batchbridge.cli import INVALID, UNDECIDED, USAGE
+
+Run = Callable[..., tuple[int, str, str]]
+REACHED = "from batchbridge.launch import arrived, current; arrived('trainer-1', current().mode)"
+
+
+@pytest.fixture
+def launchable(toy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.ToyAdapter, "hooks", lambda self: {"toyframework": "toyhooks:reached"})
+
+
+def test_a_framework_without_hooks_cannot_be_launched(run: Run) -> None:
+    code, _, error = run("run", "--framework", "toy", "--", sys.executable, "-c", "raise SystemExit(0)")
+    assert code == USAGE
+    assert "toy: no adapter that can be launched; those that can: none" in error
+
+
+@pytest.mark.usefixtures("launchable")
+def test_the_exit_code_is_the_commands_own(run: Run) -> None:
+    code, _, _ = run("run", "--framework", "toy", "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert code == 7
+
+
+@pytest.mark.usefixtures("launchable")
+def test_a_command_that_reached_no_trainer_is_not_taken_for_a_followed_one(run: Run) -> None:
+    code, _, error = run("run", "--framework", "toy", "--", sys.executable, "-c", "pass")
+    assert code == UNDECIDED
+    assert "without a trainer of toy that could be reached" in error
+
+
+@pytest.mark.usefixtures("launchable")
+def test_a_command_that_reached_its_trainer_ends_well(run: Run) -> None:
+    code, _, _ = run("run", "--framework", "toy", "--", sys.executable, "-c", REACHED)
+    assert code == 0
+
+
+@pytest.mark.usefixtures("launchable")
+def test_an_invalid_configuration_starts_nothing(run: Run, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    body = f"import pathlib; pathlib.Path({str(started)!r}).touch()"
+    code, _, error = run("run", "--framework", "toy", "--", sys.executable, "-c", body, "--toy.wrong=1")
+    assert code == INVALID
+    assert "toy.wrong is unknown" in error
+    assert not started.exists()
+
+
+@pytest.mark.usefixtures("launchable")
+def test_like_becomes_the_launchs_spec(run: Run, recipe: Path, tmp_path: Path) -> None:
+    body = "import os, pathlib; pathlib.Path('launch.json').write_text(os.environ['BATCHBRIDGE_RUN'])"
+    run("run", "--framework", "toy", "--like", str(recipe), "--ledger", "runs", "--", sys.executable, "-c", body)
+    launch = json.loads((tmp_path / "launch.json").read_text())
+    assert launch["spec"]["rollout"]["prompts_per_rollout"] == 4
+    assert launch["hooks"] == {"toyframework": "toyhooks:reached"}
+    assert launch["ledger"] == str(tmp_path / "runs")
+
+
+@pytest.mark.usefixtures("launchable")
+def test_two_meanings_are_one_too_many(run: Run, recipe: Path) -> None:
+    words = ("--framework", "toy", "--like", str(recipe), "--spec", str(recipe))
+    assert run("run", *words, "--", sys.executable, "-c", "pass")[0] == USAGE

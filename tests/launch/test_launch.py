@@ -1,0 +1,173 @@
+"""`batchbridge run` without any framework: hooks arrive everywhere, or the run is not taken for a followed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.attach import CannotAttach
+from batchbridge.launch import ENVIRONMENT, SITE, Launch, current, follow
+from batchbridge.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
+
+FRAMEWORK = """
+class Trainer:
+    followed = False
+"""
+HOOKS = """
+import os, pathlib
+def reached(module):
+    module.Trainer.followed = True
+    with pathlib.Path(os.environ["TRACE"]).open("a") as trace:
+        trace.write(f"{module.__name__} {os.getpid()}\\n")
+def broken(module):
+    raise RuntimeError("this framework has no seam left")
+"""
+COMMAND = """
+import subprocess, sys
+import toyframework.trainer
+assert toyframework.trainer.Trainer.followed, "the hook did not run"
+if "child" not in sys.argv:
+    sys.exit(subprocess.run([sys.executable, __file__, "child"]).returncode)
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A framework, an adapter's hooks, and a command that starts a process of its own."""
+    (tmp_path / "toyframework").mkdir()
+    (tmp_path / "toyframework" / "__init__.py").write_text("")
+    (tmp_path / "toyframework" / "trainer.py").write_text(FRAMEWORK)
+    (tmp_path / "toyhooks.py").write_text(HOOKS)
+    (tmp_path / "command.py").write_text(COMMAND)
+    return tmp_path
+
+
+def run(toy: Path, hook: str, *options: str, paths: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    launch = Launch(framework="toy", hooks={"toyframework.trainer": f"toyhooks:{hook}"})
+    here = [path for path in [os.environ.get("PYTHONPATH")] if path]  # a source tree's, in development
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*paths, toy, *here])), "TRACE": str(toy / "trace")}
+    return subprocess.run(
+        [sys.executable, *options, str(toy / "command.py")],
+        env=launch.environment(own),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_hook_runs_in_the_command_and_in_the_processes_that_it_starts(toy: Path) -> None:
+    ran = run(toy, "reached")
+    assert ran.returncode == 0, ran.stderr
+    traced = [line.split() for line in (toy / "trace").read_text().splitlines()]
+    assert [name for name, _ in traced] == ["toyframework.trainer"] * 2
+    assert len({process for _, process in traced}) == 2
+
+
+def test_an_error_of_a_hook_ends_the_import(toy: Path) -> None:
+    ran = run(toy, "broken")
+    assert ran.returncode == 1
+    assert "this framework has no seam left" in ran.stderr
+
+
+def test_a_sitecustomize_of_the_users_own_still_runs(toy: Path) -> None:
+    theirs = toy / "theirs"
+    theirs.mkdir()
+    (theirs / "sitecustomize.py").write_text("print('their own')")
+    ran = run(toy, "reached", paths=(theirs,))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == ["their own"] * 2
+
+
+def test_a_process_without_the_launch_is_left_alone(toy: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SITE), str(toy)])}
+    environment.pop(ENVIRONMENT, None)
+    ran = subprocess.run(
+        [sys.executable, str(toy / "command.py")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert "the hook did not run" in ran.stderr
+
+
+def test_a_launch_survives_the_environment() -> None:
+    launch = Launch(framework="toy", hooks={"a.b": "c:d"}, spec={"x": 1}, ledger="somewhere", allow=["vllm"])
+    environment = launch.environment({"PYTHONPATH": "own"})
+    assert Launch(**json.loads(environment[ENVIRONMENT])) == launch
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(SITE), "own"]
+
+
+def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    trainer = object()
+    assert current() is None
+    assert follow(trainer) is trainer
+
+
+# ---- Ray, as far as it can be said without it
+
+
+class ToyRay(ModuleType):
+    """`init`, `remote` and `get`; worker processes belong to the launch `run`."""
+
+    def __init__(self, run: str | None) -> None:
+        super().__init__("ray")
+        self.run, self.started = run, []  # type: list[dict[str, Any]]
+
+    def init(self, **options: Any) -> str:
+        self.started.append(options)
+        return "context"
+
+    def remote(self, **options: Any) -> Any:
+        return lambda function: SimpleNamespace(remote=lambda: self.run)
+
+    def shutdown(self) -> None: ...
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def get(self, answer: Any) -> Any:
+        return answer
+
+
+def launched(monkeypatch: pytest.MonkeyPatch) -> Launch:
+    launch = Launch(framework="toy", hooks={})
+    monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
+    return launch
+
+
+def test_ray_carries_the_launch_to_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = launched(monkeypatch)
+    ray = ToyRay(launch.run)
+    reach_workers(ray)
+    reach_workers(ray)
+    assert ray.init(num_cpus=2, runtime_env={"env_vars": {"A": "1"}, "working_dir": None}) == "context"
+    (options,) = ray.started
+    assert options["num_cpus"] == 2
+    assert options["runtime_env"]["env_vars"] == {"A": "1", ENVIRONMENT: os.environ[ENVIRONMENT]}
+    assert options["runtime_env"][SETUP_HOOK] == START
+
+
+def test_workers_of_another_launch_end_the_run_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch)
+    ray = ToyRay("another")
+    reach_workers(ray)
+    with pytest.raises(CannotAttach, match="belong to the launch another"):
+        ray.init()
+
+
+def test_workers_without_batchbridge_end_the_run_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = launched(monkeypatch)
+    ray = ToyRay(launch.run)
+    monkeypatch.setattr(ray, "get", lambda answer: (_ for _ in ()).throw(ImportError("no module named batchbridge")))
+    with pytest.raises(CannotAttach, match="install it on every node"):
+        confirm(ray, launch.run)
+
+
+def test_a_setup_hook_of_the_users_own_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(monkeypatch)
+    assert with_launch({SETUP_HOOK: "their.hook"})[SETUP_HOOK] == "their.hook"
