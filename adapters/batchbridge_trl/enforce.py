@@ -21,7 +21,7 @@ import torch
 from accelerate.utils import gather_object
 
 from batchbridge.attach import CannotAttach, Request
-from batchbridge.microbatch import partition
+from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan, PlanError, StepPlan
 from batchbridge.spec import Advantage
@@ -29,6 +29,7 @@ from batchbridge.weights import Normaliser, Row, token_weights
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
+from batchbridge_trl.scoring import Scorer
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
@@ -55,9 +56,8 @@ class Enforcer:
     def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, plan: Plan) -> None:
         self._trainer, self._request, self._plan, self._log = trainer, request, plan, log
         self._accelerator = trainer.accelerator
-        self._micro_batch = request.spec.micro_batch.completions_per_device or trainer.args.per_device_train_batch_size
         self._rollouts: dict[int, RolloutRows] = {}
-        self._shares: dict[int, list[list[list[int | None]]]] = {}
+        self._shares: dict[int, list[MicroBatches]] = {}
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = CARRIERS[request.spec.objective.surrogate or "ppo", request.spec.loss.policy.aggregation]
@@ -112,6 +112,14 @@ class Enforcer:
             trainer, "_load_optimizer_and_scheduler", self._load, what="rollouts in use are loaded", why="exact resume"
         )
         patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
+        if spec.micro_batch.tokens_per_device is not None:
+            patches.set(
+                trainer,
+                "_get_per_token_logps_and_entropies",
+                Scorer(trainer, spec.micro_batch.tokens_per_device),
+                what="forward-only passes cut by tokens",
+                why="tokens_per_device of the spec",
+            )
         if spec.horizon.lr_tick == "rollout":
             patches.set(
                 trainer,
@@ -220,6 +228,7 @@ class Enforcer:
                 ]
                 filler = self._rollouts[step.rollouts[0]]
                 micro = rows_module.assemble(picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of)
+                micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
                 self._finish(micro, step, len(share), normaliser)
                 last = number == len(share) - 1
                 with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
@@ -251,10 +260,13 @@ class Enforcer:
             loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
             return loss
         own, self._trainer.loss_type = self._trainer.loss_type, self._carrier
+        gather = self._accelerator.gather
+        self._accelerator.gather = lambda tensor: gather(rows_module.with_rows(tensor, inputs))
         try:
             loss = self._native_loss(model, inputs, *args, **kwargs)
         finally:
             self._trainer.loss_type = own
+            del self._accelerator.gather  # the instance's; the class's stands again
         return loss * inputs.factor
 
     def _row(self, step: StepPlan, item: int, weight: float) -> TrainedRow:
@@ -274,14 +286,27 @@ class Enforcer:
     def _share(self, step: StepPlan) -> list[list[int | None]]:
         """This rank's micro-batches of `step`; every rollout of the step must be known."""
         if step.index not in self._shares:
-            costs = [
-                self._rollouts[member.rollout].cost(position)
+            lengths = [
+                self._rollouts[member.rollout].length(position)
                 for member, position in zip(step.members, step.positions, strict=True)
             ]
-            self._shares[step.index] = partition(
-                costs, ranks=self._accelerator.num_processes, completions_per_device=self._micro_batch
-            )
+            self._shares[step.index] = self._cut(lengths)
         return self._shares[step.index][self._accelerator.process_index]
+
+    def _cut(self, lengths: list[Length]) -> list[MicroBatches]:
+        """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
+        micro, ranks = self._request.spec.micro_batch, self._accelerator.num_processes
+        if micro.tokens_per_device is None:
+            size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
+            return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
+        hidden = getattr(self._trainer.model.config, "hidden_size", None)
+        return partition_by_tokens(
+            lengths,
+            ranks=ranks,
+            tokens_per_device=micro.tokens_per_device,
+            soft=micro.cap == "soft",
+            cost=with_attention(hidden) if hidden else linear,
+        )
 
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept."""

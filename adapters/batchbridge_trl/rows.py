@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import torch
 
+from batchbridge.microbatch import Length
+
 Kind = Literal["prompt", "completion", "row"]
 
 COLUMNS: Mapping[str, tuple[Kind, float]] = {
@@ -47,9 +49,9 @@ class RolloutRows:
     completion_tokens: list[int]
     facts: list[dict[str, Any]]
 
-    def cost(self, position: int) -> int:
+    def length(self, position: int) -> Length:
         """Tokens that a forward pass over the completion at `position` reads."""
-        return self.prompt_tokens[position] + self.completion_tokens[position]
+        return Length(self.prompt_tokens[position], self.completion_tokens[position])
 
     def keep(self, positions: set[int]) -> None:
         """Forgets the rows at other positions. One row always stays: fillers are copies of it."""
@@ -83,12 +85,11 @@ class RolloutRows:
 class MicroBatch(dict[str, torch.Tensor]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
-    rows: completions that are not fillers. response_tokens: their tokens whose loss mask is 1.
+    most_rows: rows, fillers included, of the rank that has most of them in this turn.
     """
 
     factor: float = 1.0
-    rows: int = 0
-    response_tokens: int = 0
+    most_rows: int = 0
 
 
 def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
@@ -133,7 +134,7 @@ def assemble(
 
     `None` is a filler row: a copy of some row of `filler` whose loss mask and advantage are zero.
     """
-    spare = next(iter(filler.slots))
+    spare = min(filler.slots, key=lambda position: filler.length(position).tokens)
     chosen = [pick if pick is not None else (filler, spare) for pick in picks]
     parts: list[Tensors] = []
     for rollout, position in chosen:
@@ -158,8 +159,18 @@ def assemble(
             for name in ("completion_mask", "tool_mask", "advantages"):
                 if name in batch:
                     batch[name][row] = 0
-    batch.rows = sum(pick is not None for pick in picks)
     return batch
+
+
+def with_rows(tensor: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+    """A metric of one value per row as long as on the rank with most rows, NaN where this rank has none.
+
+    TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl 1.9.1
+    and 1.16.0, GRPOTrainer._compute_loss, clip_ratio/low_min and clip_ratio/high_max.
+    """
+    if tensor.dim() != 1 or len(tensor) != len(batch["completion_ids"]) or len(tensor) == batch.most_rows:
+        return tensor
+    return torch.nn.functional.pad(tensor, (0, batch.most_rows - len(tensor)), value=torch.nan)
 
 
 def loss_mask(columns: Mapping[str, torch.Tensor]) -> torch.Tensor:

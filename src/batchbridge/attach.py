@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
 from batchbridge.plan import Plan, PlanError
-from batchbridge.spec import Spec
+from batchbridge.spec import MicroBatch, Spec
 
 _Trainer = TypeVar("_Trainer")
 
@@ -120,6 +120,7 @@ def wrap(
     mode: Mode = "enforce",
     ledger: str | PathLike[str] | None = None,
     *,
+    tokens_per_device: int | None = None,
     allow: Collection[str] = (),
 ) -> _Trainer:
     """Makes a constructed trainer do what its configuration (or `like`) means; returns the same trainer.
@@ -127,7 +128,10 @@ def wrap(
     like: a `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as that
     run would, on this trainer's devices and with its micro-batches. mode: "enforce" patches the trainer to follow the
     plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
-    "observe" only writes the ledger. ledger: folder for the ledger. allow: names of refused terms to accept.
+    "observe" only writes the ledger. ledger: folder for the ledger. tokens_per_device: cuts optimizer steps into
+    micro-batches of at most so many tokens (prompt and response, padding included) instead of the trainer's own
+    micro-batches; one completion that is longer runs alone. Only speed and memory change, never the gradient. allow:
+    names of refused terms to accept.
 
     `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one it
     unwraps first. Raises `CannotAttach` with every reason.
@@ -136,6 +140,11 @@ def wrap(
 
     if mode not in get_args(Mode):
         raise ValueError(f"mode = {mode!r}: must be one of {', '.join(get_args(Mode))}")
+    if tokens_per_device is not None and (mode != "enforce" or tokens_per_device < 1):
+        raise ValueError(
+            f'tokens_per_device = {tokens_per_device} with mode = "{mode}": must be at least 1, and only "enforce" '
+            "cuts steps itself"
+        )
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
@@ -143,13 +152,14 @@ def wrap(
         raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
     if len(owners) > 1:
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
-    request = _request(trainer, owners[0], like, mode, None if ledger is None else Path(ledger), frozenset(allow))
+    cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
+    request = _request(trainer, owners[0], like, mode, None if ledger is None else Path(ledger), frozenset(allow), cut)
     existing = vars(trainer).get(_ATTRIBUTE)
     if isinstance(existing, Attachment):
         if existing.request.same_as(request):
             return trainer
         unwrap(trainer)
-        request = _request(trainer, owners[0], like, mode, request.ledger, request.allow)
+        request = _request(trainer, owners[0], like, mode, request.ledger, request.allow, cut)
     attachment = owners[0].attach(trainer, request)
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
@@ -171,6 +181,7 @@ def _request(
     mode: Mode,
     ledger: Path | None,
     allow: frozenset[str],
+    cut: MicroBatch | None,
 ) -> Request:
     from batchbridge.reading import read
 
@@ -188,6 +199,8 @@ def _request(
             other = other.spec
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
         spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
+    if cut is not None:
+        spec = spec.replace(micro_batch=cut)
     plan = None
     try:
         if own.dataset_size is None:

@@ -1,13 +1,16 @@
 """How an optimizer step's completions are spread over ranks and micro-batches.
 
 No part of the meaning: with weights at optimizer-step scope any partition gives the same gradient. What every partition
-must keep is that all ranks run the same number of micro-batches of the same size, because trainers communicate inside
-them; what is missing is filled with `None`, a row that weighs nothing.
+must keep is that all ranks run the same number of micro-batches, because trainers communicate inside them; what is
+missing is filled with `None`, a row that weighs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 
 MicroBatches = list[list[int | None]]
 """One rank's micro-batches: positions in the step, or None for a filler row."""
@@ -16,9 +19,9 @@ MicroBatches = list[list[int | None]]
 def partition(costs: Sequence[int], *, ranks: int, completions_per_device: int) -> list[MicroBatches]:
     """Micro-batches of at most `completions_per_device` completions, for each rank.
 
-    `costs[i]` is completion i's token count. Completions of similar length share a micro-batch, so that little is
-    padded, and the ranks' loads are balanced by dealing each row of `ranks` completions in alternating direction.
-    Deterministic.
+    `costs[i]` is completion i's token count. Micro-batches of the same turn have the same size on every rank.
+    Completions of similar length share a micro-batch, so that little is padded, and the ranks' loads are balanced by
+    dealing each row of `ranks` completions in alternating direction. Deterministic.
     """
     if ranks < 1 or completions_per_device < 1:
         raise ValueError(f"ranks = {ranks}, completions_per_device = {completions_per_device}: must be at least 1")
@@ -36,3 +39,130 @@ def partition(costs: Sequence[int], *, ranks: int, completions_per_device: int) 
         for rank, hand in enumerate(hands):
             result[rank].append(hand)
     return result
+
+
+@dataclass(frozen=True)
+class Length:
+    """Tokens of one completion: its prompt's and its response's."""
+
+    prompt: int
+    response: int
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and response together: what a forward pass reads."""
+        return self.prompt + self.response
+
+
+class TooLong(ValueError):
+    """A completion alone exceeds a hard token budget: `item` is its position, `tokens` its length."""
+
+    def __init__(self, item: int, tokens: int, tokens_per_device: int) -> None:
+        super().__init__(
+            f"completion {item} has {tokens} tokens (prompt and response), more than tokens_per_device = "
+            f"{tokens_per_device}; the least budget that holds it is {tokens}"
+        )
+        self.item, self.tokens = item, tokens
+
+
+def linear(tokens: int) -> float:
+    """The cost of a completion where attention is cheap: its tokens."""
+    return float(tokens)
+
+
+def with_attention(hidden_size: int) -> Callable[[int], float]:
+    """The cost of a completion in units of one token's dense layers, attention included: n + n^2 / (6 hidden_size).
+
+    A transformer layer's dense part takes about 24 h^2 floating-point operations per token, attention 4 h n; the
+    embedding is left out. Source: Narayanan et al. 2021, arXiv:2104.04473, section 5.1 (per layer, forward).
+    """
+    return lambda tokens: tokens + tokens * tokens / (6 * hidden_size)
+
+
+def partition_by_tokens(
+    lengths: Sequence[Length],
+    *,
+    ranks: int,
+    tokens_per_device: int,
+    padded: bool = True,
+    soft: bool = False,
+    cost: Callable[[int], float] = linear,
+    overhead_tokens: int = 1024,
+) -> list[MicroBatches]:
+    """Micro-batches of at most `tokens_per_device` tokens (prompt and response), equally many for each rank.
+
+    padded: a micro-batch takes rows x (longest prompt + longest response) tokens, else the sum of its completions'.
+    soft: a completion longer than the budget runs alone; else it raises `TooLong`. cost: of a completion of so many
+    tokens, what the ranks' loads are balanced by. overhead_tokens: what one more micro-batch costs, in tokens; with
+    `padded`, a micro-batch ends before its padding exceeds it. Completions of similar length share a micro-batch, the
+    longest come first, on every rank alike. A rank with fewer completions than the others have micro-batches gets
+    micro-batches of one filler, `[None]`. Deterministic; O(n log n).
+    """
+    if ranks < 1 or tokens_per_device < 1:
+        raise ValueError(f"ranks = {ranks}, tokens_per_device = {tokens_per_device}: must be at least 1")
+    tokens = [length.tokens for length in lengths]
+    longest_first = sorted(range(len(lengths)), key=lambda i: (-tokens[i], -lengths[i].response, i))
+    if longest_first and not soft and tokens[longest_first[0]] > tokens_per_device:
+        raise TooLong(longest_first[0], tokens[longest_first[0]], tokens_per_device)
+    shares = _balance(longest_first, [cost(count) for count in tokens], ranks)
+    waste = overhead_tokens if padded else None
+    cuts = [_cut(share, lengths, tokens_per_device, waste) for share in shares]
+    most = max(len(cut) for cut in cuts)
+    return [_to_count(cut, most, tokens) for cut in cuts]
+
+
+def _balance(longest_first: Sequence[int], costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """Each rank's completions, still the longest first: every one goes to the rank with the least load so far."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [(0.0, rank) for rank in range(ranks)]
+    for item in longest_first:
+        load, rank = loads[0]
+        shares[rank].append(item)
+        heapq.heapreplace(loads, (load + costs[item], rank))
+    return shares
+
+
+def _cut(share: Sequence[int], lengths: Sequence[Length], budget: int, waste: int | None) -> list[list[int]]:
+    """Runs of neighbours within the budget, as long as padding stays below `waste`; None: nothing is padded.
+
+    Ending a run when its padding has cost as much as another run would, is at most twice the least possible sum of
+    both: the argument of the ski-rental problem.
+    """
+    runs: list[list[int]] = []
+    prompt = response = total = rows = 0
+    for item in share:
+        length = lengths[item]
+        prompt, response = max(prompt, length.prompt), max(response, length.response)
+        total, rows = total + length.tokens, rows + 1
+        area = total if waste is None else rows * (prompt + response)
+        if not runs or area > budget or (waste is not None and area - total > waste):
+            runs.append([])
+            prompt, response, total, rows = length.prompt, length.response, length.tokens, 1
+        runs[-1].append(item)
+    return runs
+
+
+def _to_count(runs: list[list[int]], count: int, tokens: Sequence[int]) -> list[list[int | None]]:
+    """`runs` split further until there are `count`: the one with the most tokens in half, and again; then fillers."""
+    heap = [(-sum(tokens[item] for item in run), place, run) for place, run in enumerate(runs) if len(run) > 1]
+    heapq.heapify(heap)
+    done: list[list[int]] = [run for run in runs if len(run) == 1]
+    while heap and len(heap) + len(done) < count:
+        total, place, run = heapq.heappop(heap)
+        middle = _half(run, tokens, -total)
+        for part in (run[:middle], run[middle:]):
+            if len(part) > 1:
+                heapq.heappush(heap, (-sum(tokens[item] for item in part), place, part))
+            else:
+                done.append(part)
+    split: list[list[int]] = [*done, *(run for _, _, run in heap)]
+    split.sort(key=lambda run: (-tokens[run[0]], run[0]))
+    fillers: list[list[int | None]] = [[None] for _ in range(count - len(split))]
+    return [*(list[int | None](run) for run in split), *fillers]
+
+
+def _half(run: Sequence[int], tokens: Sequence[int], total: int) -> int:
+    """Where to cut `run` so that both sides have about half of its tokens, and neither is empty."""
+    sums = list(accumulate(tokens[item] for item in run))
+    middle = next(place for place, reached in enumerate(sums, 1) if 2 * reached >= total)
+    return min(max(middle, 1), len(run) - 1)

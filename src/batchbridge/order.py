@@ -114,14 +114,25 @@ class Bijection:
         import numpy as np
 
         def mix(x: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
-            x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            return x ^ (x >> np.uint64(31))
+            """`_mix` of every element; x is changed. In place: temporaries would cost more than the arithmetic."""
+            spare = x >> np.uint64(30)
+            x ^= spare
+            x *= np.uint64(0xBF58476D1CE4E5B9)
+            np.right_shift(x, np.uint64(27), out=spare)
+            x ^= spare
+            x *= np.uint64(0x94D049BB133111EB)
+            np.right_shift(x, np.uint64(31), out=spare)
+            x ^= spare
+            return x
 
         shift = np.uint64(self._low_bits)
         low_mask, high_mask = np.uint64((1 << self._low_bits) - 1), np.uint64((1 << self._high_bits) - 1)
         high, low = values >> shift, values & low_mask
         for i in range(0, _ROUNDS, 2):
-            high = high ^ (mix(low ^ np.uint64(self._keys[i])) & high_mask)
-            low = low ^ (mix(high ^ np.uint64(self._keys[i + 1])) & low_mask)
+            change = mix(low ^ np.uint64(self._keys[i]))
+            change &= high_mask
+            high ^= change
+            change = mix(high ^ np.uint64(self._keys[i + 1]))
+            change &= low_mask
+            low ^= change
         return high << shift | low

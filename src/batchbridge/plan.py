@@ -15,10 +15,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.order import Bijection
 from batchbridge.spec import Spec
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
 
 
 class PlanError(ValueError):
@@ -92,6 +96,16 @@ class _Unit:
     index: int
     first_step: int
     completions: int
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Consecutive completions of one pass over one rollout: `start` to `stop` (exclusive) of the pass."""
+
+    rollout: int
+    pass_index: int
+    start: int
+    stop: int
 
 
 class Plan:
@@ -295,16 +309,54 @@ class Plan:
             raise PlanError(f"optimizer_steps = {steps}: must be at least 0")
         if steps == 0:
             return Position(0, 0, (), 0)
-        last, following = self.step(steps - 1), self.step(steps)
-        next_rollout = last.rollouts[-1] + 1
-        live = tuple(rollout for rollout in self._rollouts_from(following) if rollout < next_rollout)
-        return Position(steps, next_rollout, live, following.epoch)
+        last, following = self._stretches(steps - 1), self._stretches(steps)
+        next_rollout, first = last[-1].rollout + 1, following[0].rollout
+        # The stream never goes back: the next step's first rollout is the oldest that is still needed.
+        live = tuple(range(first, min(following[-1].rollout + 1, next_rollout)))
+        return Position(steps, next_rollout, live, self._rollout_span(first)[0])
 
     def state(self, optimizer_steps: int) -> dict[str, object]:
         """What `seek` takes: plain JSON types, to be saved with a checkpoint."""
         return {"optimizer_steps": optimizer_steps, "spec": self.spec.digest(), "dataset_size": self.dataset_size}
 
+    def members_array(self, start: int, stop: int) -> NDArray[numpy.int64]:
+        """Members of the steps `start` to `stop` (exclusive), as `step` gives them, computed by NumPy.
+
+        Shape (completions, 5), columns optimizer step, rollout, pass, prompt, sample; 0 where there is no step.
+        """
+        import numpy as np
+
+        parts = [np.empty((0, 5), dtype=np.int64)]
+        known = None  # the pass that the last stretch lies in: neighbours mostly share it
+        for index in range(start, stop):
+            for stretch in self._stretches(index):
+                if known != (stretch.rollout, stretch.pass_index):
+                    known = stretch.rollout, stretch.pass_index
+                    prompts, samples = self._pass_arrays(*known)
+                rows = np.empty((stretch.stop - stretch.start, 5), dtype=np.int64)
+                rows[:, 0], rows[:, 1], rows[:, 2] = index, stretch.rollout, stretch.pass_index
+                rows[:, 3] = prompts[stretch.start : stretch.stop]
+                rows[:, 4] = samples[stretch.start : stretch.stop]
+                parts.append(rows)
+        return np.concatenate(parts)
+
     def _make_step(self, index: int) -> StepPlan:
+        members: list[Completion] = []
+        positions: list[int] = []
+        stretches = self._stretches(index)
+        for stretch in stretches:
+            prompts, passed = self.rollout(stretch.rollout).prompts, range(stretch.start, stretch.stop)
+            for ordinal, sample in self._shuffle(stretch.rollout, stretch.pass_index, passed, len(prompts)):
+                members.append(Completion(stretch.rollout, stretch.pass_index, prompts[ordinal], sample))
+                positions.append(ordinal * self.completions_per_prompt + sample)
+        epoch = self._rollout_span(stretches[0].rollout)[0]
+        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
+
+    def _stretches(self, index: int) -> list[_Stretch]:
+        """What step `index` takes from where, at least one stretch. No order is computed, so it costs next to nothing.
+
+        Raises `PlanError` when the run has no step.
+        """
         if index < 0:
             raise IndexError(f"step {index} is negative")
         if not self._has_steps:
@@ -312,21 +364,15 @@ class Plan:
         unit = self._unit_of_step(index)
         start = (index - unit.first_step) * self.completions_per_step
         stop = min(start + self.completions_per_step, unit.completions)
-        members: list[Completion] = []
-        positions: list[int] = []
-        epoch = None
-        while start < stop:  # one stretch of one pass over one rollout at a time
-            rollout_index, pass_index, position = self._locate(unit, start)
-            rollout = self.rollout(rollout_index)
-            epoch = rollout.epoch if epoch is None else epoch
-            size = len(rollout.prompts) * self.completions_per_prompt
+        found = []
+        while start < stop:
+            rollout, pass_index, position = self._locate(unit, start)
+            size = self._rollout_span(rollout)[2] * self.completions_per_prompt
             end = min(position + stop - start, size)
-            for ordinal, sample in self._shuffle(rollout_index, pass_index, range(position, end), len(rollout.prompts)):
-                members.append(Completion(rollout_index, pass_index, rollout.prompts[ordinal], sample))
-                positions.append(ordinal * self.completions_per_prompt + sample)
+            found.append(_Stretch(rollout, pass_index, position, end))
             start += end - position
-        assert epoch is not None, "a step has at least one completion"
-        return StepPlan(index, epoch, tuple(members), tuple(positions), self._ticks_after(index, members))
+        assert found, "a step has at least one completion"
+        return found
 
     # ---- arithmetic of the stream
 
@@ -505,10 +551,6 @@ class Plan:
         unit, offset = self._stream_place(rollout, 0, 0)
         return unit.first_step + offset // self.completions_per_step
 
-    def _rollouts_from(self, step: StepPlan) -> range:
-        """Rollouts that `step` and later steps draw from: its first one on (the stream never goes back)."""
-        return range(step.members[0].rollout, step.rollouts[-1] + 1)
-
     def _ticks_after(self, step: int, members: list[Completion]) -> bool:
         if self.spec.horizon.lr_tick == "optimizer_step":
             return True
@@ -541,6 +583,37 @@ class Plan:
             groups = self._rollout_order(rollout, pass_index, prompts)
             return [(groups[position // group], position % group) for position in positions]
         return [divmod(position, group) for position in positions]
+
+    def _prompts_array(self, rollout: int) -> NDArray[numpy.int64]:
+        """`rollout(rollout).prompts` as an array."""
+        import numpy as np
+
+        epoch, start, count = self._rollout_span(rollout)
+        if self.spec.order.prompt_shuffle == "none":
+            return np.arange(start, start + count, dtype=np.int64) % self.dataset_size
+        parts = []
+        while count:  # where rollouts wrap, `start` counts through the epochs
+            epoch, position = divmod(start, self.dataset_size) if self._wraps else (epoch, start)
+            taken = min(count, self.dataset_size - position)
+            parts.append(self._epoch_order(epoch).take_array(position, position + taken))
+            start, count = start + taken, count - taken
+        return np.concatenate(parts)
+
+    def _pass_arrays(self, rollout: int, pass_index: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+        """(prompt, sample) of every completion of a pass over a rollout, in the order of the pass."""
+        import numpy as np
+
+        kind, group = self.spec.optimizer_step.rollout_shuffle, self.completions_per_prompt
+        prompts = self._prompts_array(rollout)
+        count = len(prompts)
+        if kind == "completions":
+            ordinals, samples = np.divmod(
+                self._rollout_order(rollout, pass_index, count * group).take_array(0, count * group), group
+            )
+            return prompts[ordinals], samples
+        if kind == "groups":
+            prompts = prompts[self._rollout_order(rollout, pass_index, count).take_array(0, count)]
+        return np.repeat(prompts, group), np.tile(np.arange(group, dtype=np.int64), count)
 
     def _unshuffle(self, rollout: int, pass_index: int, ordinal: int, sample: int, prompts: int) -> int:
         kind = self.spec.optimizer_step.rollout_shuffle

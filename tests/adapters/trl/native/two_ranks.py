@@ -57,6 +57,14 @@ GRADIENTS: dict[str, dict[str, Any]] = {
             "steps_per_generation": 4,
             "prompts": 7,
         },
+        "24 tokens, two passes, kl": {
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 2,
+            "steps_per_generation": 4,
+            "num_iterations": 2,
+            "beta": 0.1,
+            "tokens_per_device": 24,
+        },
     }.items()
 }
 TRAJECTORIES: dict[str, dict[str, Any]] = {
@@ -95,12 +103,14 @@ def build(folder: Path, **arguments: Any) -> Any:
 
 def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | None = None) -> list[Any]:
     """Gradient errors of the first steps, on rank 0."""
+    arguments = dict(arguments)
+    budget = arguments.pop("tokens_per_device", None)
     built = build(folder, **arguments)
     if changes:
         spec = wrap(built, mode="observe").batchbridge.request.spec
         wrap(built, like=spec.replace(**changes))
     else:
-        wrap(built)
+        wrap(built, tokens_per_device=budget)
     captured = Captured(built.model)
     built.add_callback(captured)
     built.train()

@@ -1,0 +1,56 @@
+"""Forward-only passes (old and reference log-probabilities) cut by tokens, as the training passes are.
+
+TRL scores a rollout in chunks of `per_device_train_batch_size` rows, each as wide as the longest completion of the
+whole rollout. Here rows of similar length are scored together, trimmed to their own width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from batchbridge.microbatch import Length, partition_by_tokens
+
+
+class Scorer:
+    """Stands in for `GRPOTrainer._get_per_token_logps_and_entropies`; with gradients or extra inputs it is native."""
+
+    def __init__(self, trainer: Any, tokens_per_device: int) -> None:
+        self._native = trainer._get_per_token_logps_and_entropies
+        self._tokens_per_device = tokens_per_device
+
+    def __call__(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **others: Any,
+    ) -> Any:
+        """Shapes as in TRL: input_ids and attention_mask (rows, prompt + completion width), prompts padded on the
+        left, completions on the right; the results (rows, `logits_to_keep`), 0 where nothing is attended.
+        """
+        wanted = {name: value for name, value in others.items() if value is not None and value is not False}
+        if torch.is_grad_enabled() or wanted:
+            return self._native(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others)
+        prompt_width = input_ids.shape[1] - logits_to_keep
+        attended = attention_mask.bool()
+        prompts = attended[:, :prompt_width].sum(1).tolist()
+        places = torch.arange(1, logits_to_keep + 1, device=input_ids.device)
+        responses = (attended[:, prompt_width:] * places).amax(1).clamp(min=1).tolist()
+        lengths = [Length(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
+        (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
+        result: torch.Tensor | None = None
+        for cut in cuts:
+            picks = [item for item in cut if item is not None]
+            rows = torch.tensor(picks, device=input_ids.device)
+            width = max(lengths[item].response for item in picks)
+            columns = slice(prompt_width - max(lengths[item].prompt for item in picks), prompt_width + width)
+            scored, *_ = self._native(model, input_ids[rows, columns], attention_mask[rows, columns], width)
+            if result is None:
+                result = scored.new_zeros((len(input_ids), logits_to_keep))
+            result[rows, :width] = scored
+        assert result is not None, "a rollout has a row"
+        return result, None, None

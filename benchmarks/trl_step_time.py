@@ -1,0 +1,280 @@
+"""Time of a GRPOTrainer's optimizer step, wrapped with a token budget against unwrapped, alternating in one process.
+
+    python benchmarks/trl_step_time.py [--lengths lognormal|equal] [--processes 2] [--device cuda] [--json FILE]
+
+Completions are scripted and each run trains the same ones; what is timed is `training_step` and the forward-only
+passes, generation left out. Prints the median ratio wrapped / unwrapped with its spread, and how far apart the first
+gradients are. --memory also runs either side once in a process of its own and compares peak memory. A report, never a
+gate. Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of
+Qwen2-0.5B, random, in bf16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+warnings.filterwarnings("ignore", category=FutureWarning)  # deprecations inside TRL and transformers
+
+import torch
+import transformers
+from transformers.trainer_callback import PrinterCallback
+
+from batchbridge import wrap
+from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, Script
+from batchbridge_trl.testing import Captured, scripted_trainer
+
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+CAP = 1024
+"""Tokens of the longest completion."""
+MEAN, SIGMA = 150, 0.9
+"""Mean of the lognormal lengths (tokens) and deviation of their logarithm."""
+
+
+@dataclass(frozen=True)
+class Lengths(Script):
+    """Completions of lognormal lengths, or all of the mean length."""
+
+    equal: bool = False
+
+    def tokens(self, prompt: int, sample: int) -> int:
+        if self.equal:
+            return MEAN
+        drawn = random.Random(prompt * 1009 + sample).lognormvariate(math.log(MEAN) - SIGMA**2 / 2, SIGMA)
+        return max(2, min(int(drawn), CAP))
+
+    def completion(self, prompt: int, sample: int) -> list[int]:
+        count = self.tokens(prompt, sample) - 1
+        return [FIRST_WORD + (prompt * 7 + sample * 11 + k * 5) % WORDS for k in range(count)] + [EOS]
+
+    def prompt(self, index: int) -> str:
+        return f"w{index % WORDS} w{index // WORDS}"
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    # CPU: 4 layers of width 256. CUDA: the shape of Qwen2-0.5B; source: its published config.json.
+    "cpu": {
+        "vocab_size": 8192,
+        "hidden_size": 256,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    },
+    "cuda": {
+        "vocab_size": 151936,
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+def policy(device: str) -> Any:
+    """A random policy in float32; TRL's autocast makes it bf16 on CUDA."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        **{"tie_word_embeddings": False} | SHAPES[device],
+        num_key_value_heads=2,
+        max_position_embeddings=2 * CAP,
+        pad_token_id=0,
+        eos_token_id=EOS,
+        bos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def build(folder: Path, options: argparse.Namespace) -> Any:
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer: Any = scripted_trainer(
+        folder,
+        script=Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal"),
+        prompts=options.completions // 8,
+        policy=policy(options.device),
+        use_cpu=options.device == "cpu",
+        bf16=options.device == "cuda",
+        per_device_train_batch_size=options.micro,
+        gradient_accumulation_steps=options.completions // (options.micro * processes),
+        num_generations=8,
+        num_iterations=options.passes,
+        max_completion_length=CAP,
+        gradient_checkpointing=options.device == "cuda",
+        max_steps=options.steps + 1,
+        loss_type="dapo",
+        shuffle_dataset=False,
+        learning_rate=1e-4,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def synchronise(options: argparse.Namespace) -> None:
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
+def run(wrapped: bool, folder: Path, options: argparse.Namespace) -> tuple[list[float], torch.Tensor]:
+    """Seconds of each optimizer step of one run, the first (warm-up) left out, and the first step's gradient."""
+    trainer = build(folder, options)
+    clock = {"step": 0.0, "generation": 0.0}
+    generate = trainer._generate
+
+    def timed_generate(*arguments: Any, **keywords: Any) -> Any:
+        started = time.perf_counter()
+        output = generate(*arguments, **keywords)
+        clock["generation"] += time.perf_counter() - started
+        return output
+
+    trainer._generate = timed_generate
+    if wrapped:
+        wrap(trainer, ledger=folder / "ledger", tokens_per_device=options.tokens_per_device)
+    step, seconds = trainer.training_step, []
+
+    def timed_step(*arguments: Any) -> Any:
+        synchronise(options)
+        started = time.perf_counter()
+        loss = step(*arguments)
+        synchronise(options)
+        clock["step"] += time.perf_counter() - started
+        return loss
+
+    trainer.training_step = timed_step
+
+    class Clock(transformers.TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seconds.append(clock["step"] - clock["generation"])
+            clock.update(step=0.0, generation=0.0)
+
+    captured = Captured(trainer.model)
+    trainer.add_callback(Clock())
+    trainer.add_callback(captured)
+    trainer.train()
+    return seconds[1:], captured.gradients[0].double()
+
+
+def peak_bytes(options: argparse.Namespace) -> int:
+    if options.device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    ratios, native, fast, apart = [], [], [], 0.0
+    with tempfile.TemporaryDirectory() as name:
+        for pair in range(options.pairs):
+            medians, gradients = {}, {}
+            for wrapped in (False, True) if pair % 2 == 0 else (True, False):
+                seconds, gradients[wrapped] = run(wrapped, Path(name) / f"{pair}-{wrapped}", options)
+                medians[wrapped] = statistics.median(seconds)
+            ratios.append(medians[True] / medians[False])
+            native.append(medians[False])
+            fast.append(medians[True])
+            apart = max(apart, float((gradients[True] - gradients[False]).norm() / gradients[False].norm()))
+            say(f"pair {pair}: native {native[-1]:.3f} s, wrapped {fast[-1]:.3f} s, ratio {ratios[-1]:.3f}")
+    script = Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
+    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // 8) for sample in range(8)]
+    return {
+        "ratio_median": statistics.median(ratios),
+        "ratio_spread": [min(ratios), max(ratios)],
+        "native_step_seconds": statistics.median(native),
+        "wrapped_step_seconds": statistics.median(fast),
+        "gradients_apart": apart,
+        "padding_alone_would_allow": sum(drawn) / (len(drawn) * max(drawn)),
+        "options": {name: value for name, value in vars(options).items() if name not in ("json", "only", "memory")},
+        "machine": machine(options),
+        "versions": {name: version(name) for name in ("batchbridge", "trl", "transformers", "accelerate", "torch")},
+    }
+
+
+def machine(options: argparse.Namespace) -> str:
+    if options.device == "cuda":
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} thread per process"
+
+
+def say(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
+
+
+def alone(wrapped: bool, options: argparse.Namespace) -> int:
+    """Peak memory (bytes) of one side in a process of its own."""
+    words = [option for option in sys.argv[1:] if option != "--memory"]
+    side = "wrapped" if wrapped else "native"
+    child = subprocess.run(
+        [sys.executable, __file__, *words, "--only", side], check=True, capture_output=True, text=True
+    )
+    return int(child.stdout.split()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lengths", choices=("lognormal", "equal"), default="lognormal")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--processes", type=int, default=1, help="data-parallel processes on this machine")
+    parser.add_argument("--completions", type=int, default=64, help="completions per optimizer step, groups of 8")
+    parser.add_argument("--micro", type=int, default=4, help="native per_device_train_batch_size")
+    parser.add_argument("--tokens-per-device", type=int, default=4096, help="token budget of the wrapped run")
+    parser.add_argument(
+        "--passes", type=int, default=1, help="num_iterations; more than 1 scores old log-probabilities"
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="alternating pairs of runs")
+    parser.add_argument("--steps", type=int, default=2, help="timed optimizer steps in a run")
+    parser.add_argument("--memory", action="store_true", help="also compare peak memory")
+    parser.add_argument("--json", type=Path, help="also write the result here")
+    parser.add_argument("--only", choices=("native", "wrapped"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.processes > 1 and "RANK" not in os.environ:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
+        raise SystemExit(subprocess.call([sys.executable, *launcher, __file__, *sys.argv[1:]]))
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+        os.environ["ACCELERATE_USE_CPU"] = "true"
+    if options.only:
+        with tempfile.TemporaryDirectory() as folder:
+            run(options.only == "wrapped", Path(folder), options)
+        print(peak_bytes(options))
+        return
+    result = measure(options)
+    if options.memory and options.processes == 1:
+        result["peak_bytes"] = {"native": alone(False, options), "wrapped": alone(True, options)}
+    low, high = result["ratio_spread"]
+    say(
+        f"ratio {result['ratio_median']:.3f} (from {low:.3f} to {high:.3f}) over {options.pairs} pairs; native step "
+        f"{result['native_step_seconds']:.3f} s; gradients {result['gradients_apart']:.1e} apart; "
+        f"padding alone would allow {result['padding_alone_would_allow']:.2f}"
+        + (f"; peak bytes {result['peak_bytes']}" if "peak_bytes" in result else "")
+    )
+    if options.json and os.environ.get("RANK", "0") == "0":
+        options.json.write_text(json.dumps(result, indent=2) + "\n")
+    if options.processes > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
