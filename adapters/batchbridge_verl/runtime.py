@@ -129,6 +129,11 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
+        "tokens_per_device",
+        "verl cuts micro-batches itself: set actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu",
+        lambda trainer, request: request.spec.micro_batch != _own(request).micro_batch,
+    ),
+    Refusal(
         "distillation",
         "a teacher's loss has weights of its own",
         lambda trainer, request: bool(trainer.use_teacher_policy),

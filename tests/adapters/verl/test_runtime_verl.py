@@ -221,3 +221,12 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
 def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
     with pytest.raises(CannotAttach, match="before init"):
         V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())
+
+
+def test_a_token_budget_of_wrap_is_refused_since_verl_cuts_itself() -> None:
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
+    spec, reading = spec_of(), read(COMMAND, version="0.9.1", dataset_size=12)
+    cut = spec.replace(**{"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 64})
+    for wanted, refused in ((spec, False), (cut, True)):
+        request = Request(spec=wanted, plan=Plan(wanted, 12), reading=reading, mode="enforce")
+        assert refusal.applies(None, request) is refused
