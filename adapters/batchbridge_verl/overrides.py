@@ -93,10 +93,10 @@ class _Parser:
             self.at += 1
 
     def end(self) -> None:
-        closed = self.text[: self.at].endswith(("]", "}"))
+        value_ends = self.at
         self.blanks()
-        if closed and not self.peek() and self.text.endswith((" ", "\t")):
-            raise NotRead(f"{self.text!r:.60}: blanks after a list or a mapping are no part of it")
+        if value_ends < self.at == len(self.text):
+            raise NotRead(f"{self.text!r:.60}: blanks after a quote, a list or a mapping are no part of it")
         if self.peek() == ",":
             raise NotRead(f"{self.text!r:.60}: a sweep over several values needs --multirun, which is no one run")
         if self.peek():
@@ -164,10 +164,18 @@ class _Parser:
         self.at += 1
         parts: list[str] = []
         while self.peek() and self.peek() != quote:
-            if self.peek() == "\\" and self.text[self.at + 1 : self.at + 2] in ("\\", quote):
+            run = len(self.text) - self.at - len(self.text[self.at :].lstrip("\\"))
+            if not run:
+                parts.append(self.peek())
                 self.at += 1
-            parts.append(self.peek())
-            self.at += 1
+                continue
+            # Backslashes count by pairs before a quote only; an odd one makes the quote a character.
+            quoted = self.text[self.at + run : self.at + run + 1] == quote
+            parts.append("\\" * (run // 2 if quoted else run))
+            self.at += run
+            if quoted and run % 2:
+                parts.append(quote)
+                self.at += 1
         if not self.peek():
             raise NotRead(f"{self.text[start:]!r:.60}: the quote is not closed")
         self.at += 1

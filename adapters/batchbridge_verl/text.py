@@ -68,7 +68,8 @@ def hydra_value(value: Any) -> str:
                 return value
         except NotRead:
             pass
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        # Backslashes count by pairs before a quote, and as they stand elsewhere.
+        return "'" + re.sub(r"(\\*)('|\Z)", lambda run: run[1] * 2 + ("\\'" if run[2] else ""), value) + "'"
     return repr(value)
 
 

@@ -42,6 +42,10 @@ WORDS = sorted({word for command in COMMANDS.values() for word in command["argv"
         ("01", "01"),
         ("1.", 1.0),
         ("a: ", "a: "),
+        ("a\\ ", "a "),
+        ("'\\\\a'", "\\\\a"),
+        ("'a\\\\'", "a\\"),
+        ("'it\\'s'", "it's"),
     ],
 )
 def test_a_value_is_what_hydra_makes_of_it(text, value):
@@ -50,7 +54,8 @@ def test_a_value_is_what_hydra_makes_of_it(text, value):
 
 
 @pytest.mark.parametrize(
-    "text", ["1,2", "choice(1,2)", "range(1,3)", "[1", "{a:1", "'open", "a=b", "a;b", "<x>", "[1]]", "${a"]
+    "text",
+    ["1,2", "choice(1,2)", "range(1,3)", "[1", "{a:1", "'open", "a=b", "a;b", "<x>", "[1]]", "${a", "[1] ", "'a' "],
 )
 def test_a_form_that_is_not_evaluated_is_refused_by_name(text):
     with pytest.raises(NotRead):
