@@ -22,7 +22,7 @@ from batchbridge.spec import (
     Staleness,
     Topology,
 )
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, LEARNERS, PPO, SCRIPT, settings_of
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, LEARNERS, PPO, SCRIPT, SCRIPTS, settings_of
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -365,10 +365,16 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
 def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -> dict[str, Any]:
     """The native settings of `checkout` (None: the newest) that come nearest to `spec`; whoever calls reads them back
     and compares."""
-    if spec.advantage.baseline == "value":
-        return _ppo_settings(spec, problems)
-    values = _grpo_settings(spec, problems)
-    if checkout is not None:
+    critic = spec.advantage.baseline == "value"
+    values = _ppo_settings(spec, problems) if critic else _grpo_settings(spec, problems)
+    scripts = [script for script, checkouts in SCRIPTS.items() if checkout is None or checkout in checkouts]
+    if not any((script == PPO) == critic for script in scripts):
+        problems.insert(
+            0,
+            f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
+            f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}",
+        )
+    elif not critic and checkout is not None:
         _as_in(checkout, values, spec, problems)
     return values
 

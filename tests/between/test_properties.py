@@ -1,4 +1,4 @@
-"""Laws of reading and writing, over random cases of every framework.
+"""Laws of reading, writing and converting, over thousands of random cases of every framework.
 
 The same cases every time. `nox -s properties -- --cases 100000` draws others, as many for each property.
 """
@@ -6,19 +6,25 @@ The same cases every time. `nox -s properties -- --cases 100000` draws others, a
 from __future__ import annotations
 
 import os
+from itertools import permutations
 from typing import Any
 
 import pytest
 from cases import VERSIONS, Case, cases, leaf_values, read, writable, write
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from registered import adapters
+from test_all_pairs import account
 
 from batchbridge.adapter import Written
+from batchbridge.between.convert import Conversion, convert_to
+from batchbridge.between.effects import leaves
 from batchbridge.spec import Spec
 
 CASES = int(os.environ.get("BATCHBRIDGE_CASES", "300"))
-"""Cases of each property, over all frameworks."""
+"""Cases of each property, over all frameworks or pairs."""
 FRAMEWORKS = sorted(adapters())
+PAIRS = list(permutations(FRAMEWORKS, 2))
 UNKNOWN = ("objective.", "carried.", "advantage.")
 """Where None means unknown, and a default may fill it in. Source: `Adapter.write`."""
 
@@ -79,3 +85,50 @@ def test_what_an_adapter_says_it_can_write_is_what_it_reads(framework: str) -> N
         assert different(spec, back.spec) == {}
 
     law()
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_a_conversion_is_valid_wholly_named_and_comes_back(one: str, other: str) -> None:
+    @many(len(PAIRS))
+    @given(case=cases(one), version=st.sampled_from(VERSIONS[other]))
+    def law(case: Case, version: str) -> None:
+        there = convert_to(adapters()[other], case.reading, version=version)
+        assert there.back is not None, there.refused
+        assert there.back.verdict == "valid", there.back.findings
+        nothing_differs_unnamed(case.reading.spec, there)
+        back = convert_to(adapters()[one], there.back, version=case.version)
+        assert back.back is not None, back.refused
+        what_is_exact_comes_back(case.spec, there, back)
+
+    law()
+
+
+def nothing_differs_unnamed(source: Spec | None, found: Conversion) -> None:
+    assert source is not None
+    assert found.back is not None
+    assert found.back.spec is not None
+    before, after = leaves(source), leaves(found.back.spec)
+    named = {path for path, status in account(found).items() if status != "exact"}
+    inherited = tuple(
+        f"loss.{term}."
+        for term in ("kl", "entropy")
+        if not getattr(source.loss, term) and not getattr(found.back.spec.loss, term)
+    )
+    other = {path for path in before if before[path] != after[path]}
+    assert {path for path in other if not inherited or not path.startswith(inherited)} == named
+
+
+def what_is_exact_comes_back(source: Spec, there: Conversion, back: Conversion) -> None:
+    assert back.back is not None
+    assert back.back.spec is not None
+    own = [f"loss.{term}." for term in ("kl", "entropy") if getattr(source.loss, term) is None]
+    exact = [
+        path
+        for path, status in account(there).items()
+        if status == "exact" == account(back)[path]
+        and not path.startswith(tuple(own))  # it follows the policy term, which has a report of its own
+    ]
+    before, after = leaves(source), leaves(back.back.spec)
+    assert {path: before[path] for path in exact} == {path: after[path] for path in exact}
+    if set(account(there).values()) == {"exact"}:
+        assert set(account(back).values()) <= {"exact", "filled"}
