@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -267,6 +268,20 @@ def test_arbitrary_text_never_raises(text: str, env: dict[str, str]) -> None:
 @given(st.sampled_from(list(CASES.values())), st.integers(0, 400), st.text(max_size=5))
 def test_broken_scripts_never_raise(script: str, place: int, inserted: str) -> None:
     read_script(script[:place] + inserted + script[place + 1 :])
+
+
+BEYOND_THE_TABLES = """
+from batchbridge.shell import read_script
+for code in [*range(0xA0, 0x3000, 7), *range(0x3000, 0x110000, 4099)]:
+    for text in ("x {" + chr(code), "x {1.." + chr(code), "l\\nnd\\xa7{" + chr(code), "${" + chr(code)):
+        read_script(text)
+"""
+"""tree-sitter-bash 0.25.1 looks characters up in C's tables of 256 places; beyond them the process may die."""
+
+
+def test_characters_outside_ascii_do_not_end_the_process() -> None:
+    for _ in range(5):  # where the tables lie differs from process to process
+        subprocess.run([sys.executable, "-c", BEYOND_THE_TABLES], check=True, timeout=120)
 
 
 # ---- published scripts

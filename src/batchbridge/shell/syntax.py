@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,25 @@ WORDS = frozenset(
 
 
 def parse(source: bytes) -> Node:
-    """The root of the syntax tree of a script; parts that are no bash are ERROR nodes."""
+    """The root of the syntax tree of a script (UTF-8); parts that are no bash are ERROR nodes."""
     import tree_sitter
     import tree_sitter_bash
 
     language = tree_sitter.Language(tree_sitter_bash.language())
-    return tree_sitter.Parser(language).parse(source).root_node
+    return tree_sitter.Parser(language).parse(_OUTSIDE_ASCII.sub(_stand_in, source)).root_node
+
+
+_OUTSIDE_ASCII = re.compile(rb"[\x80-\xff]+")
+
+
+def _stand_in(found: re.Match[bytes]) -> bytes:
+    """As many bytes of section signs, which are in a word as every character outside ASCII is to bash.
+
+    The grammar of tree-sitter-bash 0.25.1 hands characters to C's `isdigit`, whose table ends at 255 (it reads memory
+    beyond it, and the process may die), and takes Unicode's other blanks for blanks.
+    """
+    signs, odd = divmod(len(found[0]), 2)
+    return "\N{SECTION SIGN}".encode() * signs + b"_" * odd
 
 
 def beyond(redirect: Node) -> list[Node]:
