@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from batchbridge import sources
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec
 from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
@@ -43,7 +43,6 @@ class _Said:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    example: bool = False
     unknown: frozenset[str] = frozenset()
 
     def put(self, values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None) -> None:
@@ -227,7 +226,6 @@ def _base(name: Any, version: str, said: _Said) -> None:
         said.findings += loaded.problems
         said.put(loaded.values, loaded.lines, loaded.path)
     elif name.endswith(EXAMPLE_NAME):
-        said.example = True
         older = tables.holds("<0.3.2", version)
         known = {key: value for key, value in EXAMPLE.items() if key in settings_of(version)}
         said.put({**known, **({tables.MICRO: 4, tables.FORWARD: 16} if older else {})}, {}, None)
@@ -256,15 +254,18 @@ def _base(name: Any, version: str, said: _Said) -> None:
 
 
 def _unknown_keys(said: _Said, version: str) -> list[Finding]:
-    found = []
     known = keys_of(version)
     groups = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
-    for key, place in said.places.items():
-        if key in groups and not isinstance(said.values[key], Mapping):
-            found.append(_wrong(place, "a group of settings"))
-        if key in known or key in groups or key.startswith(tuple(f"{group}." for group in FREE_GROUPS)):
-            continue
-        near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
+    found = [
+        _wrong(place, "a group of settings")
+        for key, place in said.places.items()
+        if key in groups and not isinstance(said.values[key], Mapping)
+    ]
+    free = tuple(f"{group}." for group in FREE_GROUPS)
+    unknown = [key for key in said.places if key not in known and key not in groups and not key.startswith(free)]
+    near = near_names(unknown, known, cutoff=0.85)
+    for key in unknown:
+        place = said.places[key]
         found.append(
             Finding(
                 "BB-EZR1-003",
@@ -272,7 +273,10 @@ def _unknown_keys(said: _Said, version: str) -> list[Finding]:
                 "config",
                 f"{key} is no setting of EasyR1 {version}",
                 where=(place,),
-                fixes=(*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}")),
+                fixes=(
+                    *(Fix(f"write {name}", {key: None, name: place.value}) for name in near.get(key, ())),
+                    Fix(f"remove {key}"),
+                ),
                 native=f"omegaconf: ConfigKeyError: Key '{key.rpartition('.')[2]}' not in ...",
                 source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.sources import parse_arguments
 from batchbridge.spec import Spec
 from batchbridge.writing import objections
@@ -89,10 +89,13 @@ class OpenInstructAdapter(Adapter):
             for one in SCRIPTS[script]
             if stale and all(tables.has_flag(one, key) for key in given) and self._accepts(source, context, one)
         ]
+        unknown = [key for key in given if key not in rows and key not in tables.other_names(checkout)]
+        near = near_names((key for key in unknown if _SUCCESSORS.get(key) not in rows), rows, cutoff=0.75)
+        for key in unknown:
+            nearest = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near.get(key, ())
+            findings.append(_unknown_key(places[key], nearest, checkout, script, elsewhere))
         for key, value in given.items():
             if key not in rows:
-                if key not in tables.other_names(checkout):
-                    findings.append(_unknown_key(places[key], rows, checkout, script, elsewhere))
                 continue
             try:
                 native[key] = convert(rows[key], value)
@@ -320,12 +323,9 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     return Finding("BB-OI-002", "error", "config", message, (Where("framework version", _printable(version)),), (fix,))
 
 
-def _unknown_key(
-    place: Where, rows: Mapping[str, Setting], checkout: str, script: str, elsewhere: Sequence[str]
-) -> Finding:
+def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, elsewhere: Sequence[str]) -> Finding:
     """elsewhere: the known checkouts of the script that have every flag that was given."""
     key = place.key or ""
-    near = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else difflib.get_close_matches(key[:80], rows, 2, 0.75)
     removed = tables.REMOVED.get(key) if script == GRPO_FAST else None
     message = f"{key} is no setting of open-instruct in {checkout}"
     if removed is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.metadata
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +20,12 @@ from batchbridge.adapter import (
     Written,
 )
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
 from batchbridge.writing import objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
-from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
@@ -103,10 +102,11 @@ class OpenRlhfAdapter(Adapter):
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(is_idle(refused.identity) for refused in given.broken)
         later = list(_strays(given))
+        near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
         for name, value in given.values.items():
             option = options.get(name)
             if option is None:
-                later.append(_unknown(name, given.places[name], options, version))
+                later.append(_unknown(name, given.places[name], near.get(name, ()), version))
                 continue
             if name in source.unknown and is_idle(option.identity):
                 continue
@@ -318,8 +318,8 @@ def _strays(given: Given) -> Iterator[Finding]:
         )
 
 
-def _unknown(name: str, place: Where, options: Mapping[str, Option], version: str) -> Finding:
-    here = {option.identity: known for known, option in options.items()}
+def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
+    here = tables.names_of(version)
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
     elsewhere = [release for release in tables.RELEASES if name in tables.options_of(release)]
     message = f"{name} is no option of openrlhf {version}"
@@ -327,7 +327,6 @@ def _unknown(name: str, place: Where, options: Mapping[str, Option], version: st
         message += f"; it is spelled {spelled[0]} there"
     elif elsewhere:
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
-    near = spelled or difflib.get_close_matches(name[:100], options, n=2, cutoff=0.8)
     return Finding(
         "BB-ORL-003",
         "error",
@@ -335,7 +334,7 @@ def _unknown(name: str, place: Where, options: Mapping[str, Option], version: st
         message,
         where=(place,),
         fixes=(
-            *(Fix(f"write {known}", {name: None, known: place.value}) for known in near),
+            *(Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near),
             Fix(f"remove {name}", {name: None}),
         ),
         native="argparse: error: unrecognized arguments",

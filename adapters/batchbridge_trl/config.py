@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from batchbridge.adapter import (
     Written,
 )
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec
 from batchbridge.writing import objections
 from batchbridge_trl import settings as tables
@@ -97,10 +97,12 @@ class TrlAdapter(Adapter):
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv)
         bad = set()
+        takes = {key: row for key, row in rows.items() if not row.fixed}
+        near = near_names((key for key in given if key not in takes), takes, cutoff=0.75)
         for key, value in given.items():
-            row = rows.get(key)
-            if row is None or row.fixed:
-                findings.append(self._unknown_key(places[key], rows, version))
+            row = takes.get(key)
+            if row is None:
+                findings.append(self._unknown_key(places[key], near.get(key, ()), version))
                 continue
             try:
                 native[key] = convert(row, value, parsed=parsed or source.native is not None)
@@ -251,7 +253,7 @@ class TrlAdapter(Adapter):
             fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
         )
 
-    def _unknown_key(self, place: Where, rows: Mapping[str, Setting], version: str) -> Finding:
+    def _unknown_key(self, place: Where, near: Sequence[str], version: str) -> Finding:
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
         native = (
@@ -269,7 +271,6 @@ class TrlAdapter(Adapter):
                 native=native,
                 source=gone.source,
             )
-        near = difflib.get_close_matches(key, (name for name, row in rows.items() if not row.fixed), n=2, cutoff=0.75)
         elsewhere = sorted(tables.versions_of(self.groups, key))
         return Finding(
             "BB-TRL-003",

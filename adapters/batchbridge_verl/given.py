@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from batchbridge import sources
 from batchbridge.adapter import Source
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge_verl import omega
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.overrides import NotRead, Operation, parse_override
@@ -215,7 +215,7 @@ def _not_training(module: str) -> Finding:
 def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
     known, groups = defaults.values, defaults.groups
-    found = []
+    found, unknown = [], []
     for key, place in result.places.items():
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
             continue
@@ -238,7 +238,10 @@ def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) ->
             continue
         if key in known or operation in ("add", "force") or (operation == "set" and _takes(key, known, result)):
             continue
-        found.append(_unknown(key, place, version, engine, known, result.from_file))
+        unknown.append(key)
+    near = near_names(unknown, known, cutoff=0.85)
+    for key in unknown:
+        found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), result.from_file))
     return found
 
 
@@ -270,9 +273,8 @@ def _wrong_kind(place: Where, expected: str) -> Finding:
     )
 
 
-def _unknown(key: str, place: Where, version: str, engine: str, known: Mapping[str, Any], from_file: bool) -> Finding:
+def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], from_file: bool) -> Finding:
     gone = GONE.get(key)
-    near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
     fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
     if gone is not None and gone[1] is not None:
         fixes.insert(0, Fix(f"use {gone[1]}", {key: None, gone[1]: place.value}))
