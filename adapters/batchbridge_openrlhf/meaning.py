@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -375,6 +375,8 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
+    elif settings["actor.lr_scheduler"] in WITHOUT_WARMUP:
+        warmup = Told(0.0, None, f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up")
     return {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
@@ -413,8 +415,7 @@ def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
 
 
 def _schedule(settings: Mapping[str, Any]) -> str:
-    """The schedule's name, with its arguments as JSON where there are any."""
+    """The schedule in the words that adapters share."""
     name = str(settings["actor.lr_scheduler"])
-    if name not in MIN_LR_SCHEDULES:
-        return name
-    return f"{name} {json.dumps({'min_lr_rate': settings['actor.min_lr_ratio']})}"
+    floor = {"min_lr_rate": settings["actor.min_lr_ratio"]} if name in MIN_LR_SCHEDULES else {}
+    return schedule_text(name, floor)

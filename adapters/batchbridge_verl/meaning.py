@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.schedules import WARMUP_START, schedule_parts, schedule_text
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -348,7 +348,7 @@ def _kl(run: Run) -> dict[str, Told]:
 
 
 def schedule(run: Run) -> Told:
-    """The schedule in HF's words, with arguments that are not its defaults as JSON."""
+    """The schedule in the words that adapters share: verl's FSDP engines give a cosine its floor by another name."""
     optim = f"{ACTOR}optim."
     if run.engine == "torchtitan":
         return Told(run[f"{optim}decay_type"], f"{optim}decay_type")
@@ -357,14 +357,16 @@ def schedule(run: Run) -> Told:
         return Told(run[key], key)
     older, newer = f"{optim}warmup_style", f"{optim}lr_scheduler_type"
     key = older if run[older] is not None else newer
-    arguments = {}
-    if run[key] == "cosine" and run.engine == "fsdp":
-        if run[f"{optim}min_lr_ratio"]:
-            arguments["min_lr_ratio"] = run[f"{optim}min_lr_ratio"]
-        if run[f"{optim}num_cycles"] != 0.5:
-            arguments["num_cycles"] = run[f"{optim}num_cycles"]
-    text = f"{run[key]} {json.dumps(arguments, sort_keys=True)}" if arguments else run[key]
-    return Told(text, None if arguments else key, key)
+    if run[key] != "cosine" or run.engine != "fsdp":
+        return Told(run[key], key)
+    floor = run[f"{optim}min_lr_ratio"] or 0.0
+    arguments = {"min_lr_rate": floor, "num_cycles": run[f"{optim}num_cycles"]}
+    warms_up = any(told.value for told in _warmup(run).values())
+    if floor and warms_up and holds("<0.6.0", run.version):
+        # Source: verl 0.4.0 to 0.5.0 torch_functional.get_cosine_schedule_with_warmup; 0.6.0 has init_lr_ratio for it.
+        arguments[WARMUP_START] = floor
+    text = schedule_text("cosine_with_min_lr", arguments)
+    return Told(text, key if text == run[key] else None, key)
 
 
 def clip_grad_key(run: Run) -> str:
@@ -683,12 +685,7 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> No
         ]
     megatron = _engine_for(spec) == "megatron"
     if carried.lr_schedule is not None:
-        name, _, arguments = carried.lr_schedule.partition(" ")
-        allowed = ("constant", "linear", "cosine", "inverse-square-root", "WSD") if megatron else ("constant", "cosine")
-        problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
-        values[f"{optim}{'lr_decay_style' if megatron else 'lr_scheduler_type'}"] = name
-        if arguments:
-            _write_schedule_arguments(arguments, values, problems)
+        _write_schedule(carried.lr_schedule, megatron, values, problems)
     if carried.warmup_ratio:
         values[f"{optim}lr_warmup_steps_ratio"] = carried.warmup_ratio
         problems.need(not carried.warmup_steps, "carried.warmup_ratio and warmup_steps are both given")
@@ -709,13 +706,22 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> No
             values[f"{ACTOR}fsdp_config.mixed_precision.{part}"] = carried.precision
 
 
-def _write_schedule_arguments(text: str, values: dict[str, Any], problems: Problems) -> None:
+def _write_schedule(text: str, megatron: bool, values: dict[str, Any], problems: Problems) -> None:
     try:
-        arguments = json.loads(text)
-        unknown = set(arguments) - {"min_lr_ratio", "num_cycles"}
-    except (ValueError, TypeError):
-        problems.append(f"carried.lr_schedule: {text} is no JSON mapping")
+        name, arguments = schedule_parts(text)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {text}: {error}")
         return
+    if megatron:
+        allowed: tuple[str, ...] = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
+    else:
+        allowed = ("constant", "cosine", "cosine_with_min_lr")
+    problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
+    native = "cosine" if name == "cosine_with_min_lr" and not megatron else name
+    values[f"{ACTOR}optim.{'lr_decay_style' if megatron else 'lr_scheduler_type'}"] = native
+    keys = {} if megatron else {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_START: None}
+    unknown = set(arguments) - set(keys)
     problems.need(not unknown, f"carried.lr_schedule: verl has no arguments {', '.join(sorted(unknown))}")
-    for name in set(arguments) - unknown:
-        values[f"{ACTOR}optim.{name}"] = arguments[name]
+    for argument, key in keys.items():
+        if key is not None and argument in arguments:
+            values[f"{ACTOR}optim.{key}"] = arguments[argument]

@@ -126,7 +126,7 @@ def test_the_world_size_is_the_learners_of_all_nodes() -> None:
         ("2026.6.10", "staleness.mode", "lookahead"),
         ("2026.8.20", "staleness.mode", "bounded"),
         ("0.2.0", "objective.sampler_correction", None),
-        ("0.3.0", "objective.sampler_correction", "importance ratio clamped at 2.0"),
+        ("0.3.0", "objective.sampler_correction", "token_truncate [-, 2.0]"),
     ],
 )
 def test_defaults_change_between_checkouts(version: str, path: str, value: object) -> None:
