@@ -13,6 +13,7 @@ from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Prove
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
+from batchbridge.versions import unread
 from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
@@ -32,10 +33,9 @@ ENTRY = "verl.trainer.main"
 
 @dataclass(frozen=True, kw_only=True)
 class EasyR1Reading(Reading):
-    """A reading that remembers the run and where each native key was given."""
+    """A reading that remembers the run."""
 
     run: Run | None = None
-    given: Mapping[str, Where] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,7 +86,11 @@ class EasyR1Adapter(Adapter):
         findings = list(source.problems)
         version = context.framework_version or _installed()
         if version is None or not tables.is_known(version):
-            findings.append(_version_finding(version))
+            findings.append(
+                unread(
+                    "EasyR1", version, known=self.versions, newest=tables.NEWEST, codes=("BB-EZR1-001", "BB-EZR1-002")
+                )
+            )
             return self._reading(version, findings, context)
         if source.native is not None:
             message = f"a {type(source.native).__name__} is no configuration of EasyR1"
@@ -157,9 +161,6 @@ class EasyR1Adapter(Adapter):
         return EasyR1Reading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
@@ -170,26 +171,6 @@ def _installed() -> str | None:
 
     found = installed()
     return found.version if found is not None and found.project == "easyr1" else None
-
-
-def _version_finding(version: str | None) -> Finding:
-    if version is None:
-        return Finding(
-            "BB-EZR1-001",
-            "warning",
-            "config",
-            f"the version of EasyR1 is not known; known are {tables.VERSIONS}",
-            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
-            undecided=True,
-        )
-    return Finding(
-        "BB-EZR1-002",
-        "error",
-        "config",
-        f"EasyR1 {version} is not known here; known are {tables.VERSIONS}",
-        where=(Where("framework version", version),),
-        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-    )
 
 
 def _said(source: Source, version: str) -> _Said:
@@ -358,11 +339,7 @@ def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: st
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
     place, value = said.places.get(entry.key), native[entry.key]
-    if place is None:
-        return Provenance(entry.key, value, "default", f"default of EasyR1 {version}")
-    if place.file is not None:
-        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}", place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")
+    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}")
 
 
 def _word(key: str, value: Any) -> str:

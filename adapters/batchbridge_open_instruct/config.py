@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenInstructReading(Reading):
-    """A reading that remembers where each native key was given, and in which checkout it is read."""
+    """A reading that remembers in which checkout it is read."""
 
-    given: Mapping[str, Where] = field(default_factory=dict)
     checkout: str | None = None
     decided: bool = False
     """Whether every setting could be read; `native` holds defaults for the others."""
@@ -63,10 +62,6 @@ class OpenInstructAdapter(Adapter):
         reading = OpenInstructReading(
             framework=self.framework,
             framework_version=checkout or context.framework_version,
-            spec=None,
-            provenance={},
-            behaviour=None,
-            findings=(),
             dataset_size=context.dataset_size,
             checkout=checkout,
         )
@@ -262,16 +257,11 @@ def _printable(value: Any) -> Any:
 def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
-    value = reading.native[entry.key]
-    value = list(value) if isinstance(value, tuple) else value
+    value, place = reading.native[entry.key], reading.given.get(entry.key)
+    value = list(value) if isinstance(value, tuple) and place is not None else value
     note = f" (derived: {entry.formula})" if entry.formula else ""
-    place = reading.given.get(entry.key)
-    if place is None:
-        native = reading.native[entry.key]
-        return Provenance(entry.key, native, "default", f"default of {reading.native[SCRIPT]}, {checkout}{note}")
-    if place.file is not None:
-        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}{note}", place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}{note}")
+    default = f"default of {reading.native[SCRIPT]}, {checkout}"
+    return Provenance.of(entry.key, value, place, default=default, note=note)
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:

@@ -27,10 +27,9 @@ def check(reading: Reading) -> list[Finding]:
     facts = decided or _parsed(reading)
     if facts is None:
         return []
-    given: Mapping[str, Where] = getattr(reading, "given", {})
 
     def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
-        return tuple(_where(identity, facts, given) for identity in identities if identity in facts.names)
+        return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
 
     return ruletable.findings(_testable(RULES if decided else PARSER_RULES, facts), facts, facts.version, where)
 

@@ -6,11 +6,9 @@ is never used again. 001 to 009 belong to reading: see `config`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from batchbridge import ruletable
 from batchbridge.adapter import Defect, Reading
-from batchbridge.findings import Finding, Where
+from batchbridge.findings import Finding
 from batchbridge_easyr1.rules.refused import REFUSED
 from batchbridge_easyr1.rules.row import Rule
 from batchbridge_easyr1.rules.silent import SILENT
@@ -26,12 +24,7 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    given: Mapping[str, Where] = getattr(reading, "given", {})
-
-    def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
-        return tuple(given.get(key) or Where(key, run[key]) for key in keys)
-
-    return ruletable.findings(RULES, run, run.version, where)
+    return ruletable.findings(RULES, run, run.version, lambda keys: reading.where(*keys))
 
 
 def defects(run: Run) -> tuple[Defect, ...]:

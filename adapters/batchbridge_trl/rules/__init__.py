@@ -7,8 +7,6 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from batchbridge import ruletable
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
@@ -32,13 +30,11 @@ def check(reading: Reading) -> list[Finding]:
     facts = facts_of(reading)
     if facts is None:
         return []
-    given: Mapping[str, Where] = getattr(reading, "given", {})
     rows = settings_of(TRL_GROUPS, facts.version)
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
         known = [key for key in keys if key not in rows or not rows[key].fixed]
-        shown = [key for key in known if key in given or facts.native.get(key) is not None]
-        return tuple(given.get(key) or Where(key, facts.native.get(key)) for key in shown)
+        return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
 
     return ruletable.findings(RULES, facts, facts.version, where)
 
