@@ -13,7 +13,7 @@ from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Prove
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
-from batchbridge.versions import unread
+from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
@@ -87,7 +87,7 @@ class EasyR1Adapter(Adapter):
         version = context.framework_version or _installed()
         if version is None or not tables.is_known(version):
             findings.append(
-                unread(
+                unknown_version(
                     "EasyR1", version, known=self.versions, newest=tables.NEWEST, codes=("BB-EZR1-001", "BB-EZR1-002")
                 )
             )

@@ -21,7 +21,7 @@ from batchbridge.adapter import (
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
-from batchbridge.versions import installed, unread
+from batchbridge.versions import installed, unknown_version
 from batchbridge.writing import objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
@@ -216,7 +216,7 @@ def is_idle(identity: str) -> bool:
 
 def _version_finding(version: str | None, source: Source) -> Finding:
     fitting = _fitting(source) if version is None else []
-    return unread(
+    return unknown_version(
         "openrlhf",
         None if version is None else shown(version),
         known=tables.VERSIONS,

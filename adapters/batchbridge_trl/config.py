@@ -20,7 +20,7 @@ from batchbridge.adapter import (
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
-from batchbridge.versions import installed, unread
+from batchbridge.versions import installed, unknown_version
 from batchbridge.writing import objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
@@ -75,7 +75,9 @@ class TrlAdapter(Adapter):
         version = context.framework_version or installed(self.distribution)
         if version is None or not tables.is_known(version):
             findings.append(
-                unread("trl", version, known=self.versions, newest=tables.NEWEST, codes=("BB-TRL-001", "BB-TRL-002"))
+                unknown_version(
+                    "trl", version, known=self.versions, newest=tables.NEWEST, codes=("BB-TRL-001", "BB-TRL-002")
+                )
             )
             return self._reading(version, findings, context)
         rows = settings_of(self.groups, version)

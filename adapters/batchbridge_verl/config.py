@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
+from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for
@@ -27,14 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerlReading(Reading):
-    """A reading that remembers the run and where each native key was given."""
+    """A reading that remembers the run."""
 
     run: Run | None = None
-    given: Mapping[str, Where] = field(default_factory=dict)
-
-    def where(self, *keys: str) -> tuple[Where, ...]:
-        """The places of `keys`, defaults included."""
-        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
 
 
 TRAINERS = frozenset(
@@ -81,7 +77,10 @@ class VerlAdapter(Adapter):
         findings = list(source.problems)
         version, doubts = _version(context)
         if version is None or not tables.is_known(version):
-            findings.append(_version_finding(version, doubts))
+            codes, why = ("BB-VERL-001", "BB-VERL-002"), "; ".join(doubts)
+            findings.append(
+                unknown_version("verl", version, known=self.versions, newest=tables.NEWEST, codes=codes, why=why)
+            )
             return self._reading(version, findings, context)
         if source.native is not None:
             findings.append(
@@ -207,9 +206,6 @@ class VerlAdapter(Adapter):
         return VerlReading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
@@ -231,28 +227,6 @@ def _version(context: Context) -> tuple[str | None, tuple[str, ...]]:
     if found is None or found.project != "verl":
         return None, ("the installed package `verl` is EasyR1's",) if found else ()
     return (None, found.doubts) if found.doubts else (found.version, ())
-
-
-def _version_finding(version: str | None, doubts: Sequence[str]) -> Finding:
-    if version is None:
-        why = f" ({'; '.join(doubts)})" if doubts else ""
-        return Finding(
-            "BB-VERL-001",
-            "warning",
-            "config",
-            f"the version of verl is not known{why}, and the same keys mean other things in other versions; known are "
-            f"{tables.VERSIONS}",
-            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
-            undecided=True,
-        )
-    return Finding(
-        "BB-VERL-002",
-        "error",
-        "config",
-        f"verl {version} is not known here; known are {tables.VERSIONS}",
-        where=(Where("framework version", version),),
-        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-    )
 
 
 def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
@@ -408,10 +382,4 @@ def _world(native: Mapping[str, Any], context: Context, told: Said, findings: li
 def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
-    place, value = told.places.get(entry.key), native.get(entry.key)
-    if place is None:
-        return Provenance(entry.key, value, "default", default)
-    if place.file is not None:
-        detail = f"{place.file}:{place.line}" if place.line else place.file
-        return Provenance(entry.key, value, "file", detail, place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")
+    return Provenance.of(entry.key, native.get(entry.key), told.places.get(entry.key), default=default)

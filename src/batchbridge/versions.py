@@ -24,7 +24,7 @@ def installed(distribution: str | None) -> str | None:
         return None
 
 
-def unread(
+def unknown_version(
     project: str,
     version: str | None,
     *,

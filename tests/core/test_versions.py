@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchbridge.findings import Where
-from batchbridge.versions import holds, installed, unread
+from batchbridge.versions import holds, installed, unknown_version
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,16 @@ def test_what_is_installed_is_told_without_importing_it() -> None:
 
 
 def test_a_missing_version_leaves_it_undecided_and_names_one() -> None:
-    found = unread("toy", None, known=">=1,<3", newest="2.0", codes=("BB-TOY-001", "BB-TOY-002"), hint="; or 1.5")
+    found = unknown_version(
+        "toy", None, known=">=1,<3", newest="2.0", codes=("BB-TOY-001", "BB-TOY-002"), hint="; or 1.5"
+    )
     assert (found.code, found.severity, found.undecided) == ("BB-TOY-001", "warning", True)
     assert found.message.endswith("known are >=1,<3; or 1.5")
     assert "2.0" in found.fixes[0].text
 
 
 def test_a_version_outside_the_range_is_an_error_at_the_version() -> None:
-    found = unread("toy", "9.0", known=">=1,<3", newest="2.0", codes=("BB-TOY-001", "BB-TOY-002"))
+    found = unknown_version("toy", "9.0", known=">=1,<3", newest="2.0", codes=("BB-TOY-001", "BB-TOY-002"))
     assert (found.code, found.severity, found.undecided) == ("BB-TOY-002", "error", False)
     assert found.message == "toy 9.0 is not known here; known are >=1,<3"
     assert found.where == (Where("framework version", "9.0"),)

@@ -9,8 +9,6 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from batchbridge import ruletable
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
@@ -30,11 +28,10 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    given: Mapping[str, Where] = getattr(reading, "given", {})
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
-        shown = [key for key in keys if key in given or run.native.get(key) is not None] or list(keys[:1])
-        return tuple(given.get(key) or Where(key, run.native.get(key)) for key in shown)
+        said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
+        return reading.where(*(said or keys[:1]))
 
     return ruletable.findings(RULES, run, run.version, where)
 
