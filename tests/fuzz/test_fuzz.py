@@ -38,11 +38,16 @@ def test_no_reader_answers_a_mutated_input_with_a_traceback_or_a_side_effect() -
     assert wrong == "0"
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".sh"])
 def test_tens_of_thousands_of_findings_cost_seconds(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"many{suffix}"
     lines = [f"{'seed' if index % 2 else f'x{index}'}: 1" for index in range(24_000)]
-    path.write_text("\n".join(lines) if suffix == ".yaml" else "{" + "".join('"a": 1,\n' for _ in lines) + '"a": 1}')
+    texts = {
+        ".yaml": "\n".join(lines),
+        ".json": "{" + "".join('"a": 1,\n' for _ in lines) + '"a": 1}',
+        ".sh": "python grpo.py\n" + "".join(f"--x{index} 1\n" for index in range(12_000)),  # no backslash before them
+    }
+    path.write_text(texts[suffix])
     before = time.process_time()
     reading = batchbridge.read(path, framework="trl", version="1.16.0", world_size=8)
     assert len(reading.findings) > 10_000
