@@ -14,7 +14,7 @@ from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for
-from batchbridge_verl.given import CONFIGS, ENTRIES, Said, said, unknown_keys, words_after_entry
+from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved
 from batchbridge_verl.run import GPUS, NODES, Run
@@ -102,7 +102,7 @@ class VerlAdapter(Adapter):
         findings += defaults.findings
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         findings += wrong_keys
-        native, unread = _native(told_by_user, defaults.values, source.env, findings)
+        native, unread = _native(told_by_user, version, engine, defaults.values, source.env, findings)
         if any(finding.code == "BB-VERL-006" for finding in wrong_keys):
             unread |= {"group"}
         world = _world(native, context, told_by_user, findings) if not unread & {NODES, GPUS} else None
@@ -120,6 +120,11 @@ class VerlAdapter(Adapter):
             given=frozenset(told_by_user.places),
             prompts_in_dataset=context.dataset_size,
         )
+        refused = refused_fields(told_by_user, version, defaults, run.critic)
+        keys = {finding.where[0].key for finding in refused}
+        # What is refused is not merely unread.
+        kept = [found for found in findings if found.code != "BB-VERL-003" or found.where[0].key not in keys]
+        reading = dataclasses.replace(reading, findings=(*kept, *refused))
         incomplete = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
         told = None if incomplete else meaning(run)
         provenance = {
@@ -281,9 +286,15 @@ def _other_strategy(engine: str, told: Said, version: str) -> Finding:
 
 
 def _native(
-    told: Said, defaults: Mapping[str, Any], env: Mapping[str, str], findings: list[Finding]
+    told: Said,
+    version: str,
+    engine: str,
+    defaults: Mapping[str, Any],
+    env: Mapping[str, str],
+    findings: list[Finding],
 ) -> tuple[dict[str, Any], set[str]]:
-    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
+    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read. A key that
+    nothing reads in this version and engine is at what holds without it, whatever was given."""
     merged: dict[str, Any] = {**defaults}
     for key, value in told.values.items():
         if told.operations[key] == "delete":
@@ -302,7 +313,8 @@ def _native(
             findings.append(_open(row, told))
             continue
         try:
-            value = resolver.get(row.key) if row.key in merged else row.absent
+            here = row.key in merged and tables.reads(row.key, version, engine, defaults)
+            value = resolver.get(row.key) if here else row.absent
             if value == "???":
                 if not row.kind.endswith("?") and merged.get(row.key) != defaults.get(row.key):
                     raise WrongValue("a value: ??? says that there is none yet")

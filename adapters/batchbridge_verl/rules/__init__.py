@@ -2,7 +2,7 @@
 
 Phases: `config` is `validate_config` and the dataclasses that it builds, in the driver before any worker, in verl's own
 order (`validated`); `construction` the trainer, `worker_start` the workers, `first_rollout` and `optimizer_step`
-assertions deep in a run (`later`); `never` what nothing reports (`silent`).
+assertions deep in a run (`later`, and `names` that are looked up then); `never` what nothing reports (`silent`).
 
 Codes are stable, and a number is never used again; 001 to 011 belong to reading, see `config` and `given`.
 """
@@ -13,6 +13,7 @@ from batchbridge import ruletable
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
 from batchbridge_verl.rules.later import LATER
+from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.rules.silent import SILENT
 from batchbridge_verl.rules.validated import VALIDATED
@@ -20,7 +21,7 @@ from batchbridge_verl.run import Run
 
 __all__ = ["RULES", "Rule", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *SILENT)
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *NAMES, *SILENT)
 
 
 def check(reading: Reading) -> list[Finding]:
