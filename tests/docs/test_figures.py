@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,10 @@ def test_the_page_of_verl_has_what_its_native_tests_measured(repository: Path, a
 
 def test_the_page_of_openrlhf_counts_what_was_compared(repository: Path, adapters: Path) -> None:
     text, native = page(repository, "openrlhf.md"), adapters / "openrlhf" / "native"
+    pinned = dict(
+        re.findall(r"^(openrlhf|deepspeed)==(\S+)", (repository / "constraints/openrlhf.txt").read_text(), re.M)
+    )
+    assert f"installs OpenRLHF {pinned['openrlhf']} and DeepSpeed {pinned['deepspeed']}" in text
     assert f"on {constant(native / 'test_parser_of_openrlhf.py', 'COUNT'):,} random command lines" in text
     assert f"up to its trainer on {constant(native / 'test_building_of_openrlhf.py', 'COUNT'):,}" in text
     policies = 64 * constant(native / "test_batches_of_deepspeed.py", "PER_WORLD")
@@ -87,6 +92,11 @@ def test_the_page_of_easyr1_counts_what_was_recorded_of_each_checkout(repository
     (count,) = {len(rows) for _, *rows in records}
     checkouts = [f"{head['version']} ({head['commit'][:7]})" for head, *_ in records]
     assert f"what it said of {count} random configurations in each of {listed(checkouts)}" in text
+    live = re.search(
+        r'"BATCHBRIDGE_EASYR1_COUNT", "(\d+)"', (adapters / "easyr1" / "test_config_easyr1.py").read_text()
+    )
+    assert live is not None
+    assert f"`BATCHBRIDGE_EASYR1_COUNT` says how many configurations ({int(live[1]):,})" in text
 
 
 def test_the_page_of_open_instruct_counts_the_published_commands(repository: Path, adapters: Path) -> None:
