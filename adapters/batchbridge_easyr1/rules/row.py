@@ -47,7 +47,7 @@ def step_fixes(run: Run) -> tuple[Fix, ...]:
 
 
 def known(key: str, names: tuple[str, ...]) -> Callable[[Run], str | None]:
-    """Whether `key` has one of `names`."""
+    """The test that `key` has one of `names`."""
     return lambda run: None if run[key] in names else f"{key} = {run[key]}: must be one of {', '.join(names)}"
 
 

@@ -12,8 +12,8 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
 
 Native = Mapping[str, Any]
 
-
 FAST, BOTH, CORE, OLD = (GRPO_FAST,), (GRPO_FAST, GRPO), (GRPO,), (PPO,)
+"""The scripts that a row is about."""
 FIRST_RELEASE = "2026.1.26"
 
 

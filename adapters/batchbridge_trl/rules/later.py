@@ -124,8 +124,6 @@ def _unknown_scale(facts: Facts) -> str | None:
 
 
 _OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
-
-
 _OBJECTIVE = _unknown("multi_objective_aggregation", lambda value: value in _OBJECTIVES, ", ".join(_OBJECTIVES))
 
 
