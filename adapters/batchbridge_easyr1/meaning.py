@@ -156,7 +156,7 @@ def _carried(run: Run) -> dict[str, Told]:
         schedule = schedule_text("cosine_with_min_lr", {"min_lr_rate": run[f"{optim}min_lr_ratio"] or 0.0})
     told = {
         "learning_rate": Told(run[f"{optim}lr"], f"{optim}lr"),
-        "lr_schedule": Told(schedule, None, f"{optim}lr_scheduler_type"),
+        "lr_schedule": Told(schedule, None, f"{optim}lr_scheduler_type, {optim}min_lr_ratio"),
         "optimizer": Told(run[f"{optim}strategy"], f"{optim}strategy"),
         "beta1": Told(float(betas[0]) if two else None, None, f"{optim}betas"),
         "beta2": Told(float(betas[1]) if two else None, None, f"{optim}betas"),

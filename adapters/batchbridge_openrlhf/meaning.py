@@ -403,14 +403,18 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
     """Longest prompt and completion (tokens). From 0.9.8 on only their sum is bounded: the prompt's part is what leaves
-    room for the longest completion."""
+    room for the longest completion, or for one token where that has no bound of its own; 0 and less cut nothing.
+    Source: openrlhf 0.9.8 to 0.11.2 utils/agent.py SingleTurnAgentExecutor.execute."""
     if holds("<0.9.8", version):
         return Told(settings["prompt_max_len"], "prompt_max_len"), Told(
             settings["generate_max_len"], "generate_max_len"
         )
     total, completion = settings["data.max_len"], settings["rollout.max_new_tokens"]
-    room = None if completion is None or completion >= total else total - completion
-    formula = f"data.max_len {total} - rollout.max_new_tokens {completion}"
+    room = total - (1 if completion is None else completion)
+    room = None if room < 1 else room
+    formula = f"data.max_len {total} - " + (
+        "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
+    )
     return Told(room, "data.max_len", None if room is None else formula), Told(completion, "rollout.max_new_tokens")
 
 

@@ -340,6 +340,8 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
         values["rollout.max_new_tokens"] = completion
         if prompt is not None:
             values["data.max_len"] = prompt + completion
+    elif prompt is not None:
+        values["data.max_len"] = prompt + 1
 
 
 def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:

@@ -337,7 +337,11 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
     synced = native["sync_ref_model"]
     told = {
         "learning_rate": Told(native["learning_rate"], "learning_rate"),
-        "lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
+        "lr_schedule": Told(
+            _schedule(native),
+            "lr_scheduler_type",
+            "lr_scheduler_type with lr_scheduler_kwargs" if native["lr_scheduler_kwargs"] else None,
+        ),
         "warmup_ratio" if share else "warmup_steps": length,
         "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),
         "beta1": Told(native["adam_beta1"], "adam_beta1"),

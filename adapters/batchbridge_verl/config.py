@@ -14,6 +14,7 @@ from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for
+from batchbridge_verl.enforced import enforces
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved
@@ -164,6 +165,10 @@ class VerlAdapter(Adapter):
             framework_version=version,
             text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
         )
+
+    def enforces(self, path: str, value: object) -> bool:
+        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
+        return enforces(path, value)
 
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts beside those of `batchbridge doctor`; see `texts`."""

@@ -393,7 +393,7 @@ def schedule(run: Run) -> Told:
         # Source: verl 0.4.0 to 0.5.0 torch_functional.get_cosine_schedule_with_warmup; 0.6.0 has init_lr_ratio for it.
         arguments[WARMUP_START] = floor
     text = schedule_text("cosine_with_min_lr", arguments)
-    return Told(text, key if text == run[key] else None, key)
+    return Told(text, key) if text == run[key] else Told(text, None, f"{key}, {optim}min_lr_ratio, {optim}num_cycles")
 
 
 def schedule_key(run: Run) -> str | None:

@@ -71,7 +71,7 @@ class Rollout:
     ]
     completions_per_prompt: Annotated[int, Quantity("completions per prompt", "Size of a group.", 1)]
     prompts_per_generation_batch: Annotated[
-        int | None, Quantity("prompts", "Prompts generated at a time when groups are filtered; None: one rollout.", 1)
+        int | None, Quantity("prompts", "Prompts generated at a time, to fill a rollout; None: one rollout.", 1)
     ] = None
     sample_unit: Annotated[Literal["completion", "trajectory", "turn"], Quantity("kind", "What one completion is.")] = (
         "completion"
