@@ -22,7 +22,7 @@ nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf"
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
 TWO_PROCESSES = ("-n", "2", "--dist", "loadfile")
-"""For sessions whose tests neither use both cores themselves nor share much; by file, so that its fixtures are made once."""
+"""For sessions whose tests do not use both cores themselves; by file, so that a file's fixtures are made once."""
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
