@@ -1,7 +1,7 @@
 """The fields of verl's dataclasses: which keys the actor's and the critic's groups take.
 
 verl makes dataclasses of both groups before any worker starts, and a dataclass takes no key that is no field of it. The
-fields are the keys of the composed configuration and those of `fields.json`: group to field to [first version, last
+fields are the keys of the composed configuration and those of `fields.json`: class to field to [first version, last
 version], by index into the versions of `defaults.json`.
 """
 
@@ -32,8 +32,9 @@ def stranger(key: str, version: str, defaults: Defaults) -> str | None:
         group, name = ".".join(parts[:at]), parts[at]
         if f"{group}.{name}" in known or f"{group}.{name}" in groups:
             return None
-        if f"{group}._target_" in known:
-            first, last = _fields().get(group, {}).get(name, (1, 0))
+        target = known.get(f"{group}._target_")
+        if target is not None:
+            first, last = _fields().get(str(target).rpartition(".")[2], {}).get(name, (1, 0))
             return None if first <= index_of(version) <= last or name in INSTANTIATE else group
         if group in known or group in groups:
             return None  # a plain mapping, or a field that is one
@@ -43,5 +44,5 @@ def stranger(key: str, version: str, defaults: Defaults) -> str | None:
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, Any]:
     text = files(__package__ or "batchbridge_verl").joinpath("fields.json").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = json.loads(text)["groups"]
+    table: Mapping[str, Any] = json.loads(text)["classes"]
     return table

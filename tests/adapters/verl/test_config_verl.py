@@ -664,3 +664,21 @@ def test_fsdp_and_megatron_with_both_trainers(engine, v1):
     assert spec.order.last_optimizer_step == ("pad" if v1 else "error")
     assert spec.carried.weight_decay_excludes == ("biases_and_norms" if engine else "nothing")
     assert spec.objective.nonfinite_step == (None if engine else "skip")
+
+
+@pytest.mark.shared
+def test_every_valid_command_of_the_corpus_is_written_and_read_again_as_it_was():
+    file = SHARED / "launch_argv.jsonl"
+    if not file.exists():
+        pytest.skip("../shared/corpus is not here")
+    adapter, context, written = VerlAdapter(), Context(framework_version="0.9.1"), 0
+    for line in file.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        for argv in entry["commands"] if entry["repository"] == "verl-project/verl" else ():
+            reading = read_source(load(argv), adapter, context)
+            # One rollout ahead is another program, which no settings choose.
+            if reading.verdict == "valid" and reading.spec.staleness.mode == "sync":
+                again = adapter.read(Source(values=adapter.write(reading.spec, "0.9.1").values), context)
+                assert again.spec == reading.spec
+                written += 1
+    assert written > 40
