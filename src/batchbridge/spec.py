@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 SCHEMA = "batchbridge/1"
@@ -431,14 +432,22 @@ def field_type(path: str) -> Any:
 
 def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order."""
-    yield from _walk(spec, "")
+    return _walk(spec, "")
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
-    for name, hint in _hints(type(group)).items():
+    for name, path, quantity in _shape(type(group), prefix):
         value = getattr(group, name)
-        path = f"{prefix}{name}"
-        if get_origin(hint) is Annotated:
-            yield path, value, get_args(hint)[1]
+        if quantity is not None:
+            yield path, value, quantity
         elif value is not None:
             yield from _walk(value, f"{path}.")
+
+
+@lru_cache(maxsize=64)
+def _shape(cls: type, prefix: str) -> tuple[tuple[str, str, Quantity | None], ...]:
+    """Name, path and quantity of each field of a group; None for a group inside it. A specification is walked often."""
+    return tuple(
+        (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
+        for name, hint in _hints(cls).items()
+    )
