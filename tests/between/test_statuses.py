@@ -123,7 +123,7 @@ def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "version"), [("openrlhf", "trl", "1.5.0"), ("openrlhf", "verl", "0.8.0"), ("verl", "easyr1", None)]
+    ("one", "other", "version"), [("openrlhf", "trl", "1.5.0"), ("openrlhf", "verl", "0.7.1"), ("verl", "easyr1", None)]
 )
 def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str | None) -> None:
     found = converted(read(one), other, version)
