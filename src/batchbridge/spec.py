@@ -16,7 +16,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 SCHEMA = "batchbridge/1"
@@ -444,10 +443,14 @@ def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
             yield from _walk(value, f"{path}.")
 
 
-@lru_cache(maxsize=64)
+_SHAPES: dict[tuple[type, str], tuple[tuple[str, str, Quantity | None], ...]] = {}
+
+
 def _shape(cls: type, prefix: str) -> tuple[tuple[str, str, Quantity | None], ...]:
     """Name, path and quantity of each field of a group; None for a group inside it. A specification is walked often."""
-    return tuple(
-        (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
-        for name, hint in _hints(cls).items()
-    )
+    if (cls, prefix) not in _SHAPES:
+        _SHAPES[cls, prefix] = tuple(
+            (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
+            for name, hint in _hints(cls).items()
+        )
+    return _SHAPES[cls, prefix]
