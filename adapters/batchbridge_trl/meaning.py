@@ -450,7 +450,7 @@ def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
     return {**_FIXED, **given, **cut}
 
 
-_SHARE_OF_WARMUP = (("<0.28", "warmup_ratio"), (">=0.28", "warmup_steps"))
+_SHARE_OF_WARMUP = (("<0.29", "warmup_ratio"), (">=0.29", "warmup_steps"))
 """The key that takes a share of the run, with transformers 4 and with transformers 5."""
 _MAY_BE_UNKNOWN = ("advantage.epsilon", "advantage.ddof", "carried.weight_decay_excludes")
 

@@ -48,6 +48,22 @@ def groups_among_divisors(facts: Facts) -> str | None:
     return None if _among_divisors(s.generations, completions) else _broken_groups(facts)
 
 
+def negative_step(facts: Facts) -> str | None:
+    """A step of fewer than 0 completions, as 0.17 comes upon it: its log keeps so many texts."""
+    s = facts.sizes
+    if facts.generation_batch >= 0:
+        return None
+    return (
+        f"{MICRO} {s.micro} x {WORLD} {s.world} x {ACCUMULATION} {s.accumulation} = {facts.generation_batch}: no step "
+        "has so many completions"
+    )
+
+
+def groups_of_a_possible_step(facts: Facts) -> str | None:
+    """`groups_among_divisors`, where `negative_step` has not been first."""
+    return None if negative_step(facts) else groups_among_divisors(facts)
+
+
 def whole_groups_per_micro_step(facts: Facts) -> str | None:
     """Micro-batches, over all devices, that do not hold whole groups: before 0.17."""
     s = facts.sizes

@@ -174,7 +174,7 @@ VALIDATED: tuple[Rule, ...] = (
         native="ValueError: warmup_ratio must lie in range [0,1]",
         source="transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
         fixes=setting("warmup_ratio", 0.1),
-        versions="<0.28",
+        versions="<0.29",
     ),
     Rule(
         "BB-TRL-012",
@@ -185,7 +185,7 @@ VALIDATED: tuple[Rule, ...] = (
         native="ValueError: Expected value warmup_steps >= 0",
         source="transformers 5.23.0 TrainingArguments._validate_args",
         fixes=setting("warmup_steps", 0),
-        versions=">=0.28",
+        versions=">=0.29",
     ),
     Rule(
         "BB-TRL-012",
@@ -196,7 +196,7 @@ VALIDATED: tuple[Rule, ...] = (
         native="ValueError: warmup_steps must be of type int and must be 0 or a positive integer.",
         source="transformers 4.51.3 and 4.57.6 TrainingArguments.__post_init__",
         fixes=setting("warmup_steps", 0),
-        versions="<0.28",
+        versions="<0.29",
     ),
     Rule(
         "BB-TRL-013",
@@ -217,7 +217,7 @@ VALIDATED: tuple[Rule, ...] = (
         native="ValueError: 'greedy' is not a valid SchedulerType",
         source="transformers 4.57.6 SchedulerType",
         fixes=setting("lr_scheduler_type", "linear"),
-        versions="<0.28",
+        versions="<0.29",
     ),
     Rule(
         "BB-TRL-014",
