@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from batchbridge.versions import holds as holds
 
@@ -219,7 +219,7 @@ def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`. Development versions lie between releases and are not known."""
     try:
         parsed = Version(version)
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return False
     return not parsed.is_devrelease and SpecifierSet(VERSIONS).contains(parsed)
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+import batchbridge
 from batchbridge.findings import Where
 from batchbridge.versions import holds, installed, unknown_version
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, "0.9." + "9" * 5000, "\0", "latest"])
+@pytest.mark.parametrize("framework", ["trl", "open_r1", "verl", "easyr1", "openrlhf", "open_instruct"])
+def test_a_version_that_no_release_has_is_a_finding(framework: str, version: str) -> None:
+    reading = batchbridge.read({"seed": 1}, framework=framework, version=version)
+    assert [finding.code.rpartition("-")[2] for finding in reading.findings] == ["002"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
 from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
@@ -158,7 +157,7 @@ def _unknown_version(adapter: Adapter, version: str) -> str | None:
     try:
         if SpecifierSet(adapter.versions).contains(version, prereleases=True):
             return None
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         pass  # no version at all: what the adapter says of it counts
     try:
         reading = adapter.read(Source(), Context(framework_version=version, world_size=1))
@@ -282,7 +281,7 @@ def _patches(adapter: Adapter, version: str | None) -> bool:
         return False
     try:
         return SpecifierSet(adapter.enforced_versions).contains(version, prereleases=True)
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return False
 
 
