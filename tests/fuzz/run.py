@@ -238,7 +238,7 @@ def _page(run: Run, inputs: int, cpu_seconds: float, grown_megabytes: float) -> 
     total = sum(tally.inputs for tally in run.tallies.values())
     wrong = "no wrong answer" if not run.found else f"{len(run.found)} wrong answers"
     lines = [
-        "# The last long run of the fuzzer",
+        "# What the fuzzer last ran",
         "",
         f"Written by `python tests/fuzz/run.py --inputs {inputs} --seed {run.seed} --write docs/fuzzing_run.md`:",
         f"{total:,} inputs, {cpu_seconds / 60:.0f} minutes of CPU, {wrong}; {max(grown_megabytes, 0):.0f} MiB kept",
