@@ -13,6 +13,8 @@ from typing import Any
 
 WITHOUT_WARMUP = ("constant", "greedy", "reduce_lr_on_plateau")
 """transformers' names whose warm-up settings do nothing. Source: transformers 5.23.0 optimization.get_scheduler."""
+WITHOUT_ARGUMENTS = ("constant", "constant_with_warmup")
+"""transformers' names that are handed no arguments, whatever is given. Source: the same."""
 WARMUP_START = "warmup_start_rate"
 """Argument: the share of the peak at which the warm-up begins; left out where that is 0."""
 
@@ -34,6 +36,8 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
     Never raises: what is no mapping stands in the text as it is, and `schedule_parts` refuses it.
     """
     if arguments is not None and not isinstance(arguments, Mapping):
+        if name in WITHOUT_ARGUMENTS:
+            return "constant"
         return f"{name} {json.dumps(arguments, default=str)}"
     own = _DEFAULTS.get(name, {})
     said = {str(key): value for key, value in (arguments or {}).items() if key not in own or value != own[key]}

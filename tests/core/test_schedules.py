@@ -53,3 +53,8 @@ def test_a_constant_rate_warms_up_under_another_name_in_transformers() -> None:
         "constant",
         "constant_with_warmup",
     ]
+
+
+@pytest.mark.parametrize("name", ["constant", "constant_with_warmup"])
+def test_a_constant_schedule_takes_no_arguments_of_any_kind(name: str) -> None:
+    assert schedule_text(name, "ppo") == "constant"

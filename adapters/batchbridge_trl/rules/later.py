@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from batchbridge.schedules import WITHOUT_ARGUMENTS
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.facts import (
     ACCUMULATION,
@@ -34,6 +35,13 @@ from batchbridge_trl.sizes import FIELDS, accelerator_config, gradient_accumulat
 from batchbridge_trl.world import KEY as WORLD
 
 _LATE = "after the model has been loaded"
+
+
+def _arguments_of_the_schedule(facts: Facts) -> str | None:
+    name, given = facts.native["lr_scheduler_type"], facts.native["lr_scheduler_kwargs"]
+    if given is None or isinstance(given, dict) or name in WITHOUT_ARGUMENTS:
+        return None
+    return f"lr_scheduler_kwargs = {given!r} is no mapping of arguments for the schedule {name}"
 
 
 def _liger_loss_type(facts: Facts) -> str | None:
@@ -322,6 +330,16 @@ LATER: tuple[Rule, ...] = (
         native="ValueError: train_dataset does not implement __len__, max_steps has to be specified",
         source="transformers 5.23.0 Trainer.__init__",
         versions=">=1.9",
+    ),
+    Rule(
+        "BB-TRL-043",
+        "error",
+        "first_rollout",
+        _arguments_of_the_schedule,
+        ("lr_scheduler_kwargs",),
+        native="TypeError: argument after ** must be a mapping, from train(), after the model has been loaded",
+        source="transformers 4.51.3 to 5.23.0 optimization.get_scheduler",
+        fixes=setting("lr_scheduler_kwargs", None),
     ),
     Rule(
         "BB-TRL-035",

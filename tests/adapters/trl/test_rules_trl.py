@@ -100,6 +100,7 @@ BROKEN = {
     "BB-TRL-038": {"loss_type": "gspo"},
     "BB-TRL-039": {"importance_sampling_level": "word"},
     "BB-TRL-040": {"loss_type": "dr_grpo", "max_completion_length": None},
+    "BB-TRL-043": {"lr_scheduler_kwargs": "ppo"},
     "BB-TRL-051": {"num_iterations": 0},
     "BB-TRL-052": {"num_train_epochs": 0},
     "BB-TRL-061": {"loss_type": "dapo", "steps_per_generation": 2},
