@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -13,8 +12,8 @@ from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.spec import Spec, walk
-from batchbridge_verl.driver import Driver, install_everywhere, new_start
-from batchbridge_verl.engine import Orders
+from batchbridge.workers import orders_of
+from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
 from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES
 from batchbridge_verl.settings import BY_KEY
@@ -331,7 +330,7 @@ def attach(trainer: Any, request: Request) -> Attachment:
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
-    orders = _orders(
+    orders = orders_of(
         request,
         version,
         ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
@@ -382,7 +381,7 @@ def _observe(trainer: Any, request: Request, version: str) -> Attachment:
             raise CannotAttach({refusal.name: refusal.reason})
     patches = Patches()
     try:
-        observer = Observer(trainer, _orders(request, version), patches)
+        observer = Observer(trainer, orders_of(request, version), patches)
     except AttributeError as error:
         patches.undo()
         raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
@@ -395,25 +394,6 @@ def _observe(trainer: Any, request: Request, version: str) -> Attachment:
 
     return Attachment(
         framework="verl", framework_version=version, request=request, changes=patches.changes, detach=detach
-    )
-
-
-def _orders(request: Request, version: str, **more: Any) -> Orders:
-    """What every mode tells the workers, and `more`."""
-    own, steps = _own(request), 1
-    if own.completions_per_rollout and own.optimizer_step.completions_per_step:
-        steps = -(-own.completions_per_rollout // own.optimizer_step.completions_per_step)
-    return Orders(
-        spec=request.spec,
-        dataset_size=request.reading.dataset_size or 0,
-        planned=request.plan is not None,
-        mode=request.mode,
-        # Workers run in other folders.
-        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
-        framework_version=version,
-        start_id=new_start(),
-        steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
-        **more,
     )
 
 

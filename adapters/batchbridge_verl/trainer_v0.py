@@ -10,7 +10,8 @@ from typing import Any
 from batchbridge.advantages import RULED, group_advantages
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
-from batchbridge_verl.driver import Driver, RolloutRows, checkpoint_to_resume
+from batchbridge.stepwise import RolloutRows
+from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
 from batchbridge_verl.observe import numbered
 
