@@ -24,6 +24,7 @@ from batchbridge.launch import call_after_import
 ABSENT = ("vllm", "msgspec", "qwen_vl_utils", "wandb")
 HERE = __name__
 HOOKS = {
+    "ray": f"{HERE}:after_ray",
     "torch": f"{HERE}:after_torch",
     "verl.utils.seqlen_balancing": f"{HERE}:after_balancing",
     "verl.workers.fsdp_workers": f"{HERE}:after_workers",
@@ -67,6 +68,19 @@ def start() -> None:
 
     native = metadata.version
     metadata.version = lambda distribution_name: "0.8.4" if distribution_name == "vllm" else native(distribution_name)
+
+
+def after_ray(ray: Any) -> None:
+    """`BATCHBRIDGE_CPU_RANKS`: Ray's "GPUs"; `BATCHBRIDGE_CPU_RAY`: its folder. EasyR1's entry names neither."""
+    native = ray.init
+    options = {
+        "num_cpus": 14,  # of Ray's bookkeeping: actors wait for what they ask for
+        "num_gpus": int(os.environ.get("BATCHBRIDGE_CPU_RANKS", "0")),
+        "include_dashboard": False,
+        "object_store_memory": 200_000_000,
+        "_temp_dir": os.environ.get("BATCHBRIDGE_CPU_RAY"),
+    }
+    ray.init = lambda *arguments, **own: native(*arguments, **{**options, **own})
 
 
 def after_torch(torch: Any) -> None:
