@@ -52,6 +52,7 @@ def arguments(folder: Path, ranks: int) -> list[str]:
         "worker.actor.optim.lr": 1e-2,
         "worker.actor.clip_ratio_high": 0.2,
         "worker.rollout.n": 4,
+        "worker.rollout.val_override_config.n": 1,
         "worker.reward.reward_function": f"{Path(__file__).with_name('rollouts.py')}:reward",
         "trainer.nnodes": 1,
         "trainer.n_gpus_per_node": ranks,

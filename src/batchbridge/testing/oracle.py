@@ -119,6 +119,8 @@ def token_losses(
             penalty = difference.abs()
         elif objective.kl_estimator == "k3_times_ratio":
             penalty = penalty * ratio
+        if objective.kl_clamp is not None:
+            penalty = penalty.clamp(-objective.kl_clamp, objective.kl_clamp)
         loss = loss + objective.kl_coefficient * penalty
     return loss
 

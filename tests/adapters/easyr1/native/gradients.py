@@ -67,7 +67,13 @@ TWO = ("token_mean", "sequence_sum_over_constant")
 
 
 def with_kl(estimator: str, native: str, aggregations: Sequence[str] = TWO) -> Case:
-    objective = dataclasses.replace(PPO, kl_placement="loss", kl_coefficient=0.1, kl_estimator=estimator)
+    objective = dataclasses.replace(
+        PPO,
+        kl_placement="loss",
+        kl_coefficient=0.1,
+        kl_estimator=estimator,
+        kl_clamp=10.0 if estimator == "k3" else None,  # as EasyR1 always does
+    )
     settings = {"use_kl_loss": True, "kl_coef": 0.1, "kl_penalty": native}
     return Case(f"default, {estimator}", "default", objective, settings, aggregations=aggregations)
 
