@@ -1,4 +1,6 @@
-"""The recorded proofs of one version: python record_proofs.py RUNS > ../recorded/proofs_VERSION.json
+"""The recorded proofs of one version, gradients_VERSION.json and runs_VERSION.json:
+
+    python record_proofs.py RUNS ../recorded
 
 RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while test_gradients_easyr1.py and test_runs_easyr1.py ran on that version.
 """
@@ -44,7 +46,8 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
-def main(place: Path) -> None:
+def runs_of(place: Path) -> dict[str, Any]:
+    """Finished runs by name, and how far their ends lie apart, over how far the first moved."""
     runs = {}
     for folder, name in NAMES.items():
         for answer in sorted((place / folder).glob("*.argv.json")):
@@ -59,14 +62,23 @@ def main(place: Path) -> None:
         for folder, name in NAMES.items()
         if folder in ("b", "n", "d") and name in runs
     }
-    gradients = {
-        ranks: json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
-        for ranks in ("1", "2")
-    }
     share = float(base.norm() / parameters(place / "a", "first").norm())
-    said = {"gradients": gradients, "runs": runs, "moved": share, "ends_apart": ends}
-    print(json.dumps(rounded(said), separators=(",", ":")))
+    return {"runs": runs, "moved": share, "ends_apart": ends}
+
+
+def main(place: Path, out: Path) -> None:
+    made = {}
+    measured = {ranks: place / f"gradients-{ranks}" / "measured.json" for ranks in ("1", "2")}
+    if all(file.exists() for file in measured.values()):
+        found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in measured.items()}
+        made[f"gradients_{found['1']['version']}"] = found
+    if (place / "a").exists():
+        runs = runs_of(place)
+        made[f"runs_{runs['runs']['two ranks']['framework_version']}"] = runs
+    for name, value in made.items():
+        text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
+        (out / f"{name}.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
