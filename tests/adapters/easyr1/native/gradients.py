@@ -41,6 +41,8 @@ SPLITS: dict[str, tuple[bool, int]] = {
     "fixed 1": (False, 1),
     "budget 4": (True, 4),
 }
+MORE_SPLITS = ("fixed 1", "budget 4")
+"""On one rank, for the first objective."""
 MEASURED = (2, 3, 4)
 """A short step, a whole one, and one with a completion that trains no token."""
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_dual": 3.0}
@@ -159,9 +161,10 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
     """Every objective, aggregation and split, step by step."""
     results = []
     known = hasattr(bench.config, "loss_type")
-    splits = list(SPLITS) if bench.ranks == 1 else list(SPLITS)[:2]
-    for case, split in itertools.product(CASES, splits):
+    for case, split in itertools.product(CASES, SPLITS):
         if case.loss_mode != "default" and not known:
+            continue
+        if split in MORE_SPLITS and (case is not CASES[0] or bench.ranks > 1):
             continue
         for aggregation in case.aggregations:
             spec = spec_of(case, aggregation)

@@ -131,13 +131,6 @@ def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_els
     assert (observed.moved() - moved).norm() / moved.norm() > 10 * BAR
 
 
-def test_one_device_with_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
-    other = start("b", 1, THREE, "worker.actor.dynamic_batching=true")
-    proofs.check_same(two_ranks.summary(), other.summary())
-    moved = two_ranks.moved()
-    assert (other.moved() - moved).norm() / moved.norm() <= BAR
-
-
 def test_the_unwrapped_run_on_one_device_is_as_predicted(start: Start) -> None:
     run = start("g", 1, THREE, "worker.actor.loss_avg_mode=seq", options=("--mode", "observe"))
     proofs.check_prediction(run.summary(), run.argv)
@@ -162,3 +155,10 @@ def test_another_number_of_ranks_cannot_resume(start: Start, resumed: Run) -> No
     other = start("d", 1, THREE, "trainer.find_last_checkpoint=true")
     assert other.code != 0
     assert "was written by 2 ranks, this run has 1: start as many" in other.text
+
+
+def test_one_device_with_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
+    other = start("b", 1, THREE, "worker.actor.dynamic_batching=true")
+    proofs.check_same(two_ranks.summary(), other.summary())
+    moved = two_ranks.moved()
+    assert (other.moved() - moved).norm() / moved.norm() <= BAR
