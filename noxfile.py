@@ -21,6 +21,8 @@ nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf"
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
+TWO_PROCESSES = ("-n", "2", "--dist", "loadfile")
+"""For sessions whose tests do not use both cores themselves; by file, so that a file's fixtures are made once."""
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
@@ -85,7 +87,7 @@ def install(session: nox.Session, constraints: str, *requirements: str) -> None:
 
 
 def pytest(session: nox.Session, *arguments: str) -> None:
-    """One process for all tests of an environment: importing a framework costs more than most tests."""
+    """One pytest for all tests of an environment: importing a framework costs more than most tests."""
     session.run("python", "-m", "pytest", *arguments, *session.posargs, env=ENVIRONMENT)
 
 
@@ -116,8 +118,8 @@ def build(session: nox.Session) -> None:
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
-    install(session, "core", *TEST, "jsonschema", ".[hydra]")
-    pytest(session)
+    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ".[hydra]")
+    pytest(session, "-n", "2")
 
 
 @nox.session
@@ -130,16 +132,16 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example and every block of code in the README."""
-    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", ".[trl]")
-    pytest(session, *native("adapters/trl", "adapters/open_r1", "docs"))
+    install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
+    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs"))
 
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL."""
     # TRL 1.9.1 imports requests (generation/vllm_client.py, from GRPOTrainer on) without declaring it.
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "peft", "requests", ".[trl]")
-    pytest(session, *native("adapters/trl", "adapters/open_r1"))
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "requests", ".[trl]")
+    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1"))
 
 
 @nox.session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from batchbridge import sources
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec
+from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
@@ -34,10 +35,9 @@ TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 @dataclass(frozen=True, kw_only=True)
 class EasyR1Reading(Reading):
-    """A reading that remembers the run and where each native key was given."""
+    """A reading that remembers the run."""
 
     run: Run | None = None
-    given: Mapping[str, Where] = field(default_factory=dict)
 
 
 @dataclass
@@ -45,7 +45,6 @@ class _Said:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    example: bool = False
     unknown: frozenset[str] = frozenset()
 
     def put(self, values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None) -> None:
@@ -90,7 +89,11 @@ class EasyR1Adapter(Adapter):
         findings = list(source.problems)
         version = context.framework_version or _installed()
         if version is None or not tables.is_known(version):
-            findings.append(_version_finding(version))
+            findings.append(
+                unknown_version(
+                    "EasyR1", version, known=self.versions, newest=tables.NEWEST, codes=("BB-EZR1-001", "BB-EZR1-002")
+                )
+            )
             return self._reading(version, findings, context)
         if source.native is not None:
             message = f"a {type(source.native).__name__} is no configuration of EasyR1"
@@ -186,9 +189,6 @@ class EasyR1Adapter(Adapter):
         return EasyR1Reading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
@@ -199,26 +199,6 @@ def _installed() -> str | None:
 
     found = installed()
     return found.version if found is not None and found.project == "easyr1" else None
-
-
-def _version_finding(version: str | None) -> Finding:
-    if version is None:
-        return Finding(
-            "BB-EZR1-001",
-            "warning",
-            "config",
-            f"the version of EasyR1 is not known; known are {tables.VERSIONS}",
-            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
-            undecided=True,
-        )
-    return Finding(
-        "BB-EZR1-002",
-        "error",
-        "config",
-        f"EasyR1 {version} is not known here; known are {tables.VERSIONS}",
-        where=(Where("framework version", version),),
-        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-    )
 
 
 def _said(source: Source, version: str) -> _Said:
@@ -255,7 +235,6 @@ def _base(name: Any, version: str, said: _Said) -> None:
         said.findings += loaded.problems
         said.put(loaded.values, loaded.lines, loaded.path)
     elif name.endswith(EXAMPLE_NAME):
-        said.example = True
         older = tables.holds("<0.3.2", version)
         known = {key: value for key, value in EXAMPLE.items() if key in settings_of(version)}
         said.put({**known, **({tables.MICRO: 4, tables.FORWARD: 16} if older else {})}, {}, None)
@@ -284,15 +263,18 @@ def _base(name: Any, version: str, said: _Said) -> None:
 
 
 def _unknown_keys(said: _Said, version: str) -> list[Finding]:
-    found = []
     known = keys_of(version)
     groups = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
-    for key, place in said.places.items():
-        if key in groups and not isinstance(said.values[key], Mapping):
-            found.append(_wrong(place, "a group of settings"))
-        if key in known or key in groups or key.startswith(tuple(f"{group}." for group in FREE_GROUPS)):
-            continue
-        near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
+    found = [
+        _wrong(place, "a group of settings")
+        for key, place in said.places.items()
+        if key in groups and not isinstance(said.values[key], Mapping)
+    ]
+    free = tuple(f"{group}." for group in FREE_GROUPS)
+    unknown = [key for key in said.places if key not in known and key not in groups and not key.startswith(free)]
+    near = near_names(unknown, known, cutoff=0.85)
+    for key in unknown:
+        place = said.places[key]
         found.append(
             Finding(
                 "BB-EZR1-003",
@@ -300,7 +282,10 @@ def _unknown_keys(said: _Said, version: str) -> list[Finding]:
                 "config",
                 f"{key} is no setting of EasyR1 {version}",
                 where=(place,),
-                fixes=(*(Fix(f"write {name}", {key: None, name: place.value}) for name in near), Fix(f"remove {key}")),
+                fixes=(
+                    *(Fix(f"write {name}", {key: None, name: place.value}) for name in near.get(key, ())),
+                    Fix(f"remove {key}"),
+                ),
                 native=f"omegaconf: ConfigKeyError: Key '{key.rpartition('.')[2]}' not in ...",
                 source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
             )
@@ -382,11 +367,7 @@ def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: st
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
     place, value = said.places.get(entry.key), native[entry.key]
-    if place is None:
-        return Provenance(entry.key, value, "default", f"default of EasyR1 {version}")
-    if place.file is not None:
-        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}", place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")
+    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}")
 
 
 def _word(key: str, value: Any) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.schedules import schedule_parts, schedule_text
 from batchbridge.spec import Spec
 from batchbridge_easyr1.run import ABSENT, Run
 from batchbridge_easyr1.settings import (
@@ -152,11 +152,11 @@ def _carried(run: Run) -> dict[str, Told]:
     betas = run[f"{optim}betas"]
     two = len(betas) == 2 and all(isinstance(beta, (int, float)) for beta in betas)
     schedule = str(run[f"{optim}lr_scheduler_type"])
-    if schedule == "cosine" and run[f"{optim}min_lr_ratio"]:
-        schedule += " " + json.dumps({"min_lr_ratio": run[f"{optim}min_lr_ratio"]})
+    if schedule == "cosine":
+        schedule = schedule_text("cosine_with_min_lr", {"min_lr_rate": run[f"{optim}min_lr_ratio"] or 0.0})
     told = {
         "learning_rate": Told(run[f"{optim}lr"], f"{optim}lr"),
-        "lr_schedule": Told(schedule, None, f"{optim}lr_scheduler_type"),
+        "lr_schedule": Told(schedule, None, f"{optim}lr_scheduler_type, {optim}min_lr_ratio"),
         "optimizer": Told(run[f"{optim}strategy"], f"{optim}strategy"),
         "beta1": Told(float(betas[0]) if two else None, None, f"{optim}betas"),
         "beta2": Told(float(betas[1]) if two else None, None, f"{optim}betas"),
@@ -238,15 +238,7 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     if carried.beta1 is not None and carried.beta2 is not None:
         values[f"{optim}betas"] = [carried.beta1, carried.beta2]
     if carried.lr_schedule is not None:
-        name, _, arguments = carried.lr_schedule.partition(" ")
-        known = name in ("constant", "cosine")
-        problems.need(known, f"carried.lr_schedule = {name}: easyr1 has constant and cosine")
-        values[f"{optim}lr_scheduler_type"] = name
-        if arguments:
-            try:
-                values[f"{optim}min_lr_ratio"] = json.loads(arguments)["min_lr_ratio"]
-            except (ValueError, KeyError, TypeError):
-                problems.append(f"carried.lr_schedule: {arguments} is not min_lr_ratio")
+        _write_schedule(carried.lr_schedule, values, problems)
     _write_micro_batch(spec, values, problems)
     modes = {canonical: native for native, canonical in AGGREGATIONS.items()}
     aggregation = spec.loss.policy.aggregation
@@ -270,6 +262,19 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     ):
         values["trainer.total_epochs"] = int(horizon.epochs)
     return values
+
+
+def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> None:
+    try:
+        name, arguments = schedule_parts(text)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {text}: {error}")
+        return
+    known = name in ("constant", "cosine", "cosine_with_min_lr") and set(arguments) <= {"min_lr_rate"}
+    if problems.need(known, f"carried.lr_schedule = {text}: easyr1 has constant, and cosine with min_lr_rate or none"):
+        values[f"{ACTOR}optim.lr_scheduler_type"] = "constant" if name == "constant" else "cosine"
+        if arguments:
+            values[f"{ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
 
 
 def _write_micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from batchbridge.versions import holds as holds
 
@@ -155,7 +155,7 @@ def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`."""
     try:
         return SpecifierSet(VERSIONS).contains(Version(version), prereleases=True)
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return False
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.sources import parse_arguments
 from batchbridge.spec import Spec
 from batchbridge.writing import objections
@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenInstructReading(Reading):
-    """A reading that remembers where each native key was given, and in which checkout it is read."""
+    """A reading that remembers in which checkout it is read."""
 
-    given: Mapping[str, Where] = field(default_factory=dict)
     checkout: str | None = None
     decided: bool = False
     """Whether every setting could be read; `native` holds defaults for the others."""
@@ -63,10 +62,6 @@ class OpenInstructAdapter(Adapter):
         reading = OpenInstructReading(
             framework=self.framework,
             framework_version=checkout or context.framework_version,
-            spec=None,
-            provenance={},
-            behaviour=None,
-            findings=(),
             dataset_size=context.dataset_size,
             checkout=checkout,
         )
@@ -89,10 +84,13 @@ class OpenInstructAdapter(Adapter):
             for one in SCRIPTS[script]
             if stale and all(tables.has_flag(one, key) for key in given) and self._accepts(source, context, one)
         ]
+        unknown = [key for key in given if key not in rows and key not in tables.other_names(checkout)]
+        near = near_names((key for key in unknown if _SUCCESSORS.get(key) not in rows), rows, cutoff=0.75)
+        for key in unknown:
+            nearest = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near.get(key, ())
+            findings.append(_unknown_key(places[key], nearest, checkout, script, elsewhere))
         for key, value in given.items():
             if key not in rows:
-                if key not in tables.other_names(checkout):
-                    findings.append(_unknown_key(places[key], rows, checkout, script, elsewhere))
                 continue
             try:
                 native[key] = convert(rows[key], value)
@@ -259,16 +257,11 @@ def _printable(value: Any) -> Any:
 def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
-    value = reading.native[entry.key]
-    value = list(value) if isinstance(value, tuple) else value
+    value, place = reading.native[entry.key], reading.given.get(entry.key)
+    value = list(value) if isinstance(value, tuple) and place is not None else value
     note = f" (derived: {entry.formula})" if entry.formula else ""
-    place = reading.given.get(entry.key)
-    if place is None:
-        native = reading.native[entry.key]
-        return Provenance(entry.key, native, "default", f"default of {reading.native[SCRIPT]}, {checkout}{note}")
-    if place.file is not None:
-        return Provenance(entry.key, value, "file", f"{place.file}:{place.line}{note}", place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}{note}")
+    default = f"default of {reading.native[SCRIPT]}, {checkout}"
+    return Provenance.of(entry.key, value, place, default=default, note=note)
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:
@@ -320,12 +313,9 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     return Finding("BB-OI-002", "error", "config", message, (Where("framework version", _printable(version)),), (fix,))
 
 
-def _unknown_key(
-    place: Where, rows: Mapping[str, Setting], checkout: str, script: str, elsewhere: Sequence[str]
-) -> Finding:
+def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, elsewhere: Sequence[str]) -> Finding:
     """elsewhere: the known checkouts of the script that have every flag that was given."""
     key = place.key or ""
-    near = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else difflib.get_close_matches(key[:80], rows, 2, 0.75)
     removed = tables.REMOVED.get(key) if script == GRPO_FAST else None
     message = f"{key} is no setting of open-instruct in {checkout}"
     if removed is not None:

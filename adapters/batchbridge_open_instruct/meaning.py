@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from batchbridge.schedules import WITHOUT_WARMUP, schedule_parts, schedule_text, transformers_name
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -214,36 +216,44 @@ def _kl_estimator(native: Native) -> str:
 
 
 _RHO = {
-    "clamped from below at": "rho_clamp_lower_bound",
-    "clamped at": "rho_clamp_upper_bound",
-    "tokens dropped below": "rho_mask_lower_bound",
-    "tokens dropped above": "rho_mask_upper_bound",
+    "token_truncate": ("rho_clamp_lower_bound", "rho_clamp_upper_bound"),
+    "token_mask": ("rho_mask_lower_bound", "rho_mask_upper_bound"),
 }
+"""Shared word to the settings of its bounds, where 0 is no bound. Source: grpo_utils.py, compute_rho_correction."""
+_RHO_KEYS = tuple(key for keys in _RHO.values() for key in keys)
+_RHO_WORDS = re.compile(r"(token_truncate|token_mask) \[([^\s,]+), ([^\s,]+)\]")
 
 
 def _correction(native: Native) -> str | None:
-    """The correction towards the sampler in words, bounds included; `_rho_settings` reads them back."""
+    """The correction towards the sampler in the words that adapters share; `_rho_settings` reads them back."""
     if "use_rho_correction" not in native:
         cap = native["truncated_importance_sampling_ratio_cap"]
-        return f"importance ratio clamped at {cap:g}" if cap > 0 else None
+        return f"token_truncate [-, {float(cap)!r}]" if cap > 0 else None
     if not native["use_rho_correction"]:
         return None
-    bounds = [f"{words} {native[key]!r}" for words, key in _RHO.items() if native[key] > 0]
-    return "importance ratio" + (" " + ", ".join(bounds) if bounds else "")
+    bounds = {word: [native[key] for key in keys] for word, keys in _RHO.items()}
+    parts = [
+        f"{word} [{', '.join(repr(float(bound)) if bound > 0 else '-' for bound in pair)}]"
+        for word, pair in bounds.items()
+        if max(pair) > 0
+    ]
+    return "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
 
 
 def _rho_settings(text: str | None) -> dict[str, Any] | None:
     """The settings that `text` of `_correction` stands for; None where it is not of that form."""
     if text is None:
         return {"use_rho_correction": False}
-    values: dict[str, Any] = {**dict.fromkeys(_RHO.values(), 0.0), "use_rho_correction": True}
-    rest = text.removeprefix("importance ratio").strip()
-    for part in rest.split(", ") if rest else []:
-        words, _, number = part.rpartition(" ")
-        try:
-            values[_RHO[words]] = float(number)
-        except (KeyError, ValueError):
+    values: dict[str, Any] = {**dict.fromkeys(_RHO_KEYS, 0.0), "use_rho_correction": True}
+    for part in text.split("; "):
+        match = _RHO_WORDS.fullmatch(part)
+        if match is None:
             return None
+        try:
+            bounds = [0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]]
+        except ValueError:
+            return None
+        values |= dict(zip(_RHO[match[1]], bounds, strict=True))
     return values
 
 
@@ -263,12 +273,14 @@ def _reference_sync(native: Native, on: bool) -> tuple[int | None, str | None, s
 
 def _shared(native: Native) -> dict[str, Told]:
     ratio, steps = native["warmup_ratio"], native.get("warm_up_steps", 0)
+    if native[SCRIPT] != GRPO and native["lr_scheduler_type"] in WITHOUT_WARMUP:
+        ratio = steps = 0
     return {
         "order.seed": Told(native["seed"], "seed"),
         "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
         "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
         "carried.learning_rate": Told(native["learning_rate"], "learning_rate"),
-        "carried.lr_schedule": Told(native["lr_scheduler_type"], "lr_scheduler_type"),
+        "carried.lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
         "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
         "carried.warmup_steps": Told(float(steps) if steps and ratio <= 0 else None, None, "warm_up_steps"),
         "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
@@ -279,6 +291,40 @@ def _shared(native: Native) -> dict[str, Told]:
         "carried.temperature": Told(native["temperature"], "temperature"),
         "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
     }
+
+
+OLMO_FLOOR = 0.1
+"""Share of the peak at which OLMo-core's cosine ends. Source: olmo_core.optim CosWithWarmup.alpha_f, which grpo.py
+leaves as it is; it gives its linear schedule 0."""
+
+
+def _schedule(native: Native) -> str:
+    """The schedule in the words that adapters share: grpo.py takes OLMo-core's, the others transformers'."""
+    name = native["lr_scheduler_type"]
+    if native[SCRIPT] == GRPO and name == "cosine":
+        return schedule_text("cosine_with_min_lr", {"min_lr_rate": OLMO_FLOOR})
+    return schedule_text(name)
+
+
+def _schedule_name(spec: Spec, script: str, problems: list[str]) -> str | None:
+    """`lr_scheduler_type` of `script`; None where the spec says nothing, or nothing that can be said."""
+    if spec.carried.lr_schedule is None:
+        return None
+    try:
+        name, arguments = schedule_parts(spec.carried.lr_schedule)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: {error}")
+        return None
+    if script == GRPO:
+        if name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
+            return "cosine"
+        warms_up = False  # OLMo-core's constant schedule warms up as well
+    else:
+        warms_up = bool(spec.carried.warmup_steps or spec.carried.warmup_ratio)
+    if arguments:
+        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: open-instruct takes no such arguments")
+        return None
+    return transformers_name(name, warms_up=warms_up)
 
 
 def _ppo(native: Native, checkout: str) -> dict[str, Told]:
@@ -387,13 +433,13 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: list[str
     rows = settings_of(checkout)
     correction = spec.objective.sampler_correction
     if "truncated_importance_sampling_ratio_cap" in rows:
-        for key in ("use_rho_correction", *_RHO.values()):
-            values.pop(key, None)
-        words, _, cap = (correction or "").rpartition(" ")
-        if correction is not None and words != "importance ratio clamped at":
+        said = {key: values.pop(key, 0.0) for key in _RHO_KEYS}
+        values.pop("use_rho_correction", None)
+        cap = said.pop("rho_clamp_upper_bound")
+        if correction is not None and (cap <= 0 or any(said.values())):
             problems.append(f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only")
         elif correction is not None:
-            values["truncated_importance_sampling_ratio_cap"] = float(cap)
+            values["truncated_importance_sampling_ratio_cap"] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
         values["warm_up_steps"] = int(spec.carried.warmup_steps)
     if "kl_estimator" in values and rows["kl_estimator"].kind == "text":
@@ -415,12 +461,12 @@ def _horizon(spec: Spec, problems: list[str]) -> int:
     return spec.horizon.rollouts * completions
 
 
-def _carried_settings(spec: Spec) -> dict[str, Any]:
+def _carried_settings(spec: Spec, script: str, problems: list[str]) -> dict[str, Any]:
     carried = spec.carried
     said = {
         "seed": spec.order.seed,
         "learning_rate": carried.learning_rate,
-        "lr_scheduler_type": carried.lr_schedule,
+        "lr_scheduler_type": _schedule_name(spec, script, problems),
         "warmup_ratio": carried.warmup_ratio,
         "max_prompt_token_length": carried.max_prompt_tokens,
         "response_length": carried.max_completion_tokens,
@@ -440,8 +486,9 @@ def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
         )
     if spec.micro_batch.tokens_per_device is None:
         problems.append("micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget")
+    script = GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST
     values: dict[str, Any] = {
-        SCRIPT: GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST,
+        SCRIPT: script,
         "num_learners_per_node": [spec.topology.world_size],
         "sequence_parallel_size": spec.topology.context_parallel,
         "num_unique_prompts_rollout": rollout.prompts_per_rollout,
@@ -458,7 +505,7 @@ def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
         "advantage_normalization_type": "standard" if spec.advantage.scale == "group" else "centered",
         "loss_fn": "cispo" if objective.surrogate == "cispo" else "dapo",
         "use_vllm_logprobs": objective.old_logprobs == "sampler",
-        **_carried_settings(spec),
+        **_carried_settings(spec, script, problems),
     }
     if spec.topology.context_parallel > 1:
         values["deepspeed_stage"] = 3
@@ -518,6 +565,6 @@ def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
         "kl_estimator": kl,
         "cliprange": objective.clip_high,
         "warm_up_steps": None if spec.carried.warmup_steps is None else int(spec.carried.warmup_steps),
-        **_carried_settings(spec),
+        **_carried_settings(spec, PPO, problems),
     }
     return {key: value for key, value in values.items() if value is not None}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib.metadata
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +19,13 @@ from batchbridge.adapter import (
     Written,
 )
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
+from batchbridge.versions import installed, unknown_version
 from batchbridge.writing import objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
-from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
@@ -42,7 +41,6 @@ class OpenRlhfReading(Reading):
     which nothing will be added."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    given: Mapping[str, Where] = field(default_factory=dict)
     asked_world: int | None = None
     parsed: bool = True
     decided: bool = True
@@ -83,7 +81,7 @@ class OpenRlhfAdapter(Adapter):
     def read(self, source: Source, context: Context) -> OpenRlhfReading:
         """See `Adapter.read`. Text converts as argparse converts it; see `values`."""
         findings = list(source.problems)
-        version = context.framework_version or _installed()
+        version = context.framework_version or installed("openrlhf")
         if version is None or not tables.is_known(version):
             findings.append(_version_finding(version, source))
             return self._reading(version, findings, context)
@@ -103,10 +101,11 @@ class OpenRlhfAdapter(Adapter):
         places: dict[str, Where] = {}
         parsed = decided = not given.ambiguous and all(is_idle(refused.identity) for refused in given.broken)
         later = list(_strays(given))
+        near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
         for name, value in given.values.items():
             option = options.get(name)
             if option is None:
-                later.append(_unknown(name, given.places[name], options, version))
+                later.append(_unknown(name, given.places[name], near.get(name, ()), version))
                 continue
             if name in source.unknown and is_idle(option.identity):
                 continue
@@ -191,9 +190,6 @@ class OpenRlhfAdapter(Adapter):
         return OpenRlhfReading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
@@ -218,33 +214,15 @@ def is_idle(identity: str) -> bool:
     return identity.startswith(_IDLE)
 
 
-def _installed() -> str | None:
-    try:
-        return importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _version_finding(version: str | None, source: Source) -> Finding:
-    if version is not None:
-        return Finding(
-            "BB-ORL-002",
-            "error",
-            "config",
-            f"openrlhf {shown(version)} is not known here; known are {tables.VERSIONS}",
-            where=(Where("framework version", shown(version)),),
-            fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-        )
-    fitting = _fitting(source)
-    hint = f"; the options given exist in {fitting[0]} to {fitting[-1]}" if fitting else ""
-    return Finding(
-        "BB-ORL-001",
-        "warning",
-        "config",
-        "the version of openrlhf is not known, and the same options mean other things in other versions; known are "
-        f"{tables.VERSIONS}{hint}",
-        fixes=(Fix(f"name the version: {fitting[-1] if fitting else tables.NEWEST}, say"),),
-        undecided=True,
+    fitting = _fitting(source) if version is None else []
+    return unknown_version(
+        "openrlhf",
+        None if version is None else shown(version),
+        known=tables.VERSIONS,
+        newest=fitting[-1] if fitting else tables.NEWEST,
+        codes=("BB-ORL-001", "BB-ORL-002"),
+        hint=f"; the options given exist in {fitting[0]} to {fitting[-1]}" if fitting else "",
     )
 
 
@@ -318,8 +296,8 @@ def _strays(given: Given) -> Iterator[Finding]:
         )
 
 
-def _unknown(name: str, place: Where, options: Mapping[str, Option], version: str) -> Finding:
-    here = {option.identity: known for known, option in options.items()}
+def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
+    here = tables.names_of(version)
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
     elsewhere = [release for release in tables.RELEASES if name in tables.options_of(release)]
     message = f"{name} is no option of openrlhf {version}"
@@ -327,7 +305,6 @@ def _unknown(name: str, place: Where, options: Mapping[str, Option], version: st
         message += f"; it is spelled {spelled[0]} there"
     elif elsewhere:
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
-    near = spelled or difflib.get_close_matches(name[:100], options, n=2, cutoff=0.8)
     return Finding(
         "BB-ORL-003",
         "error",
@@ -335,7 +312,7 @@ def _unknown(name: str, place: Where, options: Mapping[str, Option], version: st
         message,
         where=(place,),
         fixes=(
-            *(Fix(f"write {known}", {name: None, known: place.value}) for known in near),
+            *(Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near),
             Fix(f"remove {name}", {name: None}),
         ),
         native="argparse: error: unrecognized arguments",
@@ -420,10 +397,6 @@ def _provenance(
         )
     name = names[entry.key]
     note = f" (derived: {entry.formula})" if entry.formula else ""
+    said = f"{'--' if source.argv else ''}{name} {shown(value)}"
     place = places.get(entry.key)
-    if place is None:
-        return Provenance(name, value, "default", f"default of openrlhf {version}{note}")
-    if place.file is not None:
-        at = f"{place.file}:{place.line}" if place.line else place.file
-        return Provenance(name, value, "file", f"{at}{note}", place.file, place.line)
-    return Provenance(name, value, "argument", f"{'--' if source.argv else ''}{name} {shown(value)}{note}")
+    return Provenance.of(name, value, place, default=f"default of openrlhf {version}", said=said, note=note)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.findings import Fix, Phase, Severity
+from batchbridge import ruletable
+from batchbridge.findings import Fix
 from batchbridge.solve import nearest
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
@@ -71,19 +72,9 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One row. `test` gives the message where the rule is broken, else None. `keys`: identities to point at. `native`:
-    what OpenRLHF does. `fixes`: ways out."""
+class Rule(ruletable.Rule[Facts]):
+    """One row, whose `keys` are identities."""
 
-    code: str
-    severity: Severity
-    phase: Phase
-    test: Callable[[Facts], str | None]
-    keys: tuple[str, ...]
-    native: str
-    source: str
-    fixes: Callable[[Facts], tuple[Fix, ...]] = field(default=lambda facts: ())
-    versions: str = ""
     positive_sizes: bool = True
     """Whether the test waits until all sizes are at least 1."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -375,6 +375,8 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
+    elif settings["actor.lr_scheduler"] in WITHOUT_WARMUP:
+        warmup = Told(0.0, None, f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up")
     return {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
@@ -401,20 +403,23 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
     """Longest prompt and completion (tokens). From 0.9.8 on only their sum is bounded: the prompt's part is what leaves
-    room for the longest completion."""
+    room for the longest completion, or for one token where that has no bound of its own; 0 and less cut nothing.
+    Source: openrlhf 0.9.8 to 0.11.2 utils/agent.py SingleTurnAgentExecutor.execute."""
     if holds("<0.9.8", version):
         return Told(settings["prompt_max_len"], "prompt_max_len"), Told(
             settings["generate_max_len"], "generate_max_len"
         )
     total, completion = settings["data.max_len"], settings["rollout.max_new_tokens"]
-    room = None if completion is None or completion >= total else total - completion
-    formula = f"data.max_len {total} - rollout.max_new_tokens {completion}"
+    room = total - (1 if completion is None else completion)
+    room = None if room < 1 else room
+    formula = f"data.max_len {total} - " + (
+        "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
+    )
     return Told(room, "data.max_len", None if room is None else formula), Told(completion, "rollout.max_new_tokens")
 
 
 def _schedule(settings: Mapping[str, Any]) -> str:
-    """The schedule's name, with its arguments as JSON where there are any."""
+    """The schedule in the words that adapters share."""
     name = str(settings["actor.lr_scheduler"])
-    if name not in MIN_LR_SCHEDULES:
-        return name
-    return f"{name} {json.dumps({'min_lr_rate': settings['actor.min_lr_ratio']})}"
+    floor = {"min_lr_rate": settings["actor.min_lr_ratio"]} if name in MIN_LR_SCHEDULES else {}
+    return schedule_text(name, floor)

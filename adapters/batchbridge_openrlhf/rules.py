@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchbridge import ruletable
 from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
 from batchbridge_openrlhf.facts import Facts, Rule
-from batchbridge_openrlhf.options import holds, names_of
+from batchbridge_openrlhf.options import names_of
 from batchbridge_openrlhf.rules_late import LATE_RULES
 from batchbridge_openrlhf.rules_parser import PARSER_RULES
 from batchbridge_openrlhf.rules_silent import SILENT_RULES
@@ -26,29 +27,16 @@ def check(reading: Reading) -> list[Finding]:
     facts = decided or _parsed(reading)
     if facts is None:
         return []
-    given: Mapping[str, Where] = getattr(reading, "given", {})
-    return [
-        Finding(
-            rule.code,
-            rule.severity,
-            rule.phase,
-            message,
-            where=tuple(_where(identity, facts, given) for identity in rule.keys if identity in facts.names),
-            fixes=rule.fixes(facts),
-            native=rule.native,
-            source=rule.source,
-        )
-        for rule, message in _broken(facts, RULES if decided else PARSER_RULES)
-    ]
+
+    def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
+        return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
+
+    return ruletable.findings(_testable(RULES if decided else PARSER_RULES, facts), facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The broken rows that OpenRLHF itself never reports, and that change what is trained."""
-    return tuple(
-        Defect(code=rule.code, summary=message, source=rule.source)
-        for rule, message in _broken(facts)
-        if rule.phase == "never" and rule.severity != "note"
-    )
+    return ruletable.defects(_testable(RULES, facts), facts, facts.version)
 
 
 def facts_of(reading: Reading) -> Facts | None:
@@ -75,14 +63,8 @@ def _parsed(reading: Reading) -> Facts | None:
     )
 
 
-def _broken(facts: Facts, rules: Sequence[Rule] = RULES) -> list[tuple[Rule, str]]:
-    return [
-        (rule, message)
-        for rule in rules
-        if holds(rule.versions, facts.version)
-        and (facts.sizes.positive or not rule.positive_sizes)
-        and (message := rule.test(facts)) is not None
-    ]
+def _testable(rules: Sequence[Rule], facts: Facts) -> list[Rule]:
+    return [rule for rule in rules if facts.sizes.positive or not rule.positive_sizes]
 
 
 def _where(identity: str, facts: Facts, given: Mapping[str, Where]) -> Where:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import LossTerm, Spec
 from batchbridge_openrlhf.meaning import (
     CORRECTION_WORDS,
@@ -330,7 +330,7 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
             0.9 if carried.beta1 is None else carried.beta1,
             0.95 if carried.beta2 is None else carried.beta2,
         )
-    _schedule(spec, values, problems)
+    _schedule(spec, version, values, problems)
     _precision(spec, version, values, problems)
     prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens
     if holds("<0.9.8", version):
@@ -340,9 +340,11 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
         values["rollout.max_new_tokens"] = completion
         if prompt is not None:
             values["data.max_len"] = prompt + completion
+    elif prompt is not None:
+        values["data.max_len"] = prompt + 1
 
 
-def _schedule(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     carried = spec.carried
     problems.need(
         not carried.warmup_steps,
@@ -352,16 +354,20 @@ def _schedule(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         values["actor.lr_warmup_ratio"] = carried.warmup_ratio or 0.0
     if carried.lr_schedule is None:
         return
-    name, _, text = carried.lr_schedule.partition(" ")
-    values["actor.lr_scheduler"] = name
     try:
-        arguments = json.loads(text) if text else {}
-    except ValueError:
-        arguments = None
+        name, arguments = schedule_parts(carried.lr_schedule)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {carried.lr_schedule}: {error}")
+        return
+    if name == "cosine" and holds(">=0.10.2,<0.10.4", version):
+        # These hand a floor to every schedule, and cosine does not take one: BB-ORL-037.
+        name, arguments = "cosine_with_min_lr", {"min_lr_rate": 0.0}
+    warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
+    values["actor.lr_scheduler"] = transformers_name(name, warms_up=warms_up)
     wanted = {"min_lr_rate"} if name in MIN_LR_SCHEDULES else set()
     if (
         problems.need(
-            isinstance(arguments, dict) and set(arguments) == wanted,
+            set(arguments) == wanted,
             f"carried.lr_schedule = {carried.lr_schedule}: openrlhf takes min_lr_rate with "
             f"{' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise",
         )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import importlib.metadata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import (
@@ -20,7 +18,9 @@ from batchbridge.adapter import (
     Written,
 )
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge.spec import Spec
+from batchbridge.versions import installed, unknown_version
 from batchbridge.writing import objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
@@ -38,16 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrlReading(Reading):
-    """A reading that remembers where each native key was given, and which keys were given at all."""
+    """A reading that remembers whether a config object was read."""
 
-    given: Mapping[str, Where] = field(default_factory=dict)
     from_object: bool = False
     decided: bool = True
     """Whether every setting that decides about batches could be read; `native` holds defaults for the others."""
-
-    def where(self, *keys: str) -> tuple[Where, ...]:
-        """The places of `keys`, defaults included."""
-        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
 
 
 class TrlAdapter(Adapter):
@@ -77,9 +72,13 @@ class TrlAdapter(Adapter):
     def read(self, source: Source, context: Context) -> TrlReading:
         """See `Adapter.read`. Strings convert as TRL's parser converts them; see `values`."""
         findings = list(source.problems)
-        version = context.framework_version or _installed(self.distribution)
+        version = context.framework_version or installed(self.distribution)
         if version is None or not tables.is_known(version):
-            findings.append(self._version_finding(version))
+            findings.append(
+                unknown_version(
+                    "trl", version, known=self.versions, newest=tables.NEWEST, codes=("BB-TRL-001", "BB-TRL-002")
+                )
+            )
             return self._reading(version, findings, context)
         rows = settings_of(self.groups, version)
         if source.native is not None:
@@ -97,10 +96,12 @@ class TrlAdapter(Adapter):
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv)
         bad = set()
+        takes = {key: row for key, row in rows.items() if not row.fixed}
+        near = near_names((key for key in given if key not in takes), takes, cutoff=0.75)
         for key, value in given.items():
-            row = rows.get(key)
-            if row is None or row.fixed:
-                findings.append(self._unknown_key(places[key], rows, version))
+            row = takes.get(key)
+            if row is None:
+                findings.append(self._unknown_key(places[key], near.get(key, ()), version))
                 continue
             try:
                 native[key] = convert(row, value, parsed=parsed or source.native is not None)
@@ -207,7 +208,7 @@ class TrlAdapter(Adapter):
             raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no GRPOTrainer")
         dataset = getattr(trainer, "train_dataset", None)
         context = Context(
-            framework_version=_installed(self.distribution),
+            framework_version=installed(self.distribution),
             world_size=trainer.accelerator.num_processes,  # type: ignore[attr-defined]  # a GRPOTrainer has it
             dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
         )
@@ -224,34 +225,11 @@ class TrlAdapter(Adapter):
         return TrlReading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
 
-    def _version_finding(self, version: str | None) -> Finding:
-        if version is None:
-            return Finding(
-                "BB-TRL-001",
-                "warning",
-                "config",
-                f"the version of trl is not known, and the same keys mean other things in other versions; known are "
-                f"{self.versions}",
-                fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
-                undecided=True,
-            )
-        return Finding(
-            "BB-TRL-002",
-            "error",
-            "config",
-            f"trl {version} is not known here; known are {self.versions}",
-            where=(Where("framework version", version),),
-            fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-        )
-
-    def _unknown_key(self, place: Where, rows: Mapping[str, Setting], version: str) -> Finding:
+    def _unknown_key(self, place: Where, near: Sequence[str], version: str) -> Finding:
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
         native = (
@@ -269,7 +247,6 @@ class TrlAdapter(Adapter):
                 native=native,
                 source=gone.source,
             )
-        near = difflib.get_close_matches(key, (name for name, row in rows.items() if not row.fixed), n=2, cutoff=0.75)
         elsewhere = sorted(tables.versions_of(self.groups, key))
         return Finding(
             "BB-TRL-003",
@@ -306,14 +283,10 @@ class TrlAdapter(Adapter):
         if row is not None and row.fixed:
             return Provenance(None, entry.value, "derived", f"derived: trl {version} has no {entry.key}, and does this")
         note = f" (derived: {entry.formula})" if entry.formula else ""
-        if place is None:
-            return Provenance(entry.key, value, "default", f"default of trl {version}{note}")
-        if place.file is not None:
-            detail = f"{place.file}:{place.line}{note}" if place.line else f"{place.file}{note}"
-            return Provenance(entry.key, value, "file", detail, place.file, place.line)
-        if source.native is not None:
+        if place is not None and source.native is not None:
             return Provenance(entry.key, value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
-        return Provenance(entry.key, value, "argument", f"{entry.key}={value}{note}")
+        said = f"{entry.key}={value}"
+        return Provenance.of(entry.key, value, place, default=f"default of trl {version}", said=said, note=note)
 
 
 _ENFORCED: Mapping[str, tuple[object, ...]] = {
@@ -371,13 +344,6 @@ _DECIDING = frozenset(
 def _is_config(native: object) -> bool:
     """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
     return any(cls.__name__ == "GRPOConfig" and cls.__module__.startswith("trl.") for cls in type(native).__mro__)
-
-
-def _installed(distribution: str | None) -> str | None:
-    try:
-        return None if distribution is None else importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:

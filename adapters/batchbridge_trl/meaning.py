@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from batchbridge.schedules import WITHOUT_WARMUP, schedule_parts, schedule_text, transformers_name
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -331,11 +331,18 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
         warmup, warmup_key = native["warmup_ratio"], "warmup_ratio"
     # Below 1 it is a share of the run: transformers 5.23.0 TrainingArguments.get_warmup_steps.
     share = 0 < warmup < 1 or warmup_key == "warmup_ratio"
+    length = Told(warmup if share else float(int(warmup)), warmup_key)
+    if warmup and str(native["lr_scheduler_type"]) in WITHOUT_WARMUP:
+        share, length = False, Told(0.0, None, f"lr_scheduler_type {native['lr_scheduler_type']} has no warm-up")
     synced = native["sync_ref_model"]
     told = {
         "learning_rate": Told(native["learning_rate"], "learning_rate"),
-        "lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
-        "warmup_ratio" if share else "warmup_steps": Told(warmup if share else float(int(warmup)), warmup_key),
+        "lr_schedule": Told(
+            _schedule(native),
+            "lr_scheduler_type",
+            "lr_scheduler_type with lr_scheduler_kwargs" if native["lr_scheduler_kwargs"] else None,
+        ),
+        "warmup_ratio" if share else "warmup_steps": length,
         "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),
         "beta1": Told(native["adam_beta1"], "adam_beta1"),
         "beta2": Told(native["adam_beta2"], "adam_beta2"),
@@ -366,9 +373,8 @@ def _shift(number: float, by: int) -> float:
 
 
 def _schedule(native: Mapping[str, Any]) -> str:
-    """The schedule's name, with its arguments as JSON where there are any."""
-    name, arguments = str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"]
-    return f"{name} {json.dumps(arguments, sort_keys=True)}" if arguments else name
+    """The schedule in the words that adapters share."""
+    return schedule_text(str(native["lr_scheduler_type"]), native["lr_scheduler_kwargs"], native["learning_rate"])
 
 
 def _correction(native: Mapping[str, Any]) -> str:
@@ -444,7 +450,7 @@ def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
     return {**_FIXED, **given, **cut}
 
 
-_SHARE_OF_WARMUP = (("<0.28", "warmup_ratio"), (">=0.28", "warmup_steps"))
+_SHARE_OF_WARMUP = (("<0.29", "warmup_ratio"), (">=0.29", "warmup_steps"))
 """The key that takes a share of the run, with transformers 4 and with transformers 5."""
 _MAY_BE_UNKNOWN = ("advantage.epsilon", "advantage.ddof", "carried.weight_decay_excludes")
 
@@ -642,10 +648,15 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
     if holds("<0.16", version) and carried.top_k == 0:
         values["use_vllm"] = True  # of 0.15's two samplers, vLLM is the one without top-k
     if carried.lr_schedule is not None:
-        name, _, arguments = carried.lr_schedule.partition(" ")
-        values["lr_scheduler_type"] = name
+        try:
+            name, arguments = schedule_parts(carried.lr_schedule)
+        except ValueError as error:
+            name, arguments = "linear", {}
+            problems.append(f"carried.lr_schedule = {carried.lr_schedule}: {error}")
+        warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
+        values["lr_scheduler_type"] = transformers_name(name, warms_up=warms_up)
         if arguments:
-            values["lr_scheduler_kwargs"] = _try_json(arguments, problems)
+            values["lr_scheduler_kwargs"] = arguments
     share_key = next(key for versions, key in _SHARE_OF_WARMUP if holds(versions, version))
     if carried.warmup_ratio:
         problems.need(
@@ -678,11 +689,3 @@ def _write_switch(
 ) -> None:
     if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}"):
         values[key] = native[value]
-
-
-def _try_json(text: str, problems: Problems) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        problems.append(f"carried.lr_schedule: {text} is no JSON")
-        return None

@@ -20,11 +20,13 @@ ENFORCED_VERSIONS = ">=1.9.1,<1.17"
 """Versions whose running trainer may be patched."""
 NEWEST = "1.16.0"
 """The version that `write` writes for when nobody names one."""
-TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.28", "4.57.6"), (">=0.28", "5.23.0"))
+TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.29", "4.57.6"), (">=0.29", "5.23.0"))
 """TRL versions -> the transformers release that is assumed beside them; TRL pins a lower bound only. 4.51.3 is the last
 one that 0.15 and 0.16 train with: later ones call `_get_train_sampler(dataset)`, which these take without an argument
-(run: TypeError). 0.28.0 is TRL's first release after transformers 5.0; up to 0.27.2 the newest 4.x is assumed. Open-R1
-pins 4.52.3, which has the settings of 4.57.6 but for a few that say nothing about batches."""
+(run: TypeError). Up to 0.28.0 the newest 4.x is assumed: these ask transformers' `_is_package_available`, whose answer
+is a tuple since 5.3.0, so that everything counts as installed and the trainer's module cannot be imported (run: No
+module named 'weave'); 0.29.0 has a function of its own. Open-R1 pins 4.52.3, which has the settings of 4.57.6 but for a
+few that say nothing about batches."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ _GRPO_CONFIG = (
     Setting("torch_empty_cache_steps", "int?", None),
 )
 
-_4, _51, _57, _5 = "<0.28", *(versions for versions, _ in TRANSFORMERS)
+_4, _51, _57, _5 = "<0.29", *(versions for versions, _ in TRANSFORMERS)
 _TRAINING_ARGUMENTS = (
     Setting("output_dir", "str?", None),
     Setting("per_device_train_batch_size", "int", 8),

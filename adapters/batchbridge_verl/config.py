@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
+from batchbridge.versions import unknown_version
 from batchbridge.writing import objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for
-from batchbridge_verl.given import CONFIGS, ENTRIES, Said, said, unknown_keys, words_after_entry
+from batchbridge_verl.enforced import enforces
+from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved
 from batchbridge_verl.run import GPUS, NODES, Run
@@ -27,14 +29,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerlReading(Reading):
-    """A reading that remembers the run and where each native key was given."""
+    """A reading that remembers the run."""
 
     run: Run | None = None
-    given: Mapping[str, Where] = field(default_factory=dict)
-
-    def where(self, *keys: str) -> tuple[Where, ...]:
-        """The places of `keys`, defaults included."""
-        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
 
 
 TRAINERS = frozenset(
@@ -81,7 +78,10 @@ class VerlAdapter(Adapter):
         findings = list(source.problems)
         version, doubts = _version(context)
         if version is None or not tables.is_known(version):
-            findings.append(_version_finding(version, doubts))
+            codes, why = ("BB-VERL-001", "BB-VERL-002"), "; ".join(doubts)
+            findings.append(
+                unknown_version("verl", version, known=self.versions, newest=tables.NEWEST, codes=codes, why=why)
+            )
             return self._reading(version, findings, context)
         if source.native is not None:
             findings.append(
@@ -103,7 +103,7 @@ class VerlAdapter(Adapter):
         findings += defaults.findings
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         findings += wrong_keys
-        native, unread = _native(told_by_user, defaults.values, source.env, findings)
+        native, unread = _native(told_by_user, version, engine, defaults.values, source.env, findings)
         if any(finding.code == "BB-VERL-006" for finding in wrong_keys):
             unread |= {"group"}
         world = _world(native, context, told_by_user, findings) if not unread & {NODES, GPUS} else None
@@ -121,6 +121,11 @@ class VerlAdapter(Adapter):
             given=frozenset(told_by_user.places),
             prompts_in_dataset=context.dataset_size,
         )
+        refused = refused_fields(told_by_user, version, defaults, run.critic)
+        keys = {finding.where[0].key for finding in refused}
+        # What is refused is not merely unread.
+        kept = [found for found in findings if found.code != "BB-VERL-003" or found.where[0].key not in keys]
+        reading = dataclasses.replace(reading, findings=(*kept, *refused))
         incomplete = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
         told = None if incomplete else meaning(run)
         provenance = {
@@ -160,6 +165,10 @@ class VerlAdapter(Adapter):
             framework_version=version,
             text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
         )
+
+    def enforces(self, path: str, value: object) -> bool:
+        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
+        return enforces(path, value)
 
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts beside those of `batchbridge doctor`; see `texts`."""
@@ -207,9 +216,6 @@ class VerlAdapter(Adapter):
         return VerlReading(
             framework=self.framework,
             framework_version=version,
-            spec=None,
-            provenance={},
-            behaviour=None,
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
@@ -231,28 +237,6 @@ def _version(context: Context) -> tuple[str | None, tuple[str, ...]]:
     if found is None or found.project != "verl":
         return None, ("the installed package `verl` is EasyR1's",) if found else ()
     return (None, found.doubts) if found.doubts else (found.version, ())
-
-
-def _version_finding(version: str | None, doubts: Sequence[str]) -> Finding:
-    if version is None:
-        why = f" ({'; '.join(doubts)})" if doubts else ""
-        return Finding(
-            "BB-VERL-001",
-            "warning",
-            "config",
-            f"the version of verl is not known{why}, and the same keys mean other things in other versions; known are "
-            f"{tables.VERSIONS}",
-            fixes=(Fix(f"name the version: {tables.NEWEST}, say"),),
-            undecided=True,
-        )
-    return Finding(
-        "BB-VERL-002",
-        "error",
-        "config",
-        f"verl {version} is not known here; known are {tables.VERSIONS}",
-        where=(Where("framework version", version),),
-        fixes=(Fix(f"name a known version, the newest being {tables.NEWEST}"),),
-    )
 
 
 def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
@@ -307,9 +291,15 @@ def _other_strategy(engine: str, told: Said, version: str) -> Finding:
 
 
 def _native(
-    told: Said, defaults: Mapping[str, Any], env: Mapping[str, str], findings: list[Finding]
+    told: Said,
+    version: str,
+    engine: str,
+    defaults: Mapping[str, Any],
+    env: Mapping[str, str],
+    findings: list[Finding],
 ) -> tuple[dict[str, Any], set[str]]:
-    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
+    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read. A key that
+    nothing reads in this version and engine is at what holds without it, whatever was given."""
     merged: dict[str, Any] = {**defaults}
     for key, value in told.values.items():
         if told.operations[key] == "delete":
@@ -328,7 +318,8 @@ def _native(
             findings.append(_open(row, told))
             continue
         try:
-            value = resolver.get(row.key) if row.key in merged else row.absent
+            here = row.key in merged and tables.reads(row.key, version, engine, defaults)
+            value = resolver.get(row.key) if here else row.absent
             if value == "???":
                 if not row.kind.endswith("?") and merged.get(row.key) != defaults.get(row.key):
                     raise WrongValue("a value: ??? says that there is none yet")
@@ -408,10 +399,4 @@ def _world(native: Mapping[str, Any], context: Context, told: Said, findings: li
 def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
     if entry.key is None:
         return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
-    place, value = told.places.get(entry.key), native.get(entry.key)
-    if place is None:
-        return Provenance(entry.key, value, "default", default)
-    if place.file is not None:
-        detail = f"{place.file}:{place.line}" if place.line else place.file
-        return Provenance(entry.key, value, "file", detail, place.file, place.line)
-    return Provenance(entry.key, value, "argument", f"{entry.key}={place.value}")
+    return Provenance.of(entry.key, native.get(entry.key), told.places.get(entry.key), default=default)

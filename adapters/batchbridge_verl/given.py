@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,10 +11,12 @@ from typing import Any
 from batchbridge import sources
 from batchbridge.adapter import Source
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.near import near_names
 from batchbridge_verl import omega
 from batchbridge_verl.composed import Defaults
+from batchbridge_verl.fields import stranger
 from batchbridge_verl.overrides import NotRead, Operation, parse_override
-from batchbridge_verl.settings import BY_KEY, ENGINE, GONE
+from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo": "main_ppo",
@@ -187,6 +188,9 @@ def _defaults_list(entries: list[Any], file: str | None, line: int | None, resul
     for entry in entries:
         if isinstance(entry, str) and entry in CONFIGS:
             result.config = entry
+        elif isinstance(entry, Mapping) and list(entry) == [f"override {ENGINE}"]:
+            place = Where(f"override {ENGINE}", shown(entry[f"override {ENGINE}"]), file if line else None, line)
+            result.put(ENGINE, entry[f"override {ENGINE}"], place)
         elif entry != "_self_":
             result.findings.append(
                 Finding(
@@ -215,7 +219,8 @@ def _not_training(module: str) -> Finding:
 def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) -> list[Finding]:
     """Keys that the configuration with these defaults lacks, and `+` on keys that it has."""
     known, groups = defaults.values, defaults.groups
-    found = []
+    found: list[Finding] = []
+    unknown: dict[str, bool] = {}
     for key, place in result.places.items():
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
             continue
@@ -236,17 +241,53 @@ def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) ->
         if key in groups and not isinstance(result.values[key], Mapping):
             found.append(_wrong_kind(place, "a group of settings"))
             continue
-        if key in known or operation in ("add", "force") or (operation == "set" and _takes(key, known, result)):
+        appended = operation in ("add", "force")
+        read = key in BY_KEY and reads(key, version, engine, known)
+        if key in known or (read and (appended or not _is_word(key, result))):
             continue
-        found.append(_unknown(key, place, version, engine, known, result.from_file))
+        # What is appended and no setting here may be read by the run's own code.
+        if (appended and key not in BY_KEY) or (operation == "set" and _below_empty(key, known, result)):
+            continue
+        unknown[key] = appended or result.from_file
+    near = near_names(unknown, known, cutoff=0.85)
+    for key, appended in unknown.items():
+        found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), appended))
     return found
 
 
-def _takes(key: str, known: Mapping[str, Any], result: Said) -> bool:
-    """Whether a file or a mapping may say `key` though the shipped configuration lists it not: a key that verl reads,
-    or one below a group that is empty by default. On a command line both need `+`."""
-    if key in BY_KEY and not _is_word(key, result):
-        return True
+def refused_fields(result: Said, version: str, defaults: Defaults, critic: bool) -> list[Finding]:
+    """Keys that the dataclasses of the actor, and of the critic if there is one, do not have."""
+    groups = {
+        key: group
+        for key in result.places
+        if result.operations[key] != "delete" and (critic or not key.startswith(CRITIC))
+        if (group := stranger(key, version, defaults)) is not None
+    }
+    near = near_names(groups, defaults.values, cutoff=0.85)
+    return [
+        Finding(
+            "BB-VERL-080",
+            "error",
+            "config",
+            f"{key}: {group} has no field {_field(key, group)} in verl {version}, and takes no others",
+            where=(result.places[key],),
+            fixes=(
+                *(Fix(f"write {other}", {key: None, other: result.places[key].value}) for other in near.get(key, ())),
+                Fix(f"leave out {key}", {key: None}),
+            ),
+            native=f"hydra: InstantiationException: ... got an unexpected keyword argument '{_field(key, group)}'",
+            source="verl 0.6.0 to 0.9.1 utils/config.py omega_conf_to_dataclass in validate_config",
+        )
+        for key, group in groups.items()
+    ]
+
+
+def _field(key: str, group: str) -> str:
+    return key[len(group) + 1 :].partition(".")[0]
+
+
+def _below_empty(key: str, known: Mapping[str, Any], result: Said) -> bool:
+    """Whether a file or a mapping says `key` below a group that is empty by default. A command line needs `+`."""
     return not _is_word(key, result) and any(key[:at] in known and known[key[:at]] in (None, {}) for at in _dots(key))
 
 
@@ -270,23 +311,23 @@ def _wrong_kind(place: Where, expected: str) -> Finding:
     )
 
 
-def _unknown(key: str, place: Where, version: str, engine: str, known: Mapping[str, Any], from_file: bool) -> Finding:
+def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
+    """A key that the version lacks. appended: it comes into the configuration all the same, and nothing reads it."""
     gone = GONE.get(key)
-    near = difflib.get_close_matches(key, known, n=2, cutoff=0.85)
     fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
     if gone is not None and gone[1] is not None:
         fixes.insert(0, Fix(f"use {gone[1]}", {key: None, gone[1]: place.value}))
-    if not from_file:
+    if not appended:
         fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
     return Finding(
         "BB-VERL-003",
-        "warning" if from_file else "error",
-        "never" if from_file else "config",
-        f"{key} is no setting of verl {version} with the {engine} engine" + (": nothing reads it" if from_file else ""),
+        "warning" if appended else "error",
+        "never" if appended else "config",
+        f"{key} is no setting of verl {version} with the {engine} engine" + (": nothing reads it" if appended else ""),
         where=(place,),
         fixes=tuple(fixes),
         native=None
-        if from_file
+        if appended
         else f"hydra: Could not override '{key}'. To append to your config use +{key}=... "
         f"Key '{key.rpartition('.')[2]}' is not in struct",
         source=gone[2] if gone else f"composed configuration of verl {version}",

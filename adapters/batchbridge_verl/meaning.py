@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.schedules import WARMUP_START, schedule_parts, schedule_text
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -35,7 +35,7 @@ from batchbridge_verl.run import (
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, BY_KEY, ENGINE, NEWEST, ROLLOUT, defaults_of, holds
+from batchbridge_verl.settings import ACTOR, BY_KEY, ENGINE, NEWEST, ROLLOUT, defaults_of, engines_of, holds, reads
 
 TORCH_SEED = 67280421310721
 """The seed of a new `torch.Generator()`, which `data.seed: null` leaves. Source: torch 2.13.0 c10 default_rng_seed_val;
@@ -133,8 +133,40 @@ _KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""
 
-ADAMW = ("adamw", "adam")
-"""`optim.optimizer` in lower case; Megatron's adam decays like AdamW. Source: verl 0.6.1 McoreOptimizerConfig."""
+TORCH_OPTIMIZERS = (
+    *("AdamW", "Adam", "Adamax", "NAdam", "RAdam"),
+    *("SGD", "Adadelta", "Adafactor", "Adagrad", "ASGD", "RMSprop"),
+)
+"""Classes of torch.optim that take verl's arguments, lr and weight_decay (betas where the name has adam in it), for
+`optim.optimizer` of FSDP from 0.6.1 on. Source: verl 0.6.1 to 0.9.1 build_optimizer; torch 2.13.0."""
+TORCH_IMPLEMENTATION = "torch.optim"
+OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
+    # engine: native name to canonical
+    "fsdp": {name: name.lower() for name in TORCH_OPTIMIZERS},
+    "megatron": {"adam": "adamw", "sgd": "sgd", "muon": "muon"},
+    "veomni": {"adamw": "adamw", "anyprecision_adamw": "anyprecision_adamw"},
+    "torchtitan": {"AdamW": "adamw", "Adam": "adam"},
+}
+"""Megatron's adam decays like AdamW; muon since 0.9.0. Source: verl 0.4.1 to 0.9.1 utils/megatron/optimizer.py;
+VeOmni build_optimizer; torchtitan OptimizersContainer."""
+SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    # engine: names in canonical words
+    "fsdp": ("constant", "cosine", "cosine_with_min_lr"),
+    "megatron": ("constant", "linear", "cosine", "inverse-square-root", "WSD"),
+    "veomni": ("constant", "linear", "cosine"),
+    "torchtitan": ("linear", "sqrt", "cosine"),
+}
+"""Source: verl 0.4.0 to 0.9.1 fsdp_workers.py, FSDPOptimizerConfig; Megatron-Core OptimizerParamScheduler; VeOmni
+build_lr_scheduler; torchtitan LRSchedulersContainer."""
+EPSILON, BETAS = 1e-8, (0.9, 0.999)
+"""Of an engine that is handed none. Source: torch 2.13.0 AdamW; Megatron-Core OptimizerConfig; VeOmni
+build_optimizer."""
+PRECISIONS = {
+    **dict.fromkeys(("fp32", "float32", "32"), "fp32"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "16"), "fp16"),
+}
+"""Source: verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +216,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
     )
     if run["data.gen_batch_size"] not in (None, run[PROMPTS]):
         told["rollout.prompts_per_generation_batch"] = Told(run["data.gen_batch_size"], "data.gen_batch_size")
-    if run["algorithm.filter_groups.enable"]:
+    if run.v1 and run["algorithm.filter_groups.enable"]:
         told["rollout.group_filter"] = Told("drop_zero_variance", "algorithm.filter_groups.enable")
     if run.entry == "one_step_off":
         told["staleness.mode"] = Told("lookahead", None, "one_step_off_policy generates one rollout ahead")
@@ -348,44 +380,93 @@ def _kl(run: Run) -> dict[str, Told]:
 
 
 def schedule(run: Run) -> Told:
-    """The schedule in HF's words, with arguments that are not its defaults as JSON."""
+    """The schedule in the words that adapters share: verl's FSDP engines give a cosine its floor by another name."""
+    optim, key = f"{ACTOR}optim.", schedule_key(run)
+    if key is None:
+        return Told("constant", None, "megatron_workers of 0.4.0 has no schedule")
+    if run[key] != "cosine" or run.engine != "fsdp":
+        return Told(run[key], key)
+    floor = run[f"{optim}min_lr_ratio"] or 0.0
+    arguments = {"min_lr_rate": floor, "num_cycles": run[f"{optim}num_cycles"]}
+    warms_up = any(told.value for told in _warmup(run).values())
+    if floor and warms_up and holds("<0.6.0", run.version):
+        # Source: verl 0.4.0 to 0.5.0 torch_functional.get_cosine_schedule_with_warmup; 0.6.0 has init_lr_ratio for it.
+        arguments[WARMUP_START] = floor
+    text = schedule_text("cosine_with_min_lr", arguments)
+    return Told(text, key) if text == run[key] else Told(text, None, f"{key}, {optim}min_lr_ratio, {optim}num_cycles")
+
+
+def schedule_key(run: Run) -> str | None:
+    """The key that names the schedule; None where nothing reads one. Source: verl 0.4.0 megatron_workers.py."""
     optim = f"{ACTOR}optim."
     if run.engine == "torchtitan":
-        return Told(run[f"{optim}decay_type"], f"{optim}decay_type")
+        return f"{optim}decay_type"
     if run.engine == "megatron":
-        key = f"{optim}warmup_style" if holds("<0.4.1", run.version) else f"{optim}lr_decay_style"
-        return Told(run[key], key)
-    older, newer = f"{optim}warmup_style", f"{optim}lr_scheduler_type"
-    key = older if run[older] is not None else newer
-    arguments = {}
-    if run[key] == "cosine" and run.engine == "fsdp":
-        if run[f"{optim}min_lr_ratio"]:
-            arguments["min_lr_ratio"] = run[f"{optim}min_lr_ratio"]
-        if run[f"{optim}num_cycles"] != 0.5:
-            arguments["num_cycles"] = run[f"{optim}num_cycles"]
-    text = f"{run[key]} {json.dumps(arguments, sort_keys=True)}" if arguments else run[key]
-    return Told(text, None if arguments else key, key)
+        return f"{optim}lr_decay_style" if holds(">=0.4.1", run.version) else None
+    older = f"{optim}warmup_style"
+    return older if run[older] is not None else f"{optim}lr_scheduler_type"
 
 
 def clip_grad_key(run: Run) -> str:
-    """The key that bounds the gradient norm: actor.grad_clip in legacy FSDP workers, optim.clip_grad elsewhere."""
-    return f"{ACTOR}grad_clip" if run.legacy and run.engine == "fsdp" else f"{ACTOR}optim.clip_grad"
+    """The key that bounds the gradient norm: actor.grad_clip in legacy FSDP workers, optim.clip_grad elsewhere, which
+    its deprecated name overwrites. Source: verl 0.6.0 to 0.9.1 OptimizerConfig.__post_init__."""
+    if run.legacy and run.engine == "fsdp":
+        return f"{ACTOR}grad_clip"
+    deprecated = f"{ACTOR}optim.grad_clip"
+    return f"{ACTOR}optim.clip_grad" if run[deprecated] is None else deprecated
+
+
+def _argument(run: Run, name: str, override: str) -> str:
+    """The key of an argument of the optimizer: override_optimizer_config's own name for it where that is given."""
+    key = f"{ACTOR}optim.override_optimizer_config.{override}"
+    return f"{ACTOR}optim.{name}" if run[key] is None else key
+
+
+def optimizer_key(run: Run) -> str | None:
+    """The key that names the optimizer; None where nothing does. Source: verl 0.4.0 to 0.6.0 fsdp_workers.py: AdamW;
+    0.4.0 megatron_utils.py: adam."""
+    if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(run.engine, ""), run.version):
+        return None
+    return f"{ACTOR}optim.{'name' if run.engine == 'torchtitan' else 'optimizer'}"
+
+
+def _optimizer(run: Run) -> dict[str, Told]:
+    """The optimizer and what it is handed: Megatron takes no betas but those of override_optimizer_config."""
+    key, implementation = optimizer_key(run), run[f"{ACTOR}optim.optimizer_impl"]
+    if key is None:
+        told = {"optimizer": Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")}
+    elif run.engine == "fsdp" and implementation != TORCH_IMPLEMENTATION:
+        told = {"optimizer": Told(f"{implementation}.{run[key]}", None, f"{ACTOR}optim.optimizer_impl and optimizer")}
+    else:
+        told = {"optimizer": Told(OPTIMIZERS[run.engine].get(run[key], run[key]), key)}
+    plain = run.engine != "fsdp"
+    for canonical, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
+        source = f"{ACTOR}optim.{name}" if plain else _argument(run, name, name)
+        told[canonical] = Told(run[source], source)
+    if run.engine == "megatron":
+        for canonical, name, value in (("beta1", "adam_beta1", BETAS[0]), ("beta2", "adam_beta2", BETAS[1])):
+            told[canonical] = _overridden(run, name, value)
+        return told | {"optimizer_epsilon": _overridden(run, "adam_eps", EPSILON)}
+    source = f"{ACTOR}optim.betas" if plain else _argument(run, "betas", "betas")
+    betas = run[source]
+    two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
+    for place, canonical in enumerate(("beta1", "beta2")):
+        told[canonical] = Told(float(betas[place]) if two else None, None, source)
+    eps = f"{ACTOR}optim.eps"
+    own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", EPSILON)
+    return told | {"optimizer_epsilon": own}
+
+
+def _overridden(run: Run, name: str, default: float) -> Told:
+    key = f"{ACTOR}optim.override_optimizer_config.{name}"
+    if run[key] is None:
+        return Told(default, None, f"the {run.engine} engine's optimizer, unless {key} says otherwise")
+    return Told(run[key], key)
 
 
 def _carried(run: Run) -> dict[str, Told]:
-    optim = f"{ACTOR}optim."
-    optimizer_key = f"{optim}name" if run.engine == "torchtitan" else f"{optim}optimizer"
-    optimizer = str(run[optimizer_key]).lower()
-    betas = run[f"{optim}betas"]
-    two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
     told = {
-        "learning_rate": Told(run[f"{optim}lr"], f"{optim}lr"),
         "lr_schedule": schedule(run),
-        "optimizer": Told("adamw" if optimizer in ADAMW else optimizer, optimizer_key),
-        "beta1": Told(float(betas[0]) if two else None, None, f"{optim}betas"),
-        "beta2": Told(float(betas[1]) if two else None, None, f"{optim}betas"),
-        "optimizer_epsilon": Told(run[f"{optim}eps"], f"{optim}eps"),
-        "weight_decay": Told(run[f"{optim}weight_decay"], f"{optim}weight_decay"),
         "max_gradient_norm": Told(run[clip_grad_key(run)], clip_grad_key(run)),
         "dropout": Told("on", None, "as the model's configuration says"),
         "max_prompt_tokens": Told(run["data.max_prompt_length"], "data.max_prompt_length"),
@@ -395,25 +476,38 @@ def _carried(run: Run) -> dict[str, Told]:
         "top_k": Told(run[f"{ROLLOUT}top_k"], f"{ROLLOUT}top_k"),
         "precision": precision(run),
     }
-    if run.engine in ("fsdp", "megatron"):
-        excluded = "nothing" if run.engine == "fsdp" else "biases_and_norms"
-        told["weight_decay_excludes"] = Told(excluded, None, f"the {run.engine} engine decays all but {excluded}")
-    told |= _warmup(run)
+    excluded = "biases_and_norms" if run.engine == "megatron" else "nothing"
+    told["weight_decay_excludes"] = Told(excluded, None, f"the {run.engine} engine decays all but {excluded}")
+    told |= _optimizer(run) | _warmup(run)
     return {f"carried.{name}": entry for name, entry in told.items()}
 
 
 def precision(run: Run) -> Told:
-    """bf16 unless FSDP's mixed_precision says otherwise. Source: verl 0.9.1 engine/fsdp/transformer_impl.py:391."""
-    key = f"{ACTOR}fsdp_config.mixed_precision.param_dtype"
-    names = {"fp32": "fp32", "float32": "fp32", "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
-    if run.engine == "fsdp" and run[key] is not None:
-        return Told(names.get(run[key], run[key]), key)
-    return Told("bf16", None, f"the {run.engine} engine's default")
+    """bf16 unless a key says otherwise."""
+    key = precision_key(run)
+    if key is None:
+        return Told("bf16", None, f"the {run.engine} engine's default")
+    return Told(PRECISIONS.get(run[key], run[key]), key)
+
+
+def precision_key(run: Run) -> str | None:
+    """The key that says in what the actor computes; None where none does. Source: verl 0.4.0 to 0.7.1 fsdp_workers.py
+    (`mixed_precision`, else since 0.6.1 `dtype`); 0.9.1 engine/fsdp/transformer_impl.py:391; 0.6.1 to 0.9.1
+    McoreEngineConfig.dtype."""
+    mixed = f"{ACTOR}fsdp_config.mixed_precision.param_dtype"
+    if run.engine == "fsdp" and run[mixed] is not None:
+        return mixed
+    if run.engine == "fsdp" and run.legacy and holds(">=0.6.1", run.version):
+        return f"{ACTOR}fsdp_config.dtype"
+    return f"{ACTOR}megatron.dtype" if run.engine == "megatron" and holds(">=0.6.1", run.version) else None
 
 
 def _warmup(run: Run) -> dict[str, Told]:
     steps, share = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_steps_ratio"
-    count = run[steps]
+    if run.engine == "megatron" and holds("<0.4.1", run.version):
+        return {"warmup_steps": Told(0.0, None, "megatron_workers of 0.4.0 has no schedule")}
+    # Source: verl 0.7.1 to 0.9.1 workers/engine/veomni: the ratio only.
+    count = None if run.engine == "veomni" else run[steps]
     if count is not None and (count > 0 or (count == 0 and run.legacy)):
         return {"warmup_steps": Told(float(count), None, steps)}
     if run[share]:
@@ -459,35 +553,52 @@ class Problems(list[str]):
 def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[str, Any]:
     """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
     is overlooked here comes out when `write` reads its own work."""
-    engine = _engine_for(spec)
-    values: dict[str, Any] = {ENGINE: engine} if engine != "fsdp" else {}
+    to = _target(spec, version)
+    values: dict[str, Any] = {ENGINE: to.engine} if to.engine != "fsdp" else {}
     for part in (_write_topology, _write_sizes, _write_loss, _write_objective, _write_carried):
-        part(spec, values, problems)
-    if not holds(">=0.9.0", version):
-        values.pop("trainer.use_v1", None)
-    known = defaults_of(version, engine)
+        part(spec, to, values, problems)
+    known = defaults_of(version, to.engine)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
         if newer in values and newer not in known and older in known:
             values[older] = values.pop(newer)
-    unknown = [key for key in values if key not in known and key != ENGINE and "mixed_precision" not in key]
-    for key in unknown:
-        absent = BY_KEY[key].absent if key in BY_KEY else None
-        if values[key] is None or values[key] == absent or key == f"{ACTOR}optim.eps":
-            del values[key]
-        elif key not in _READ_THOUGH_NOT_SHIPPED:
-            problems.append(f"{key} is no setting of verl {version} with the {engine} engine")
+    for key in [key for key in values if key != ENGINE and not reads(key, version, to.engine, known)]:
+        # Of itself it holds; what does not shows when `write` reads its own work.
+        if values[key] is not None and values[key] != (BY_KEY[key].absent if key in BY_KEY else None):
+            problems.append(f"{key} is no setting of verl {version} with the {to.engine} engine")
+        del values[key]
     return values
 
 
-_READ_THOUGH_NOT_SHIPPED = ("data.seed",)
-"""Keys that take a `+` on a command line. Source: verl 0.4.0 to 0.6.0 main_ppo.create_rl_sampler, data_config.get."""
+@dataclass(frozen=True)
+class Target:
+    """What is written for: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
+
+    version: str
+    engine: str
+    legacy: bool
 
 
-def _engine_for(spec: Spec) -> str:
-    topology = spec.topology
-    split = topology.tensor_parallel > 1 or topology.pipeline_parallel > 1
-    return "megatron" if split or spec.carried.weight_decay_excludes == "biases_and_norms" else "fsdp"
+def _target(spec: Spec, version: str) -> Target:
+    new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
+    able = [engine for engine in engines_of(version) if _can(engine, spec)]
+    split = spec.topology.tensor_parallel > 1 or spec.topology.pipeline_parallel > 1
+    decays = spec.carried.weight_decay_excludes == "biases_and_norms"
+    return Target(version, able[0] if able else "megatron" if split or decays else "fsdp", not new)
+
+
+def _can(engine: str, spec: Spec) -> bool:
+    """Whether an engine has the devices, the decay and the schedule of `spec`: what tells the engines apart."""
+    tensor, pipeline, _ = PARALLEL[engine]
+    topology, carried = spec.topology, spec.carried
+    if (tensor is None and topology.tensor_parallel > 1) or (pipeline is None and topology.pipeline_parallel > 1):
+        return False
+    excluded = "biases_and_norms" if engine == "megatron" else "nothing"
+    if carried.weight_decay_excludes not in (None, excluded):
+        return False
+    schedule = None if carried.lr_schedule is None else carried.lr_schedule.partition(" ")[0]
+    optimizer = carried.optimizer in (None, *OPTIMIZERS[engine].values())
+    return schedule in (None, *SCHEDULES[engine]) and (optimizer or engine == "fsdp")
 
 
 def nodes_and_gpus(world: int) -> tuple[int, int]:
@@ -496,21 +607,21 @@ def nodes_and_gpus(world: int) -> tuple[int, int]:
     return world // gpus, gpus
 
 
-def _write_topology(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_topology(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     topology = spec.topology
     if problems.need(topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1"):
         values[NODES], values["trainer.n_gpus_per_node"] = nodes_and_gpus(topology.world_size)
     sizes = (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
-    for key, size in zip(PARALLEL[_engine_for(spec)], sizes, strict=True):
+    for key, size in zip(PARALLEL[to.engine], sizes, strict=True):
         if key is not None:
             values[key] = size
-    if topology.context_parallel > 1 and _engine_for(spec) == "fsdp":
+    if topology.context_parallel > 1 and to.engine == "fsdp":
         values["actor_rollout_ref.model.use_remove_padding"] = True
     values[f"{ROLLOUT}name"] = "vllm"
     values[f"{ROLLOUT}tensor_model_parallel_size"] = 1
 
 
-def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     rollout, step, micro = spec.rollout, spec.optimizer_step, spec.micro_batch
     group, completions = rollout.completions_per_prompt, step.completions_per_step
     values[GROUP] = group
@@ -519,12 +630,15 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     if problems.need(completions is not None, "optimizer_step.completions_per_step is open: verl needs it"):
         assert completions is not None
         below = completions // group * group if group else 0
+        mini = -(-completions // group) if group > 0 else 0
+        replicas = spec.topology.data_parallel_size
+        floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
         if problems.need(
-            group > 0 and completions % group == 0,
+            group > 0 and (completions % group == 0 or floored),
             f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; nearest: "
             f"{f'{below} or ' if below else ''}{below + group}",
         ):
-            values[MINI] = completions // group
+            values[MINI] = mini
     problems.need(
         spec.staleness.mode == "sync",
         f"staleness.mode = {spec.staleness.mode}: settings of main_ppo say sync; one rollout ahead is another program, "
@@ -547,11 +661,14 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
     if rollout.group_filter != "none":
         values["algorithm.filter_groups.enable"] = True
+        values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
     values["data.shuffle"] = spec.order.prompt_shuffle != "none"
     values["data.seed"] = None if spec.order.seed == TORCH_SEED else spec.order.seed
     problems.need(spec.order.seed is not None, "order.seed is open: verl always has one")
-    if spec.order.last_optimizer_step == "error":
+    if spec.order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
         values["trainer.use_v1"] = False
+    if not to.legacy and holds("<0.8.0", to.version):
+        values["trainer.use_legacy_worker_impl"] = "disable"
     horizon = spec.horizon
     problems.need(horizon.optimizer_steps is None, "horizon.optimizer_steps: verl counts rollouts or epochs")
     if horizon.rollouts is not None:
@@ -562,14 +679,16 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         values["trainer.total_epochs"] = int(horizon.epochs)
 
 
-def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     policy = spec.loss.policy
     native = {canonical: name for name, canonical in AGGREGATIONS.items()}
     if problems.need(
         policy.aggregation in native, f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}"
     ):
         values[f"{ACTOR}loss_agg_mode"] = native[policy.aggregation]
-    if policy.constant is not None:
+    # Before 0.7.0 the response's width is the only constant.
+    own = holds(">=0.7.0", to.version) or policy.constant != spec.carried.max_completion_tokens
+    if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
     advantage = spec.advantage
     names = list(_estimators_for(advantage))
@@ -593,7 +712,7 @@ def _estimators_for(advantage: Advantage) -> Iterator[str]:
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
 
 
-def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
     modes = [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
@@ -661,13 +780,12 @@ def _write_kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
             values[name] = _KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
 
 
-def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     carried, optim = spec.carried, f"{ACTOR}optim."
     for name, key in (
         ("learning_rate", f"{optim}lr"),
-        ("optimizer_epsilon", f"{optim}eps"),
         ("weight_decay", f"{optim}weight_decay"),
-        ("max_gradient_norm", f"{optim}clip_grad"),
+        ("max_gradient_norm", f"{ACTOR}grad_clip" if to.legacy and to.engine == "fsdp" else f"{optim}clip_grad"),
         ("max_prompt_tokens", "data.max_prompt_length"),
         ("max_completion_tokens", "data.max_response_length"),
         ("temperature", f"{ROLLOUT}temperature"),
@@ -676,19 +794,10 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> No
     ):
         if getattr(carried, name) is not None:
             values[key] = getattr(carried, name)
-    if carried.beta1 is not None or carried.beta2 is not None:
-        values[f"{optim}betas"] = [
-            0.9 if carried.beta1 is None else carried.beta1,
-            0.999 if carried.beta2 is None else carried.beta2,
-        ]
-    megatron = _engine_for(spec) == "megatron"
+    megatron = to.engine == "megatron"
+    _write_optimizer(spec, to, values, problems)
     if carried.lr_schedule is not None:
-        name, _, arguments = carried.lr_schedule.partition(" ")
-        allowed = ("constant", "linear", "cosine", "inverse-square-root", "WSD") if megatron else ("constant", "cosine")
-        problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
-        values[f"{optim}{'lr_decay_style' if megatron else 'lr_scheduler_type'}"] = name
-        if arguments:
-            _write_schedule_arguments(arguments, values, problems)
+        _write_schedule(carried.lr_schedule, to, values, problems)
     if carried.warmup_ratio:
         values[f"{optim}lr_warmup_steps_ratio"] = carried.warmup_ratio
         problems.need(not carried.warmup_steps, "carried.warmup_ratio and warmup_steps are both given")
@@ -696,26 +805,71 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems) -> No
         whole = carried.warmup_steps == int(carried.warmup_steps)
         if problems.need(whole, f"carried.warmup_steps = {carried.warmup_steps}: verl takes whole rollouts"):
             values[f"{optim}lr_warmup_steps"] = int(carried.warmup_steps)
+    if carried.precision not in (None, "bf16"):
+        here = {"fsdp": ("fp32", "fp16"), "megatron": ("fp16",)}.get(to.engine, ())
+        problems.need(
+            carried.precision in here,
+            f"carried.precision = {carried.precision}: verl's {to.engine} engine has {', '.join(('bf16', *here))}",
+        )
+        if megatron:
+            values[f"{ACTOR}megatron.dtype"] = "float16"
+        else:
+            for part in ("param_dtype", "reduce_dtype", "buffer_dtype"):
+                values[f"{ACTOR}fsdp_config.mixed_precision.{part}"] = carried.precision
+
+
+def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    carried, optim = spec.carried, f"{ACTOR}optim."
     if carried.optimizer is not None:
-        names = {"adamw": "adam", "sgd": "sgd"} if megatron else {"adamw": "AdamW", "sgd": "SGD"}
-        if problems.need(
-            carried.optimizer in names, f"carried.optimizer = {carried.optimizer}: verl has {', '.join(names)}"
+        names = {canonical: name for name, canonical in OPTIMIZERS[to.engine].items()}
+        implementation, _, other = carried.optimizer.rpartition(".")
+        if implementation and to.engine == "fsdp":
+            values[f"{optim}optimizer_impl"], values[f"{optim}optimizer"] = implementation, other
+        elif problems.need(
+            carried.optimizer in names,
+            f"carried.optimizer = {carried.optimizer}: verl's {to.engine} engine has {', '.join(names)}",
         ):
-            values[f"{optim}optimizer"] = names[carried.optimizer]
-    if carried.precision not in (None, "bf16") and problems.need(
-        not megatron and carried.precision in ("fp32", "fp16"), f"carried.precision = {carried.precision}"
-    ):
-        for part in ("param_dtype", "reduce_dtype", "buffer_dtype"):
-            values[f"{ACTOR}fsdp_config.mixed_precision.{part}"] = carried.precision
+            name = names[carried.optimizer]
+            values[f"{optim}{'name' if to.engine == 'torchtitan' else 'optimizer'}"] = name
+            if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(to.engine, ""), to.version):
+                # No key names it, and there is one only.
+                problems.need(carried.optimizer == "adamw", f"carried.optimizer = {carried.optimizer}: it is adamw")
+                del values[f"{optim}optimizer"]
+    betas = (carried.beta1, carried.beta2)
+    whole = [default if beta is None else beta for beta, default in zip(betas, BETAS, strict=True)]
+    override = f"{optim}override_optimizer_config."
+    if to.engine == "megatron":
+        # Megatron is handed no other betas than these.
+        for name, beta, default in zip(("adam_beta1", "adam_beta2"), whole, BETAS, strict=True):
+            values |= {f"{override}{name}": beta} if beta != default else {}
+    elif betas != (None, None):
+        values[f"{optim}betas"] = whole
+    epsilon = carried.optimizer_epsilon
+    if to.engine == "torchtitan" and epsilon is not None:
+        values[f"{optim}eps"] = epsilon
+    elif epsilon not in (None, EPSILON):
+        problems.need(
+            carried.optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and to.engine != "veomni",
+            f"carried.optimizer_epsilon = {epsilon}: verl hands none to {carried.optimizer} of its {to.engine} engine",
+        )
+        values[f"{override}{'adam_eps' if to.engine == 'megatron' else 'eps'}"] = epsilon
 
 
-def _write_schedule_arguments(text: str, values: dict[str, Any], problems: Problems) -> None:
+def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Problems) -> None:
     try:
-        arguments = json.loads(text)
-        unknown = set(arguments) - {"min_lr_ratio", "num_cycles"}
-    except (ValueError, TypeError):
-        problems.append(f"carried.lr_schedule: {text} is no JSON mapping")
+        name, arguments = schedule_parts(text)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {text}: {error}")
         return
+    allowed = SCHEDULES[to.engine]
+    problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
+    native = "cosine" if name == "cosine_with_min_lr" else name
+    key = {"megatron": "lr_decay_style", "torchtitan": "decay_type"}.get(to.engine, "lr_scheduler_type")
+    values[f"{ACTOR}optim.{key}"] = native
+    floor = {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_START: None}
+    keys = floor if to.engine == "fsdp" else {}
+    unknown = set(arguments) - set(keys)
     problems.need(not unknown, f"carried.lr_schedule: verl has no arguments {', '.join(sorted(unknown))}")
-    for name in set(arguments) - unknown:
-        values[f"{ACTOR}optim.{name}"] = arguments[name]
+    for argument, own in keys.items():
+        if own is not None and argument in arguments:
+            values[f"{ACTOR}optim.{own}"] = arguments[argument]

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from batchbridge.versions import holds as holds
 
@@ -118,7 +118,16 @@ SETTINGS = tuple(
         (f"{ACTOR}optim.betas", "list", [0.9, 0.999]),
         (f"{ACTOR}optim.eps", "float", 1e-08),
         (f"{ACTOR}optim.clip_grad", "float", 1.0),
+        (f"{ACTOR}optim.grad_clip", "float?", None),
         (f"{ACTOR}optim.optimizer", "str", "AdamW"),
+        (f"{ACTOR}optim.optimizer_impl", "str", "torch.optim"),
+        (f"{ACTOR}optim.override_optimizer_config.lr", "float?", None),
+        (f"{ACTOR}optim.override_optimizer_config.weight_decay", "float?", None),
+        (f"{ACTOR}optim.override_optimizer_config.betas", "list?", None),
+        (f"{ACTOR}optim.override_optimizer_config.eps", "float?", None),
+        (f"{ACTOR}optim.override_optimizer_config.adam_beta1", "float?", None),
+        (f"{ACTOR}optim.override_optimizer_config.adam_beta2", "float?", None),
+        (f"{ACTOR}optim.override_optimizer_config.adam_eps", "float?", None),
         (f"{ACTOR}optim.name", "str?", None),
         (f"{ROLLOUT}name", "str", "vllm"),
         (f"{ROLLOUT}n", "int", 1),
@@ -180,6 +189,21 @@ SETTINGS = tuple(
 )
 BY_KEY: Mapping[str, Setting] = {setting.key: setting for setting in SETTINGS}
 
+READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {
+    # key: (engine, None: any; versions)
+    "data.seed": (None, ""),
+    "data.gen_batch_size": (None, ""),
+    "data.dataloader_num_workers": (None, ""),
+    f"{ACTOR}optim.betas": ("fsdp", ""),
+    f"{ACTOR}optim.grad_clip": (None, ">=0.6.0"),
+    f"{ACTOR}fsdp_config.mixed_precision.param_dtype": ("fsdp", ""),
+    f"{ACTOR}fsdp_config.mixed_precision.reduce_dtype": ("fsdp", ""),
+    f"{ACTOR}fsdp_config.mixed_precision.buffer_dtype": ("fsdp", ""),
+}
+"""Keys that are read where the composed configuration has none, and that take a `+` on a command line. Source: verl
+0.4.0 to 0.9.1 ray_trainer.py and main_ppo.create_rl_sampler (`data_config.get`); fsdp_workers.py and
+workers/engine/fsdp (`optim_config.get("betas")`, `mixed_precision`); 0.6.0 on OptimizerConfig.grad_clip."""
+
 GONE: Mapping[str, tuple[str, str | None, str]] = {
     "data.sampler.class_path": ("0.8.0", "data.custom_cls.path", "verl 0.8.0 ppo_trainer.yaml"),
     "data.sampler.class_name": ("0.8.0", "data.custom_cls.name", "verl 0.8.0 ppo_trainer.yaml"),
@@ -195,7 +219,7 @@ def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`. Development versions lie between releases and are not known."""
     try:
         parsed = Version(version)
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return False
     return not parsed.is_devrelease and SpecifierSet(VERSIONS).contains(parsed)
 
@@ -212,16 +236,31 @@ def engines_of(version: str) -> tuple[str, ...]:
     return tuple(engine for engine in ENGINES if Version(_table()["first"][engine]) <= Version(version))
 
 
+def reads(key: str, version: str, engine: str, known: Mapping[str, Any]) -> bool:
+    """Whether anything reads `key` in `version` with `engine`, whose composed configuration is `known`."""
+    if key in known:
+        return True
+    only, versions = READ_THOUGH_NOT_SHIPPED.get(key, ("", ""))
+    if only in (None, engine):
+        return holds(versions, version)
+    group = key.rpartition(".")[0]
+    return group in known and known[group] in (None, {})
+
+
 def chosen_by_key(engine: str, version: str) -> bool:
     """Whether `ENGINE` chooses this engine; before, a configuration of its own does."""
     return holds(">=0.8.0" if engine == "megatron" else ">=0.7.1", version)
+
+
+def index_of(version: str) -> int:
+    """The row of the tables that holds for `version`."""
+    return [at for at, name in enumerate(_table()["versions"]) if Version(name) <= Version(version)][-1]
 
 
 @lru_cache(maxsize=16)
 def defaults_of(version: str, engine: str) -> Mapping[str, Any]:
     """Dotted key to default, of every key of the composed configuration; interpolations as they stand."""
     table = _table()
-    known = [index for index, name in enumerate(table["versions"]) if Version(name) <= Version(version)]
-    at = known[-1]
+    at = index_of(version)
     rows = {**table["engines"]["fsdp"], **(table["engines"][engine] if engine != "fsdp" else {})}
     return {key: default for key, ranges in rows.items() for first, last, default in ranges if first <= at <= last}

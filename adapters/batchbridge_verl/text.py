@@ -32,6 +32,7 @@ def hydra_text(values: Mapping[str, Any], version: str) -> str:
 def yaml_text(values: Mapping[str, Any], version: str) -> str:
     """A primary configuration for `--config-path FOLDER --config-name NAME`, over verl's own defaults."""
     engine = values.get(ENGINE)
+    by_key = f"  - override model_engine: {engine}" if engine not in (None, "megatron") else None
     lines = [
         f"# verl {version}; verl's own configuration folder must be on the search path:",
         "hydra:",
@@ -39,6 +40,7 @@ def yaml_text(values: Mapping[str, Any], version: str) -> str:
         "    - pkg://verl.trainer.config",
         "defaults:",
         "  - ppo_megatron_trainer" if engine == "megatron" else "  - ppo_trainer",
+        *([] if by_key is None else [by_key]),
         "  - _self_",
     ]
     return "\n".join(lines) + "\n" + nested_yaml({key: value for key, value in values.items() if key != ENGINE})

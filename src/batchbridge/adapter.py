@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from batchbridge.findings import Finding, Verdict, verdict
+from batchbridge.findings import Finding, Verdict, Where, verdict
 from batchbridge.spec import DenominatorScope, Spec
 
 if TYPE_CHECKING:
@@ -69,6 +69,19 @@ class Provenance:
     """`recipe.yaml:12`, "default of trl 1.16.0", "mb x SPG x world / G": for a person."""
     file: str | None = None
     line: int | None = None
+
+    @classmethod
+    def of(
+        cls, key: str, value: Any, place: Where | None, *, default: str, said: str | None = None, note: str = ""
+    ) -> Provenance:
+        """Of a native key given at `place`: a line of a file, or else an argument, `said` so (`key=value`). Without a
+        place it stands at its `default`. note: what was derived from it."""
+        if place is None:
+            return cls(key, value, "default", f"{default}{note}")
+        if place.file is None:
+            return cls(key, value, "argument", f"{said or f'{key}={place.value}'}{note}")
+        detail = place.file if place.line is None else f"{place.file}:{place.line}"
+        return cls(key, value, "file", f"{detail}{note}", place.file, place.line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,19 +143,25 @@ class Reading:
     """What an adapter made of a configuration.
 
     `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can
-    be said is said. `native` holds every native setting that was read, defaults included, by native key.
+    be said is said. `native` holds every native setting that was read, defaults included, by native key; `given` the
+    places of those that the user gave.
     """
 
     framework: str
     framework_version: str | None
-    spec: Spec | None
-    provenance: Mapping[str, Provenance]
+    spec: Spec | None = None
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
     """By canonical field. Every field of `spec` whose value is not the schema's default has one; a field at the
     schema's default may be left out, and is then shown as the schema's."""
-    behaviour: Behaviour | None
-    findings: tuple[Finding, ...]
+    behaviour: Behaviour | None = None
+    findings: tuple[Finding, ...] = ()
     native: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Where] = field(default_factory=dict)
     dataset_size: int | None = None
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of native `keys`, for a finding; one that was not given has its default and no file."""
+        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
 
     @property
     def verdict(self) -> Verdict:

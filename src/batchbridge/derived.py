@@ -50,7 +50,8 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
     plan = None
     if dataset_size is not None:
         try:
-            plan = Plan(spec, dataset_size)
+            # Every key orders as many prompts: what is counted here does not wait for a seed.
+            plan = Plan(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)
         except PlanError:
             plan = None
     if plan is not None:

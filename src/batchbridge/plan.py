@@ -121,6 +121,12 @@ class Plan:
             raise PlanError("optimizer_step.completions_per_step is open: token counts decide how much a step takes")
         if rollout.group_filter != "none":
             raise PlanError(f"rollout.group_filter = {rollout.group_filter}: rewards decide what is trained")
+        portion = rollout.prompts_per_generation_batch
+        if portion is not None and (portion < 1 or rollout.prompts_per_rollout % portion):
+            raise PlanError(
+                f"rollout.prompts_per_generation_batch = {portion}: {rollout.prompts_per_rollout} prompts per rollout "
+                "are no whole number of them, and what becomes of the rest is the framework's own"
+            )
         if spec.staleness.mode != "sync":
             raise PlanError(f"staleness.mode = {spec.staleness.mode}: timing decides what is trained")
         if order.prompt_shuffle == "weighted_sampling":

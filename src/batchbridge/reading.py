@@ -225,9 +225,6 @@ def _unread(framework: str | None, said: Context, findings: Iterable[Finding]) -
     return Reading(
         framework=framework or UNKNOWN,
         framework_version=said.framework_version,
-        spec=None,
-        provenance={},
-        behaviour=None,
         findings=_ordered(findings),
         dataset_size=said.dataset_size,
     )

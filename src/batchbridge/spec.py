@@ -71,7 +71,7 @@ class Rollout:
     ]
     completions_per_prompt: Annotated[int, Quantity("completions per prompt", "Size of a group.", 1)]
     prompts_per_generation_batch: Annotated[
-        int | None, Quantity("prompts", "Prompts generated at a time when groups are filtered; None: one rollout.", 1)
+        int | None, Quantity("prompts", "Prompts generated at a time, to fill a rollout; None: one rollout.", 1)
     ] = None
     sample_unit: Annotated[Literal["completion", "trajectory", "turn"], Quantity("kind", "What one completion is.")] = (
         "completion"
@@ -431,14 +431,26 @@ def field_type(path: str) -> Any:
 
 def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field as (dotted path, value, quantity), in schema order."""
-    yield from _walk(spec, "")
+    return _walk(spec, "")
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
-    for name, hint in _hints(type(group)).items():
+    for name, path, quantity in _shape(type(group), prefix):
         value = getattr(group, name)
-        path = f"{prefix}{name}"
-        if get_origin(hint) is Annotated:
-            yield path, value, get_args(hint)[1]
+        if quantity is not None:
+            yield path, value, quantity
         elif value is not None:
             yield from _walk(value, f"{path}.")
+
+
+_SHAPES: dict[tuple[type, str], tuple[tuple[str, str, Quantity | None], ...]] = {}
+
+
+def _shape(cls: type, prefix: str) -> tuple[tuple[str, str, Quantity | None], ...]:
+    """Name, path and quantity of each field of a group; None for a group inside it. A specification is walked often."""
+    if (cls, prefix) not in _SHAPES:
+        _SHAPES[cls, prefix] = tuple(
+            (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
+            for name, hint in _hints(cls).items()
+        )
+    return _SHAPES[cls, prefix]

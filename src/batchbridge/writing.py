@@ -26,6 +26,8 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         if not refused:
             yield "the settings leave the run open"
         return
+    if back.spec == spec:
+        return
     wanted = {path: value for path, value, _ in walk(spec)}
     read = {path: value for path, value, _ in walk(back.spec)}
     for path in {**wanted, **read}:

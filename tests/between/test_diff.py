@@ -157,6 +157,12 @@ def test_kl_on_one_side_only_is_one_difference_in_place_and_one_in_size() -> Non
     assert fields(found.differences) == ["objective.kl_placement", "objective.kl_coefficient"]
 
 
+@pytest.mark.parametrize(("portion", "verdict"), [(8, "equivalent"), (6, "not equivalent"), (32, "not equivalent")])
+def test_generation_batches_count_where_they_leave_something_of_a_rollout(portion: int, verdict: str) -> None:
+    found = compare(plain_spec(), plain_spec(**{"rollout.prompts_per_generation_batch": portion}))
+    assert (found.verdict, len(found.differences)) == (verdict, int(verdict != "equivalent"))
+
+
 def test_numbers_that_follow_are_shown_with_a_dataset() -> None:
     found = compare(plain_spec(), plain_spec(**WHOLE), dataset_size=160)
     assert ("optimizer_steps_per_rollout", "optimizer steps", 2, 1) in found.derived

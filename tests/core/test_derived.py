@@ -82,6 +82,16 @@ def test_a_horizon_in_its_own_unit_needs_no_dataset_size(horizon: Horizon, name:
     assert derive(KNOWN.replace(horizon=horizon))[name] == value
 
 
+def test_counts_do_not_wait_for_a_seed() -> None:
+    assert derive(KNOWN.replace(**{"order.seed": None}), 8003) == derive(KNOWN, 8003)
+
+
+def test_totals_are_open_where_generation_batches_leave_something_of_a_rollout() -> None:
+    portions = KNOWN.replace(**{"rollout.prompts_per_generation_batch": 3})
+    assert derive(portions, 8003)["total_rollouts"] is None
+    assert derive(portions, 8003)["completions_per_rollout"] == 24
+
+
 def test_every_derived_number_has_a_unit() -> None:
     assert list(derive(KNOWN, 8000)) == list(UNITS)
     assert all(UNITS.values())

@@ -342,6 +342,11 @@ def test_ten_billion_prompts_need_no_list(span: str) -> None:
     assert time.process_time() - started < 1.0  # seconds of CPU; a list of 10^10 would take minutes and 80 GB
 
 
+def test_generation_batches_that_divide_a_rollout_change_nothing() -> None:
+    whole, portions = (Plan(make_spec(rollout={"prompts_per_generation_batch": size}), 11) for size in (None, 2))
+    assert list(whole.steps()) == list(portions.steps())
+
+
 # ---- what has no plan
 
 
@@ -354,6 +359,8 @@ def test_ten_billion_prompts_need_no_list(span: str) -> None:
         (make_spec().replace(staleness=Staleness(mode="bounded", maximum=1)), "staleness.mode = bounded"),
         (make_spec(order={"prompt_shuffle": "weighted_sampling"}), "order.prompt_shuffle = weighted_sampling"),
         (make_spec(order={"seed": None}), "order.seed is open"),
+        (make_spec(rollout={"prompts_per_generation_batch": 3}), "4 prompts per rollout are no whole number of them"),
+        (make_spec(rollout={"prompts_per_generation_batch": 8}), "rollout.prompts_per_generation_batch = 8"),
         (make_spec(prompts_per_rollout=0), "rollout.prompts_per_rollout = 0: must be at least 1"),
         (make_spec(completions_per_prompt=0), "rollout.completions_per_prompt = 0: must be at least 1"),
         (make_spec(completions_per_step=0), "optimizer_step.completions_per_step = 0: must be at least 1"),

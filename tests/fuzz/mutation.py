@@ -140,8 +140,26 @@ def number(rng: random.Random) -> str:
     return str(rng.randrange(1, 200)) if rng.random() < 0.5 else rng.choice(NUMBERS)
 
 
+BLOCKS = ((0x80, 0xFF), (0x100, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF))
+"""Of the first plane, by the number of bytes in UTF-8; between the last two are the surrogates."""
+
+
+def foreign(rng: random.Random) -> str:
+    """Characters outside ASCII, of any of Unicode's 17 planes; now and then lone surrogates, as words have whose bytes
+    are no UTF-8."""
+    low, high = rng.choice(BLOCKS)
+    if rng.random() < 0.4:
+        plane = rng.randrange(1, 17)
+        low, high = plane << 16, plane << 16 | 0xFFFF
+    elif rng.random() < 0.05:
+        low, high = 0xD800, 0xDFFF
+    return "".join(chr(rng.randint(low, high)) for _ in range(rng.choice((1, 1, 2, 8))))
+
+
 def piece(rng: random.Random) -> str:
-    """A piece that some reader gives a meaning to."""
+    """A piece that some reader gives a meaning to, or one in twenty that none does."""
+    if rng.random() < 0.05:
+        return foreign(rng)
     return number(rng) if rng.random() < 0.3 else rng.choice(WORDS)
 
 
@@ -171,7 +189,7 @@ def _splice(rng: random.Random, text: str, other: str) -> str:
 
 def _character(rng: random.Random, text: str, other: str) -> str:
     at = rng.randrange(len(text) + 1)
-    return text[:at] + chr(rng.choice((rng.randrange(128), rng.randrange(0xD7FF)))) + text[at + 1 :]
+    return text[:at] + (chr(rng.randrange(128)) if rng.random() < 0.5 else foreign(rng)) + text[at + 1 :]
 
 
 def _numbers(rng: random.Random, text: str, other: str) -> str:
@@ -321,4 +339,6 @@ def _branch(rng: random.Random, value: Any) -> Any:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
         return rng.choice((value * 2, value + 1, value - 1, -value, value // 2, value * 7))
+    if rng.random() < 0.05:
+        return (value if isinstance(value, str) else "") + foreign(rng)
     return copy.deepcopy(rng.choice(HOSTILE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import random
 import re
 import sys
@@ -261,7 +262,11 @@ def _commands(rng: random.Random) -> list[str]:
         "8",
         *settings,
     ]
-    return mutation.words(rng, [base, base, ["doctor", "input.txt"], ["ledger", "show", "a"], ["adapters"], ["schema"]])
+    words = mutation.words(
+        rng, [base, base, ["doctor", "input.txt"], ["ledger", "show", "a"], ["adapters"], ["schema"]]
+    )
+    # As a process gets them: without a zero byte, and in bytes, where those that are no UTF-8 stand as surrogates.
+    return [os.fsdecode(word.encode("utf-8", "surrogatepass")).replace("\0", "") for word in words]
 
 
 def _settings_words(framework: str) -> Iterable[str]:

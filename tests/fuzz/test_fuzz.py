@@ -38,11 +38,16 @@ def test_no_reader_answers_a_mutated_input_with_a_traceback_or_a_side_effect() -
     assert wrong == "0"
 
 
-@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".sh"])
 def test_tens_of_thousands_of_findings_cost_seconds(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"many{suffix}"
     lines = [f"{'seed' if index % 2 else f'x{index}'}: 1" for index in range(24_000)]
-    path.write_text("\n".join(lines) if suffix == ".yaml" else "{" + "".join('"a": 1,\n' for _ in lines) + '"a": 1}')
+    texts = {
+        ".yaml": "\n".join(lines),
+        ".json": "{" + "".join('"a": 1,\n' for _ in lines) + '"a": 1}',
+        ".sh": "python grpo.py\n" + "".join(f"--x{index} 1\n" for index in range(12_000)),  # no backslash before them
+    }
+    path.write_text(texts[suffix])
     before = time.process_time()
     reading = batchbridge.read(path, framework="trl", version="1.16.0", world_size=8)
     assert len(reading.findings) > 10_000
@@ -68,6 +73,69 @@ def test_every_adapter_is_fuzzed_and_its_inputs_are_often_understood() -> None:
     project = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert dialects == set(project["entry-points"]["batchbridge"])
     assert {name: count for name, count in understood.items() if count < 3} == {}
+
+
+def test_mutations_insert_characters_of_every_plane() -> None:
+    code = (
+        "import json, random, sys\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
+        "import mutation\n"
+        "texts = {'text': lambda rng: mutation.text(rng, ['seed: 1']),\n"
+        "         'tree': lambda rng: mutation.tree(rng, {'a': 8}),\n"
+        "         'words': lambda rng: mutation.words(rng, [['--seed', '1']])}\n"
+        "planes = {}\n"
+        "for name, make in texts.items():\n"
+        "    made = ''.join(json.dumps(make(random.Random(number)), ensure_ascii=False) for number in range(6000))\n"
+        "    planes[name] = sorted({ord(mark) >> 16 for mark in made if not mark.isascii()})\n"
+        "print(json.dumps(planes))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {name: list(range(17)) for name in ("text", "tree", "words")}
+
+
+CRASH = """
+import os, random, sys
+sys.path.insert(0, sys.argv[1])
+import run
+from faulthandler import _sigsegv
+run.CPU_SECONDS = 0.1
+exec("def crash(): " + sys.argv[3])
+class Reader:
+    name, share = "bad", 1
+    make, lay = staticmethod(lambda rng: f"input {rng.random()}"), staticmethod(lambda folder, made: made)
+    act = staticmethod(lambda laid: counted() == int(sys.argv[2]) and crash())
+calls = 0
+def counted():
+    global calls
+    calls += 1
+    return calls
+print("exit code", run.main(["--inputs", "10", "--seed", "a b"], [Reader]))
+"""
+"""A reader that is well for so many inputs, 20 of them before the first that counts."""
+
+CRASHES = {
+    "reads memory that is not its own": ("_sigsegv()", "SIGSEGV"),
+    "gives itself up": ("os.abort()", "SIGABRT"),
+    "never comes back from C": ("sum(iter(int, 1))", "SIGPROF"),
+}
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize(
+    ("call", "shown"), [(7, "--seed warm --reader bad --number 6"), (24, "--seed a b --reader bad --number 3")]
+)
+def test_a_crash_of_the_process_is_told_with_its_input(crash: str, call: int, shown: str) -> None:
+    code, signal = CRASHES[crash]
+    done = subprocess.run(
+        [sys.executable, "-c", CRASH, str(HERE), str(call), code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.endswith(f"the process ended with {signal}\nexit code 1\n"), (done.stdout, done.stderr)
+    assert shown in done.stdout
+    assert "input: 'input 0." in done.stdout
 
 
 MISDEEDS = {

@@ -48,9 +48,7 @@ class EmptyAdapter(Adapter):
         return 0.0
 
     def read(self, source: Source, context: Context) -> Reading:
-        return Reading(
-            framework="empty", framework_version="1", spec=None, provenance={}, behaviour=None, findings=(NOTE,)
-        )
+        return Reading(framework="empty", framework_version="1", findings=(NOTE,))
 
     def check(self, reading: Reading) -> tuple[Finding, ...]:
         return ()

@@ -63,10 +63,7 @@ class ToyAdapter(Adapter):
             where = (Where("toy version", version),)
             text = f"toy {version} is not known"
             findings.append(Finding("BB-TOY-001", "error", "config", text, where, (Fix("toy 2.0"),)))
-            return Reading(
-                framework="toy", framework_version=version, spec=None, provenance={}, behaviour=None,
-                findings=tuple(findings), dataset_size=context.dataset_size,
-            )  # fmt: skip
+            return Reading(framework="toy", framework_version=version, findings=tuple(findings))
         for key, value in {**said, **source.values}.items():
             if key not in native:
                 text, where = f"{key!r} is no key of toy", (Where(str(key), None, "toy.yaml"),)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.findings import Fix, Phase, Severity
+from batchbridge import ruletable
+from batchbridge.findings import Fix
 from batchbridge.solve import Variable, neighbours
 from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR
@@ -23,25 +23,7 @@ ENGINE_WORKERS = ">=0.7.1"
 Test = Callable[[Run], str | None]
 Fixes = Callable[[Run], tuple[Fix, ...]]
 
-
-@dataclass(frozen=True)
-class Rule:
-    """One row. `test` gives the message where the rule is broken, else None. `keys`: the settings to point at.
-    `native`: what verl does. `undecided`: the run cannot be told in the canonical schema. `standing`: it holds for
-    every run of its kind, so that `explain` says it and `check` does not."""
-
-    code: str
-    severity: Severity
-    phase: Phase
-    test: Test
-    keys: tuple[str, ...]
-    native: str
-    source: str
-    fixes: Fixes = lambda run: ()
-    versions: str = ""
-    undecided: bool = False
-    standing: bool = False
-
+Rule = ruletable.Rule[Run]
 
 _SIZE_KEYS = {"prompts": PROMPTS, "group": GROUP, "mini": MINI, "micro": MICRO, "world": "devices"}
 

@@ -322,6 +322,11 @@ def _norm_unused(run: Run) -> str | None:
     return f"{other} = {run[other]} has no effect: {used} = {run[used]} bounds the gradient"
 
 
+def _filter_unread(run: Run) -> str | None:
+    key = "algorithm.filter_groups.enable"
+    return f"{key} has no effect: RayPPOTrainer filters no groups" if run[key] and not run.v1 else None
+
+
 _DTYPE, _MIXED = f"{ACTOR}fsdp_config.dtype", f"{ACTOR}fsdp_config.mixed_precision"
 
 
@@ -609,6 +614,17 @@ SILENT = (
                 }
             ),
         ),
+    ),
+    Rule(
+        "BB-VERL-086",
+        "warning",
+        "never",
+        _filter_unread,
+        ("algorithm.filter_groups.enable", "trainer.use_v1"),
+        "the setting is not read",
+        "verl 0.9.0 to 0.9.1 trainer/ppo/ray_trainer.py; read in trainer/ppo/v1/trainer_base.py",
+        setting("trainer.use_v1", True),
+        ">=0.9.0",
     ),
     Rule(
         "BB-VERL-044",

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
 from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
@@ -158,7 +157,7 @@ def _unknown_version(adapter: Adapter, version: str) -> str | None:
     try:
         if SpecifierSet(adapter.versions).contains(version, prereleases=True):
             return None
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         pass  # no version at all: what the adapter says of it counts
     try:
         reading = adapter.read(Source(), Context(framework_version=version, world_size=1))
@@ -174,7 +173,22 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     for origin in reading.provenance.values():
         used |= {origin.key} if origin.key is not None else set()
         used |= set(words_of(origin.detail))
-    return {key: value for key, value in flat(given) if key not in used and key.lstrip("+~-") not in used}
+    # A setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it; a plain word is no key.
+    used |= {f"{key}." for key in used if _KEY.search(key)}
+    return {
+        key: value
+        for key, value in flat(given)
+        if not any(part in used for part in _heads(key)) and key.lstrip("+~-") not in used
+    }
+
+
+def _heads(key: str) -> Iterator[str]:
+    """The key, and each group that it stands in, with a dot behind it."""
+    yield key
+    yield from (key[: place.end()] for place in re.finditer(r"\.", key))
+
+
+_KEY = re.compile(r"[._]")
 
 
 def words_of(detail: str) -> list[str]:
@@ -239,6 +253,9 @@ def _status(
     for same in found.no_difference:
         if same.field == effect.field or (length and same.field == "horizon"):
             return "equivalent", same.reason, None
+    if one is None and effect.missing == "unfixed":
+        reason = f"{reading.framework} fixes nothing, and each launch has another; {adapter.framework} has {other}"
+        return "filled", reason, None
     if _patches(adapter, back.framework_version) and adapter.enforces(effect.field, one):
         return "patched", effect.reason, None
     if one is None and effect.missing == "unknown":
@@ -248,6 +265,9 @@ def _status(
         if totals[0] and totals[1]:
             return "approximate", f"{totals[0]:,} optimizer steps become {totals[1]:,}", totals[1] / totals[0]
         return "inexpressible", "the length is given in another unit, and the number of prompts is open", None
+    if other is None and effect.missing == "unfixed":
+        reason = f"{adapter.framework} fixes nothing, and each launch has another: {effect.reason}"
+        return "inexpressible", reason, None
     if other is None and effect.missing == "unknown":
         return "inexpressible", f"{adapter.framework} does not say it; {effect.reason}", None
     if _number(one) and _number(other) and one and effect.field != "order.seed":
@@ -261,7 +281,7 @@ def _patches(adapter: Adapter, version: str | None) -> bool:
         return False
     try:
         return SpecifierSet(adapter.enforced_versions).contains(version, prereleases=True)
-    except InvalidVersion:
+    except ValueError:  # no version, or a number of more digits than Python reads
         return False
 
 
@@ -314,7 +334,7 @@ class _Search:
 
     def nearest(self, spec: Spec) -> Written | None:
         """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
-        result = self._first(spec)
+        spec, result = self._first(spec)
         if isinstance(result, Written):
             return result
         self.refused = result
@@ -353,14 +373,29 @@ class _Search:
             written = taken or written
         return written
 
-    def _first(self, spec: Spec) -> Written | tuple[str, ...]:
-        """`spec` itself. No warm-up at all is said in both units first: a framework has defaults for either."""
+    def _first(self, spec: Spec) -> tuple[Spec, Written | tuple[str, ...]]:
+        """`spec` itself where the target takes it, else a spelling of the same that is nearest; and what became of it.
+
+        No warm-up at all has several spellings, and a framework has defaults for either unit. Which parameters are left
+        out of a weight decay of 0 means nothing, and must not decide between a framework's engines.
+        """
         steps, ratio = spec.carried.warmup_steps, spec.carried.warmup_ratio
-        if not steps and not ratio and (steps, ratio) not in ((None, None), (0.0, 0.0)):
-            result = self._try(spec.replace(**{"carried.warmup_steps": 0.0, "carried.warmup_ratio": 0.0}))
+        spellings: list[dict[str, Any]] = [{}]
+        if not steps and not ratio and (steps, ratio) != (None, None):
+            zeros = ((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0))
+            spellings = [{"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in zeros]
+        warmups = len(spellings)
+        if spec.carried.weight_decay == 0 and spec.carried.weight_decay_excludes is not None:
+            spellings += [{**spelling, "carried.weight_decay_excludes": None} for spelling in spellings]
+        tried = []
+        for spelling in spellings:
+            spelt = spec.replace(**spelling)
+            result = self._try(spelt)
             if isinstance(result, Written):
-                return result
-        return self._try(spec)
+                return spelt, result
+            tried.append((spelt, result))
+        # The last ones leave most to the target; how many problems there are compares only spellings of one thing.
+        return min(tried[len(tried) - warmups :], key=lambda one: len(one[1]))
 
     def _try(self, spec: Spec) -> Written | tuple[str, ...]:
         self._left -= 1
@@ -451,6 +486,7 @@ _SIZES = (
     "micro_batch.completions_per_device",
     "micro_batch.tokens_per_device",
 )
+_STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _TOGETHER = (
     _SIZES,
     ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps"),
@@ -458,7 +494,7 @@ _TOGETHER = (
     ("objective.kl_placement", "objective.kl_coefficient"),
     ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
     ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
-    ("staleness.mode", "staleness.maximum", "staleness.unit"),
+    _STALENESS,
     ("carried.warmup_steps", "carried.warmup_ratio"),
 )
 """Fields that only go together."""
@@ -496,6 +532,8 @@ def _moves(
 ) -> Iterator[dict[str, Any]]:
     """Changes to try for the fields `named`, those that keep the meaning first."""
     sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
+    if any(path.startswith("micro_batch.forward_") for path in named):
+        yield dict.fromkeys(("micro_batch.forward_completions_per_device", "micro_batch.forward_tokens_per_device"))
     if "micro_batch.cap" in named:
         yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
     if "micro_batch.tokens_per_device" in named:
@@ -513,7 +551,7 @@ def _moves(
     if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
         yield from _parts(current)
     if defaults is not None and any(path in _STALENESS for path in named):
-        yield {path: _get(defaults, path) for path in _STALENESS}
+        yield from _ages(defaults)
     for path in named:
         if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
             continue
@@ -528,11 +566,25 @@ def _moves(
 
 
 def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
-    """Every field with its first other values, the least effect first."""
-    for path in reversed(RANKED):
-        if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS:
-            for value in list(_candidates(path, _get(spec, path), spec, defaults))[:2]:
-                yield {path: value}
+    """Every field at the target's default, then what belongs together, then every field with its first other values.
+
+    The least effect first. A default comes before any other value: one that the framework has on its own turns no run
+    into another kind of run.
+    """
+    free = [
+        path for path in reversed(RANKED) if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS
+    ]
+    if defaults is not None:
+        for path in free:
+            if _get(defaults, path) != _get(spec, path):
+                yield {path: _get(defaults, path)}
+        yield from _ages(defaults)
+        for group in reversed(_TOGETHER):
+            if not set(group) & {*_LENGTHS, *_STALENESS}:
+                yield {path: _get(defaults, path) for path in group}
+    for path in free:
+        for value in list(_candidates(path, _get(spec, path), spec, defaults))[:2]:
+            yield {path: value}
 
 
 def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
@@ -602,8 +654,15 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
         yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": completions}
 
 
-_STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
 _LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
+
+
+def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
+    """The target's own staleness, one step old first: the nearest to none."""
+    own = {path: _get(defaults, path) for path in _STALENESS}
+    if defaults.staleness.mode != "sync":
+        yield {**own, "staleness.maximum": 1}
+    yield own
 
 
 def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:

@@ -232,6 +232,8 @@ def _judge(
             return "same", same.reason
     if effect.missing == "unknown" and (one is None or other is None):
         return "unknown", f"one side does not say it; {effect.reason}"
+    if effect.missing == "unfixed" and (one is None or other is None):
+        return "differs", f"{(a if one is None else b).framework} fixes nothing, and each launch has another"
     return "differs", effect.reason
 
 

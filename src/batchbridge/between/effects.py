@@ -19,13 +19,14 @@ Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "s
 
 @dataclass(frozen=True)
 class Effect:
-    """A row. `missing`: what None says ("value": something definite, off or unlimited; "unknown": nothing). `matters`:
-    whether the field has any effect in a spec; a field without effect on both sides is no difference."""
+    """A row. `missing`: what None says ("value": something definite, off or unlimited; "unknown": nothing; "unfixed":
+    that nothing fixes it, and each launch has another). `matters`: whether the field has any effect in a spec; a field
+    without effect on both sides is no difference."""
 
     field: str
     aspect: Aspect
     reason: str
-    missing: Literal["value", "unknown"] = "value"
+    missing: Literal["value", "unknown", "unfixed"] = "value"
     matters: Callable[[Spec], bool] = lambda spec: True
     on: Literal["either side", "both sides"] = "either side"
     """Where the field must matter to count. A KL estimator is no further difference where one side has no KL at all."""
@@ -79,8 +80,12 @@ def _ratio_moves(spec: Spec) -> bool:
     return spec.objective.old_logprobs != "detached"
 
 
-def _filtered(spec: Spec) -> bool:
-    return spec.rollout.group_filter != "none"
+def _portions_matter(spec: Spec) -> bool:
+    """Portions that divide an unfiltered rollout make it up exactly; others leave something over. Source: plan.py."""
+    rollout, portion = spec.rollout, spec.rollout.prompts_per_generation_batch
+    return rollout.group_filter != "none" or bool(
+        portion and rollout.prompts_per_rollout and rollout.prompts_per_rollout % portion
+    )
 
 
 def _decays(spec: Spec) -> bool:
@@ -116,8 +121,8 @@ EFFECTS: tuple[Effect, ...] = (
     Effect(
         "rollout.prompts_per_generation_batch",
         "plan",
-        "filtered rollouts are filled from candidates in other portions",
-        matters=_filtered,
+        "rollouts are filled from candidates in other portions",
+        matters=_portions_matter,
     ),
     # ---- weights: what one response token weighs
     Effect("loss.policy.aggregation", "weights", _TERM),
@@ -237,7 +242,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
     Effect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
     Effect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
-    Effect("order.seed", "order", "prompts come in another order", matters=_shuffled),
+    Effect("order.seed", "order", "prompts come in another order", "unfixed", _shuffled),
     # ---- split: where and in which portions a step is computed
     Effect("topology.world_size", "split", "where a step runs"),
     Effect("topology.tensor_parallel", "split", "where a step runs"),

@@ -78,7 +78,7 @@ class Shell:
         self.in_function = 0
         self.locals: list[dict[str, str | Array | None]] = []
         self.commands: list[Command] = []
-        self.remarks: list[Remark] = []
+        self.remarks: dict[Remark, None] = {}  # in the order of their being made
         self.only_if: tuple[Unknown, ...] = ()
         self.captured: list[str] | None = None
         self.decided_output = True
@@ -115,7 +115,7 @@ class Shell:
         saved = self.saved()
         before, self.captured, self.decided_output = (self.captured, self.decided_output), [], True
         commands, remarks = self.commands, self.remarks
-        self.commands, self.remarks = [], []
+        self.commands, self.remarks = [], {}
         try:
             self.run_text(code, line - 1)
         except Exit:
@@ -176,9 +176,7 @@ class Shell:
 
     def remark(self, kind: str, line: int, text: str) -> None:
         """Adds a `Remark`, once."""
-        found = Remark(kind, line, text if len(text) <= 160 else f"{text[:157]}...")
-        if found not in self.remarks:
-            self.remarks.append(found)
+        self.remarks[Remark(kind, line, text if len(text) <= 160 else f"{text[:157]}...")] = None
 
     def record(self, words: list[Word], line: int) -> None:
         """Adds a `Command` to those that would run."""

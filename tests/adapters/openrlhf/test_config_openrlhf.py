@@ -279,7 +279,7 @@ def test_an_option_of_other_versions_is_said_to_be_one():
 
 
 def test_without_a_version_the_releases_that_know_the_options_are_named(monkeypatch):
-    monkeypatch.setattr("batchbridge_openrlhf.config._installed", lambda: None)
+    monkeypatch.setattr("batchbridge_openrlhf.config.installed", lambda distribution: None)
     (finding,) = read({"use_dynamic_batch": True, "prompt_max_len": 8}, version=None).findings
     assert (finding.code, finding.undecided) == ("BB-ORL-001", True)
     assert "exist in 0.8.6 to 0.9.7" in finding.message

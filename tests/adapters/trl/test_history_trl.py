@@ -13,6 +13,7 @@ from trl_verdicts import our_rule, rule_of_text
 
 from batchbridge.adapter import Context, Source
 from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.settings import transformers_of
 
 HISTORY = Path(__file__).parent / "history"
 
@@ -57,6 +58,19 @@ def test_verdict_and_rule_are_those_of_the_releases_own_construction(version):
         and our_rule(record["settings"], record["world"], version) != rule_of_text(record["error"], record["settings"])
     ]
     assert wrong == []
+
+
+def test_every_record_was_made_beside_the_transformers_release_that_is_assumed():
+    made = {(record["trl"], record["transformers"]) for record in [*VERDICTS, *STEPS]}
+    assert made == {(version, transformers_of(version)) for version, _ in made}
+
+
+def test_the_last_release_that_does_not_import_beside_transformers_5_is_read_with_4():
+    assert (transformers_of("0.28.0"), transformers_of("0.29.0")) == ("4.57.6", "5.23.0")
+    shares = {"warmup_ratio": 0.1, "num_generations": 8, "per_device_train_batch_size": 8}
+    context = [Context(framework_version=version, world_size=1) for version in ("0.28.0", "0.29.0")]
+    codes = [[found.code for found in TrlAdapter().read(Source(values=shares), one).findings] for one in context]
+    assert codes == [[], ["BB-TRL-003"]]
 
 
 @pytest.mark.parametrize("record", STEPS, ids=label)

@@ -180,6 +180,39 @@ CASES = [
         "BB-VERL-056",
     ),
     ({**CRITIC, "critic.ppo_mini_batch_size": 48}, "0.9.1", "BB-VERL-023"),
+    ({"algorithm.filter_groups.enable": True, "trainer.use_v1": False}, "0.9.1", "BB-VERL-086"),
+    ({f"{ACTOR}optim.optimizer": "adamw"}, "0.9.1", "BB-VERL-081"),  # a module of torch.optim
+    ({f"{ACTOR}optim.optimizer": "LBFGS"}, "0.9.1", "BB-VERL-081"),
+    ({f"{ACTOR}optim.optimizer": "muon", **MEGATRON}, "0.8.0", "BB-VERL-081"),
+    (
+        {f"{ACTOR}optim.optimizer": "SGD", f"{ACTOR}optim.override_optimizer_config": {"eps": 1e-6}},
+        "0.9.1",
+        "BB-VERL-081",
+    ),
+    ({f"{ACTOR}optim.warmup_style": "linear"}, "0.5.0", "BB-VERL-082"),
+    ({f"{ACTOR}optim.lr_decay_style": "exponential", **MEGATRON}, "0.9.1", "BB-VERL-082"),
+    ({f"{ACTOR}fsdp_config.mixed_precision.param_dtype": "half"}, "0.9.1", "BB-VERL-083"),
+    ({f"{ACTOR}fsdp_config.dtype": "half"}, "0.6.1", "BB-VERL-083"),
+    ({f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "full"}, "0.9.1", "BB-VERL-084"),
+    ({f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "k3+"}, "0.7.1", "BB-VERL-084"),
+    ({"algorithm.rollout_correction.rollout_is": "group"}, "0.9.1", "BB-VERL-085"),
+    (
+        {
+            "algorithm.rollout_correction.rollout_is": "token",
+            "algorithm.rollout_correction.rollout_is_threshold": "0.5_2.0",
+        },
+        "0.7.1",
+        "BB-VERL-085",
+    ),
+    ({"algorithm.rollout_correction.rollout_rs": "token_k1"}, "0.9.1", "BB-VERL-085"),  # without bounds
+    (
+        {
+            "algorithm.rollout_correction.rollout_rs": "geometric",
+            "algorithm.rollout_correction.rollout_rs_threshold": 2,
+        },
+        "0.7.1",
+        "BB-VERL-085",
+    ),
 ]
 STANDING = [
     # what holds for every run of its kind: shown by explain, not by check

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import transformers
+from near_legal import sizes
 from tiny_trainer import FIELDS, VERSION, config, processes, trainer
 from trl_verdicts import our_rule, rule_of_text
 
@@ -21,30 +22,9 @@ BUILDS_TRAINERS = "steps_per_generation" not in FIELDS
 
 
 def draw(rng: random.Random) -> tuple[dict[str, object], int]:
-    """Settings that are mostly near legal ones: small divisors, now and then zero, negative, or exclusive keys."""
-
-    def small() -> int:
-        return rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, rng.randint(1, 64)])
-
-    def odd(value: int) -> int:
-        return rng.choice([0, -1, -value]) if rng.random() < 0.03 else value
-
-    settings: dict[str, object] = {"per_device_train_batch_size": odd(small()), "bf16": False}
-    world = small()
-    if rng.random() < 0.9:
-        settings["num_generations"] = odd(rng.choice([1, 2, 2, 3, 4, 4, 6, 8, 8, 14, 16]))
-    if rng.random() < 0.7:
-        settings["gradient_accumulation_steps"] = odd(small())
-    if rng.random() < 0.25:
-        settings["steps_per_generation"] = odd(small())
-    if rng.random() < 0.3:
-        whole = settings["per_device_train_batch_size"] * world * small()
-        settings["generation_batch_size"] = odd(rng.choice([whole, whole, whole + 1, small() * 8]))
-    if rng.random() < 0.2:
-        settings |= {"eval_strategy": rng.choice(["no", "steps", "epoch"]), "eval_steps": 10}
-        settings["per_device_eval_batch_size"] = small()
-        if rng.random() < 0.5:
-            settings["num_generations_eval"] = rng.choice([0, 1, 2, 3, 8])
+    """Sizes near legal ones, and now and then a setting that some release refuses."""
+    settings, world = sizes(rng)
+    settings["bf16"] = False
     for share, more in (
         (0.05, {"auto_find_batch_size": True}),
         (0.03, {"fp16": True, "bf16": True}),

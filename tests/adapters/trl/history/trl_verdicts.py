@@ -15,6 +15,7 @@ RULES = {
     "The global eval batch size": "BB-TRL-020",
     "The effective eval batch size": "BB-TRL-020",
     "must be divisible by num_generations": "BB-TRL-021",
+    "maxlen must be non-negative": "BB-TRL-029",
     "The effective train batch size": "BB-TRL-021",
     "The global train batch size": "BB-TRL-021",
     "requires at least 2 generations": "BB-TRL-022",

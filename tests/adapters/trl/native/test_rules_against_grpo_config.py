@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import trl
+from near_legal import sizes
 from trl import GRPOConfig
 
 from batchbridge.adapter import Context, Source
@@ -45,30 +46,9 @@ def native_rule(settings, classes, world_size):
 
 
 def draw(rng):
-    """Settings that are mostly near legal ones: small divisors, now and then zero, negative, or both exclusive keys."""
-
-    def small():
-        return rng.choice([1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16, rng.randint(1, 64)])
-
-    def odd(value):
-        return rng.choice([0, -1, -value]) if rng.random() < 0.03 else value
-
-    settings = {"per_device_train_batch_size": odd(small()), "bf16": rng.random() < 0.1}
-    world = small()
-    if rng.random() < 0.9:
-        settings["num_generations"] = odd(rng.choice([1, 2, 2, 3, 4, 4, 6, 8, 8, 14, 16]))
-    if rng.random() < 0.7:
-        settings["gradient_accumulation_steps"] = odd(small())
-    if rng.random() < 0.25:
-        settings["steps_per_generation"] = odd(small())
-    if rng.random() < 0.3:
-        whole = settings["per_device_train_batch_size"] * world * small()
-        settings["generation_batch_size"] = odd(rng.choice([whole, whole, whole + 1, small() * 8]))
-    if rng.random() < 0.2:
-        settings |= {"eval_strategy": rng.choice(["no", "steps", "epoch"]), "eval_steps": 10}
-        settings["per_device_eval_batch_size"] = small()
-        if rng.random() < 0.5:
-            settings["num_generations_eval"] = rng.choice([0, 1, 2, 3, 8])
+    """Sizes near legal ones, and now and then another setting that GRPOConfig refuses."""
+    settings, world = sizes(rng)
+    settings["bf16"] = rng.random() < 0.1
     if rng.random() < 0.05:
         settings["auto_find_batch_size"] = True
     if rng.random() < 0.05:

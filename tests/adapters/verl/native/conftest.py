@@ -1,8 +1,32 @@
-"""Settings of the tests that need verl."""
+"""Settings of the tests that need verl, and the record of what they measure."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+MEASURED = Path(__file__).with_name("measured.json")
+"""Version of verl -> what was measured -> case -> figures; docs/verl.md is held against it by tests/docs."""
+
+
+@pytest.fixture
+def record() -> Callable[..., None]:
+    """Keeps the figures of a measured case in `MEASURED`, two digits each, where BATCHBRIDGE_RECORD=1 asks for it."""
+
+    def keep(what: str, case: str, **figures: float) -> None:
+        if os.environ.get("BATCHBRIDGE_RECORD") != "1":
+            return
+        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
+        of_version = kept.setdefault(importlib.metadata.version("verl"), {})
+        of_version.setdefault(what, {})[case] = {name: float(f"{value:.1e}") for name, value in figures.items()}
+        MEASURED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    return keep

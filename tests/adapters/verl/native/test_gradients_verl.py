@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,9 @@ def bar(result: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_step_has_the_oracles_gradient(measured: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
+def test_every_step_has_the_oracles_gradient(
+    measured: dict[int, dict[str, Any]], ranks: int, case: str, record: Callable[..., None]
+) -> None:
     results = [result for result in measured[ranks]["wrapped"] if result["case"] == case]
     per_split: dict[str, int] = defaultdict(int)
     for result in results:
@@ -70,6 +73,8 @@ def test_every_step_has_the_oracles_gradient(measured: dict[int, dict[str, Any]]
         per_split[result["split"]] += 1
     assert set(per_split.values()) == {3 * CASES[case]}
     assert len(per_split) == (4 if ranks == 1 else 2)
+    worst = max(results, key=lambda result: result["error"])
+    record("gradient", f"{case}, ranks: {ranks}", error=worst["error"], float32=worst["floor"])
 
 
 @pytest.mark.parametrize("case", ["vanilla", "gspo", "cispo"])
@@ -82,9 +87,10 @@ def test_enough_tokens_are_clipped_for_clipping_to_be_tested(measured: dict[int,
     "control", ["seq-mean-token-sum-norm, null factor", "geo_mean", "seq-mean-token-sum, filler rows in B"]
 )
 def test_negative_control_verl_alone_misses_the_bar_tenfold(
-    measured: dict[int, dict[str, Any]], ranks: int, control: str
+    measured: dict[int, dict[str, Any]], ranks: int, control: str, record: Callable[..., None]
 ) -> None:
     assert measured[ranks]["natively"][control] > 10
+    record("natively", f"{control}, ranks: {ranks}", bars=measured[ranks]["natively"][control])
 
 
 def test_positive_control_verl_alone_meets_the_bar_where_its_denominators_are_right(

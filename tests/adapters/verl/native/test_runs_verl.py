@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
 
 @pytest.mark.parametrize("other", ["one_rank", "v0"])
 def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
-    two_ranks: Run, other: str, request: pytest.FixtureRequest
+    two_ranks: Run, other: str, request: pytest.FixtureRequest, record: Callable[..., None]
 ) -> None:
     found: Run = request.getfixturevalue(other)
     assert found.code == 0, found.text[-20000:]
@@ -146,11 +147,13 @@ def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     assert compared.equal, compared.text()
     moved = two_ranks.moved()
     assert moved.norm() >= 0.01 * torch.cat([value.flatten() for value in two_ranks.weights[0].values()]).norm()
-    assert (found.moved() - moved).norm() / moved.norm() <= BAR
+    apart = float((found.moved() - moved).norm() / moved.norm())
+    assert apart <= BAR
+    record("movement", other, relative=apart)
 
 
 def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_elsewhere(
-    two_ranks: Run, place: Path
+    two_ranks: Run, place: Path, record: Callable[..., None]
 ) -> None:
     observed = run(place / "n", 2, THREE, options=("--mode", "observe"), BATCHBRIDGE_JITTER_SEED="1")
     assert observed.code == 0, observed.text[-20000:]
@@ -163,7 +166,9 @@ def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_els
     assert len(planned) == len(native)
     assert all(mine != theirs for mine, theirs in zip(planned, native, strict=True))
     moved = two_ranks.moved()
-    assert (observed.moved() - moved).norm() / moved.norm() > 10 * BAR
+    apart = float((observed.moved() - moved).norm() / moved.norm())
+    assert apart > 10 * BAR
+    record("movement", "unwrapped", relative=apart)
 
 
 def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:

@@ -1,0 +1,32 @@
+"""EasyR1's own rules, and what it does silently: tables, each row with phase, source and ways out.
+
+`refused`: what it notices sooner or later; `silent`: what nothing reports (phase `never`). Codes are stable; a number
+is never used again. 001 to 009 belong to reading: see `config`.
+"""
+
+from __future__ import annotations
+
+from batchbridge import ruletable
+from batchbridge.adapter import Defect, Reading
+from batchbridge.findings import Finding
+from batchbridge_easyr1.rules.refused import REFUSED
+from batchbridge_easyr1.rules.row import Rule
+from batchbridge_easyr1.rules.silent import SILENT
+from batchbridge_easyr1.run import Run
+
+__all__ = ["RULES", "Rule", "check", "defects"]
+
+RULES: tuple[Rule, ...] = (*REFUSED, *SILENT)
+
+
+def check(reading: Reading) -> list[Finding]:
+    """Every rule that `reading` breaks; empty while its run is unknown."""
+    run = getattr(reading, "run", None)
+    if not isinstance(run, Run):
+        return []
+    return ruletable.findings(RULES, run, run.version, lambda keys: reading.where(*keys))
+
+
+def defects(run: Run) -> tuple[Defect, ...]:
+    """The rows that apply, that EasyR1 itself never reports, and that change what is trained."""
+    return ruletable.defects(RULES, run, run.version)

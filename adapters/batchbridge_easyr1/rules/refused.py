@@ -1,0 +1,553 @@
+"""What EasyR1 refuses: while it builds its trainer and its workers, at the first rollout, or at the first update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchbridge.findings import Fix
+from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE, KL_ESTIMATORS
+from batchbridge_easyr1.rules.row import (
+    Rule,
+    generated_at_once,
+    has,
+    kl_counts,
+    known,
+    near,
+    rollout_fixes,
+    setting,
+    step_fixes,
+)
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import (
+    ACTOR,
+    BATCH,
+    CRITIC_BATCH,
+    CRITIC_FORWARD,
+    DYNAMIC,
+    ESTIMATOR,
+    FORWARD,
+    GPUS,
+    GROUP,
+    MAX_TRIES,
+    MICRO,
+    MINI_ROLLOUT,
+    MODE,
+    NODES,
+    PASSES,
+    PROMPTS,
+    ROLLOUT,
+)
+
+_DRIVER = "EasyR1 0.3.0 to 0.3.3.dev0 trainer/ray_trainer.py RayPPOTrainer.__init__"
+_WORKER = "EasyR1 0.3.0 to 0.3.3.dev0 workers/fsdp_workers.py FSDPWorker._init_dist_mesh"
+
+
+# ---- sizes
+
+
+def _not_positive(run: Run) -> str | None:
+    sizes = {key: run[key] for key in (PROMPTS, GROUP, BATCH, MICRO, FORWARD, PASSES, run.ulysses_key)}
+    sizes |= {
+        f"{NODES} x {GPUS}": run.world,
+        **({} if run[MINI_ROLLOUT] is None else {MINI_ROLLOUT: run[MINI_ROLLOUT]}),
+    }
+    wrong = [f"{key} = {value}" for key, value in sizes.items() if value < 1]
+    return f"{', '.join(wrong)}: must be at least 1" if wrong else None
+
+
+def _whole_steps(run: Run) -> str | None:
+    if not run.plain or run[PROMPTS] % run[BATCH] == 0:
+        return None
+    return f"{PROMPTS} = {run[PROMPTS]} (prompts) is no multiple of {BATCH} = {run[BATCH]} (prompts)"
+
+
+def _experience(run: Run) -> str | None:
+    if not run.plain or run[FORWARD] < 1 or run.completions_per_rollout % run[FORWARD] == 0:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} x {GROUP} = {run[GROUP]} is {run.completions_per_rollout} completions, no "
+        f"multiple of {FORWARD} = {run[FORWARD]}"
+    )
+
+
+def _single(run: Run) -> str | None:
+    if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "rloo"):
+        return None
+    return f"{GROUP} = 1 with {ESTIMATOR} = {run[ESTIMATOR]}: a group needs more than one completion"
+
+
+def _no_share(run: Run) -> str | None:
+    if not run.plain or not run.replicas or run.share:
+        return None
+    return (
+        f"{BATCH} = {run[BATCH]} x {GROUP} = {run[GROUP]} completions leave nothing for each of {run.replicas} replicas"
+    )
+
+
+def _micro_fits(run: Run) -> str | None:
+    if not run.plain or not run.share or run.share % run[MICRO] == 0:
+        return None
+    return f"{run.share} completions per device and optimizer step are no multiple of {MICRO} = {run[MICRO]}"
+
+
+def _micro_fixes(run: Run) -> tuple[Fix, ...]:
+    def legal(v: Mapping[str, int]) -> bool:
+        share = v[BATCH] * v[GROUP] // max(run.replicas, 1)
+        return share > 0 and share % v[MICRO] == 0 and v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0
+
+    return near(run, (MICRO, BATCH, GROUP), legal)
+
+
+def _offload(run: Run) -> str | None:
+    if not run[f"{ACTOR}fsdp.enable_cpu_offload"] or not run.plain or not run.share or run.share == run[MICRO]:
+        return None
+    return (
+        f"{ACTOR}fsdp.enable_cpu_offload with {run.share // run[MICRO]} micro-batches per optimizer step: it needs one"
+    )
+
+
+def _ulysses(run: Run) -> str | None:
+    if not run.plain or run.world % run[run.ulysses_key] == 0:
+        return None
+    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices"
+
+
+def _tensor_parallel(run: Run) -> str | None:
+    size = run[f"{ROLLOUT}tensor_parallel_size"]
+    if run.world < 1 or (size >= 1 and run.world % size == 0):
+        return None
+    return f"{ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices"
+
+
+def _batched_tokens(run: Run) -> str | None:
+    budget = run[f"{ROLLOUT}max_num_batched_tokens"]
+    if budget >= run.longest:
+        return None
+    return f"{ROLLOUT}max_num_batched_tokens = {budget} is below the longest sequence, {run.longest} tokens"
+
+
+def _generation_chunks(run: Run) -> str | None:
+    size = run[MINI_ROLLOUT] or run[PROMPTS]
+    if not run.plain or size % run.world == 0:
+        return None
+    key = MINI_ROLLOUT if run[MINI_ROLLOUT] else PROMPTS
+    return f"{key} = {size} prompts per generation are no multiple of {run.world} devices"
+
+
+def _chunk_fixes(run: Run) -> tuple[Fix, ...]:
+    key = MINI_ROLLOUT if run[MINI_ROLLOUT] else PROMPTS
+    below = run[key] // run.world * run.world
+    return tuple(Fix(f"{key} = {size}", {key: size}) for size in (below, below + run.world) if size)
+
+
+def _split_asserts(run: Run) -> str | None:
+    if not run.plain or not run.share or not run.replicas or run.completions_per_rollout % run.world:
+        return None
+    if _whole_steps(run) or _micro_fits(run) or _ulysses(run):
+        return None
+    if run.pieces(run.block, run.share) is None:
+        return f"{run.block} completions of each replica cannot be cut into optimizer steps of {run.share} (floored)"
+    return None
+
+
+def _no_batch(run: Run) -> str | None:
+    count, size = run.prompts_in_dataset, generated_at_once(run)
+    if count is None or not run.plain or size < 1 or count >= size:
+        return None
+    return f"the dataset's {count} prompts do not fill one batch of {size}"
+
+
+def _too_many_batches(run: Run) -> str | None:
+    tries, size = run[MAX_TRIES], generated_at_once(run)
+    if tries < 1 or size < 1 or not run.plain or tries * size >= run[PROMPTS]:
+        return None
+    return f"{MAX_TRIES} = {tries} batches of {MINI_ROLLOUT} = {size} prompts stay below {PROMPTS} = {run[PROMPTS]}"
+
+
+def _forward_splits(run: Run) -> str | None:
+    if run[DYNAMIC] or not run.plain or run[FORWARD] < 1 or not run.replicas or run.completions_per_rollout % run.world:
+        return None
+    if run.pieces(run.block, run[FORWARD]) is not None:
+        return None
+    return f"{run.block} completions of each replica cannot be cut into parts of {FORWARD} = {run[FORWARD]}"
+
+
+def _forward_fixes(run: Run) -> tuple[Fix, ...]:
+    def legal(v: Mapping[str, int]) -> bool:
+        completions = v[PROMPTS] * v[GROUP]
+        block = completions // run.world * run[run.ulysses_key]
+        return completions % run.world == 0 and block % v[FORWARD] == 0 and v[PROMPTS] % v[BATCH] == 0
+
+    return near(run, (FORWARD, PROMPTS, GROUP), legal)
+
+
+def _balance(run: Run) -> str | None:
+    if not run.plain or run.completions_per_rollout % run.world == 0 or _generation_chunks(run):
+        return None
+    return f"{run.completions_per_rollout} completions of a rollout are no multiple of {run.world} devices"
+
+
+def _balance_fixes(run: Run) -> tuple[Fix, ...]:
+    def legal(v: Mapping[str, int]) -> bool:
+        return v[PROMPTS] * v[GROUP] % run.world == 0 and v[PROMPTS] % v[BATCH] == 0
+
+    return near(run, (PROMPTS, GROUP), legal)
+
+
+def _single_passk(run: Run) -> str | None:
+    if run[ESTIMATOR] != "grpo_passk" or run[GROUP] != 1:
+        return None
+    return f"{GROUP} = 1 with {ESTIMATOR} = grpo_passk: a group needs more than one completion"
+
+
+def _critic_steps(run: Run) -> str | None:
+    size = run[CRITIC_BATCH]
+    if run[ESTIMATOR] != "gae" or not run.plain or size < 1 or run[PROMPTS] % size == 0:
+        return None
+    return f"{PROMPTS} = {run[PROMPTS]} (prompts) is no multiple of {CRITIC_BATCH} = {size} (prompts)"
+
+
+def _critic_experience(run: Run) -> str | None:
+    size = run[CRITIC_FORWARD]
+    if run[ESTIMATOR] != "gae" or not run.plain or size < 1 or run.completions_per_rollout % size == 0:
+        return None
+    return f"{run.completions_per_rollout} completions of a rollout are no multiple of {CRITIC_FORWARD} = {size}"
+
+
+# ---- words
+
+
+def _broken_gae(run: Run) -> str | None:
+    return (
+        f"{ESTIMATOR} = gae cannot run: the critic reads settings that it is not given"
+        if run[ESTIMATOR] == "gae"
+        else None
+    )
+
+
+def _kl_penalty(run: Run, in_loss: bool) -> str | None:
+    if not kl_counts(run) or run["algorithm.use_kl_loss"] is not in_loss:
+        return None
+    if run["algorithm.kl_penalty"] == "full":
+        if in_loss and run[MICRO] == 1:
+            return None  # one number for one row does fit
+        return "algorithm.kl_penalty = full sums over the tokens, which then do not fit the mask of the responses"
+    return known("algorithm.kl_penalty", tuple(KL_ESTIMATORS))(run)
+
+
+def _kl_type(run: Run) -> str | None:
+    return known("algorithm.kl_type", ("fixed", "adaptive"))(run) if kl_counts(run) else None
+
+
+def _kl_horizon(run: Run) -> str | None:
+    horizon = run["algorithm.kl_horizon"]
+    if not kl_counts(run) or run["algorithm.kl_type"] != "adaptive" or horizon > 0:
+        return None
+    return f"algorithm.kl_type = adaptive with algorithm.kl_horizon = {horizon}: it must be above 0"
+
+
+REFUSED: tuple[Rule, ...] = (
+    Rule(
+        "BB-EZR1-010",
+        "error",
+        "config",
+        _not_positive,
+        (PROMPTS, GROUP, BATCH, MICRO),
+        "ZeroDivisionError, or a ValueError of the worker",
+        _WORKER,
+    ),
+    Rule(
+        "BB-EZR1-011",
+        "error",
+        "construction",
+        _whole_steps,
+        (PROMPTS, BATCH),
+        "ValueError: Rollout batch size must be divisible by actor global batch size.",
+        _DRIVER,
+        lambda run: near(run, (BATCH, PROMPTS), lambda v: v[PROMPTS] % v[BATCH] == 0),
+    ),
+    Rule(
+        "BB-EZR1-012",
+        "error",
+        "construction",
+        _experience,
+        (PROMPTS, GROUP, FORWARD),
+        "ValueError: Rollout batch size * rollout.n must be divisible by actor micro batch size for experience.",
+        _DRIVER,
+        lambda run: near(run, (FORWARD, PROMPTS, GROUP), lambda v: v[PROMPTS] * v[GROUP] % v[FORWARD] == 0),
+    ),
+    Rule(
+        "BB-EZR1-013",
+        "error",
+        "construction",
+        _single,
+        (GROUP, ESTIMATOR),
+        "ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.",
+        _DRIVER,
+        setting(GROUP, 5),
+    ),
+    Rule(
+        "BB-EZR1-014",
+        "error",
+        "worker_start",
+        _no_share,
+        (BATCH, GROUP, NODES, GPUS),
+        "ValueError: actor global batch size * ulysses size must be larger than num gpus.",
+        _WORKER,
+        _micro_fixes,
+    ),
+    Rule(
+        "BB-EZR1-015",
+        "error",
+        "worker_start",
+        _micro_fits,
+        (MICRO, BATCH, GROUP, NODES, GPUS),
+        "ValueError: actor global batch size per device must be divisible by the micro batch size. (Also with "
+        "dynamic_batching.)",
+        _WORKER,
+        _micro_fixes,
+    ),
+    Rule(
+        "BB-EZR1-016",
+        "error",
+        "worker_start",
+        _offload,
+        (f"{ACTOR}fsdp.enable_cpu_offload", MICRO, BATCH),
+        "ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.",
+        _WORKER,
+        lambda run: (
+            Fix(f"{ACTOR}fsdp.enable_cpu_offload = false", {f"{ACTOR}fsdp.enable_cpu_offload": False}),
+            Fix(f"{MICRO} = {run.share}", {MICRO: run.share}),
+        ),
+    ),
+    Rule(
+        "BB-EZR1-017",
+        "error",
+        "worker_start",
+        lambda run: _ulysses(run) if run.replicas < 1 else None,
+        (NODES, GPUS),
+        "AssertionError of PyTorch's device mesh",
+        "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)",
+        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+    ),
+    Rule(
+        "BB-EZR1-017",
+        "error",
+        "first_rollout",
+        lambda run: _ulysses(run) if run.replicas else None,
+        (NODES, GPUS),
+        "RuntimeError or IndexError of PyTorch's device mesh, on the devices beyond the last whole replica; all "
+        "workers start",
+        "EasyR1 fsdp_workers.py:130, sharding_manager/fsdp_ulysses.py (run with PyTorch 2.13)",
+        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+    ),
+    Rule(
+        "BB-EZR1-018",
+        "error",
+        "worker_start",
+        _tensor_parallel,
+        (f"{ROLLOUT}tensor_parallel_size", NODES, GPUS),
+        "ValueError (AssertionError in 0.3.0): rollout world size is not divisible by tp size",
+        "EasyR1 fsdp_workers.py:383",
+        setting(f"{ROLLOUT}tensor_parallel_size", 1),
+    ),
+    Rule(
+        "BB-EZR1-019",
+        "error",
+        "worker_start",
+        _batched_tokens,
+        (f"{ROLLOUT}max_num_batched_tokens",),
+        "ValueError: max_num_batched_tokens should be greater than prompt_length + response_length.",
+        "EasyR1 vllm_rollout_spmd.py:110",
+        lambda run: setting(f"{ROLLOUT}max_num_batched_tokens", run.longest)(run),
+    ),
+    Rule(
+        "BB-EZR1-020",
+        "error",
+        "first_rollout",
+        _generation_chunks,
+        (PROMPTS, NODES, GPUS),
+        "AssertionError: only support equal chunk. Got size of DataProto ... and chunk ...",
+        "EasyR1 protocol.py:555",
+        _chunk_fixes,
+    ),
+    Rule(
+        "BB-EZR1-021",
+        "error",
+        "optimizer_step",
+        _split_asserts,
+        (PROMPTS, BATCH, GROUP, NODES, GPUS),
+        "AssertionError in DataProto.split (ZeroDivisionError before 0.3.2 where there are too few)",
+        "EasyR1 protocol.py:583",
+        step_fixes,
+    ),
+    Rule(
+        "BB-EZR1-024",
+        "error",
+        "first_rollout",
+        _broken_gae,
+        (ESTIMATOR,),
+        "AttributeError: 'WorkerConfig' object has no attribute ...; from 2025-10 on also a RuntimeError",
+        "EasyR1 fsdp_workers.py:452, core_algos.py:163 (run at 0.3.3.dev0; by reading before)",
+        setting(ESTIMATOR, "grpo"),
+    ),
+    Rule(
+        "BB-EZR1-027",
+        "error",
+        "optimizer_step",
+        known(MODE, tuple(AGGREGATIONS)),
+        (MODE,),
+        "NotImplementedError: Unknown mode",
+        "EasyR1 core_algos.average_loss",
+        setting(MODE, "token"),
+    ),
+    Rule(
+        "BB-EZR1-029",
+        "error",
+        "construction",
+        lambda run: known(ESTIMATOR, (*ESTIMATORS, *(name for name in INEXPRESSIBLE if has(name, run))))(run),
+        (ESTIMATOR,),
+        "NotImplementedError: Unknown advantage estimator",
+        _DRIVER,
+        setting(ESTIMATOR, "grpo"),
+    ),
+    Rule(
+        "BB-EZR1-032",
+        "error",
+        "first_rollout",
+        lambda run: _kl_penalty(run, in_loss=False),
+        ("algorithm.kl_penalty",),
+        "NotImplementedError: Unknown KL penalty; full: RuntimeError",
+        "EasyR1 core_algos.compute_kl, trainer/ray_trainer.py apply_kl_penalty",
+        setting("algorithm.kl_penalty", "low_var_kl"),
+    ),
+    Rule(
+        "BB-EZR1-032",
+        "error",
+        "optimizer_step",
+        lambda run: _kl_penalty(run, in_loss=True),
+        ("algorithm.kl_penalty",),
+        "NotImplementedError: Unknown KL penalty; full: RuntimeError",
+        "EasyR1 core_algos.compute_kl, dp_actor.py update_policy",
+        setting("algorithm.kl_penalty", "low_var_kl"),
+    ),
+    Rule(
+        "BB-EZR1-034",
+        "error",
+        "construction",
+        _no_batch,
+        (PROMPTS, MINI_ROLLOUT),
+        "AssertionError: len(train_dataloader) >= 1",
+        "EasyR1 trainer/data_loader.py create_dataloader",
+        rollout_fixes,
+    ),
+    Rule(
+        "BB-EZR1-035",
+        "error",
+        "first_rollout",
+        _too_many_batches,
+        (MINI_ROLLOUT, PROMPTS, MAX_TRIES),
+        "RuntimeError (ValueError before 0.3.3): num_try_make_batch >= max_try_make_batch. Generated too many. Also "
+        "without online_filtering.",
+        "EasyR1 trainer/ray_trainer.py _make_batch_data",
+        lambda run: (
+            Fix(f"{MAX_TRIES} = -1", {MAX_TRIES: -1}),
+            *(Fix(f"{MINI_ROLLOUT} = {size}", {MINI_ROLLOUT: size}) for size in (-(-run[PROMPTS] // run[MAX_TRIES]),)),
+        ),
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-036",
+        "error",
+        "first_rollout",
+        _forward_splits,
+        (FORWARD, PROMPTS, GROUP, NODES, GPUS),
+        "AssertionError: only support equal split. Got size of DataProto ... and split ... (ZeroDivisionError before "
+        "0.3.2 where there are too few)",
+        "EasyR1 protocol.py:583, dp_actor.py compute_log_prob",
+        _forward_fixes,
+    ),
+    Rule(
+        "BB-EZR1-047",
+        "error",
+        "first_rollout",
+        _balance,
+        (PROMPTS, GROUP, NODES, GPUS),
+        "AssertionError: ... % ... != 0, after generation",
+        "EasyR1 utils/seqlen_balancing.py karmarkar_karp, called by trainer/ray_trainer.py _balance_batch (run)",
+        _balance_fixes,
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-048",
+        "error",
+        "first_rollout",
+        _single_passk,
+        (GROUP, ESTIMATOR),
+        "AssertionError: GRPO needs rollout.n > 1.",
+        "EasyR1 core_algos.compute_grpo_passk_outcome_advantage (run)",
+        setting(GROUP, 5),
+        ">=0.3.3.dev0",
+    ),
+    Rule(
+        "BB-EZR1-037",
+        "error",
+        "construction",
+        _critic_steps,
+        (PROMPTS, CRITIC_BATCH),
+        "ValueError: Rollout batch size must be divisible by critic global batch size.",
+        _DRIVER,
+        setting(ESTIMATOR, "grpo"),
+    ),
+    Rule(
+        "BB-EZR1-038",
+        "error",
+        "construction",
+        _critic_experience,
+        (PROMPTS, GROUP, CRITIC_FORWARD),
+        "ValueError: Rollout batch size * rollout.n must be divisible by critic micro batch size for experience.",
+        _DRIVER,
+        setting(ESTIMATOR, "grpo"),
+    ),
+    Rule(
+        "BB-EZR1-039",
+        "error",
+        "construction",
+        _kl_type,
+        ("algorithm.kl_type",),
+        "ValueError: Unknown kl type",
+        "EasyR1 core_algos.get_kl_controller",
+        setting("algorithm.kl_type", "fixed"),
+    ),
+    Rule(
+        "BB-EZR1-040",
+        "error",
+        "construction",
+        _kl_horizon,
+        ("algorithm.kl_type", "algorithm.kl_horizon"),
+        "AssertionError: horizon must be larger than 0. (0.0 is the default of 0.3.0.)",
+        "EasyR1 core_algos.get_kl_controller",
+        setting("algorithm.kl_horizon", 10000.0),
+    ),
+    Rule(
+        "BB-EZR1-042",
+        "error",
+        "worker_start",
+        known(f"{ACTOR}optim.strategy", ("adamw", "adamw_bf16")),
+        (f"{ACTOR}optim.strategy",),
+        "NotImplementedError: Optimizer ... not supported.",
+        "EasyR1 fsdp_workers.py _build_model_optimizer",
+        setting(f"{ACTOR}optim.strategy", "adamw"),
+    ),
+    Rule(
+        "BB-EZR1-043",
+        "error",
+        "worker_start",
+        known(f"{ACTOR}optim.lr_scheduler_type", ("constant", "cosine")),
+        (f"{ACTOR}optim.lr_scheduler_type",),
+        "NotImplementedError: LR scheduler type ... is not supported",
+        "EasyR1 fsdp_workers.py _build_model_optimizer",
+        setting(f"{ACTOR}optim.lr_scheduler_type", "constant"),
+        ">=0.3.3.dev0",
+    ),
+)

@@ -1,0 +1,291 @@
+"""What EasyR1 never reports: sizes that are floored or cut, weights that depend on the split, settings that are not
+read; and what runs but has no canonical words."""
+
+from __future__ import annotations
+
+from batchbridge.findings import Fix
+from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES
+from batchbridge_easyr1.rules.row import (
+    Rule,
+    generated_at_once,
+    has,
+    kl_counts,
+    known,
+    rollout_fixes,
+    setting,
+    step_fixes,
+)
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import (
+    BATCH,
+    DATA,
+    ESTIMATOR,
+    GPUS,
+    GROUP,
+    LOSS_TYPE,
+    MICRO,
+    MINI_ROLLOUT,
+    MODE,
+    NODES,
+    PASSES,
+    PROMPTS,
+    SET_BY_EASYR1,
+)
+
+
+def _floored(run: Run) -> str | None:
+    asked = run[BATCH] * run[GROUP] if run.plain else 0
+    if not asked or not run.share or run.completions_per_step == asked:
+        return None
+    return (
+        f"{BATCH} = {run[BATCH]} (prompts) x {GROUP} = {run[GROUP]} = {asked} completions are floored for each of "
+        f"{run.replicas} replicas, which trains on {run.share}: an optimizer step has "
+        f"{run.completions_per_step}"
+    )
+
+
+def _wrong_scope(run: Run) -> str | None:
+    if not run.depends_on_split:
+        return None
+    if run.token_weighted:
+        return (
+            f"{MODE} = seq: the means over sequences of micro-batches are weighed by their tokens, so the gradient "
+            "depends on the micro-batch size and the devices; with one completion per micro-batch it is the token mean"
+        )
+    return (
+        f"{MODE} = token: each micro-batch's token mean counts alike, so the gradient depends on the micro-batch "
+        "size and the devices"
+    )
+
+
+def _no_rollout(run: Run) -> str | None:
+    count, size = run.prompts_in_dataset, generated_at_once(run)
+    if count is None or not run.plain or size < 1 or count < size or run["trainer.max_steps"] is not None:
+        return None
+    if count // size * size >= run[PROMPTS]:
+        return None
+    return (
+        f"the dataset's {count} prompts give {count // size * size} in whole batches of {size}, fewer than {PROMPTS} = "
+        f"{run[PROMPTS]}: the run has 0 steps, and only validates and saves"
+    )
+
+
+def _surplus(run: Run) -> str | None:
+    size = run[MINI_ROLLOUT]
+    if size is None or size < 1 or run[PROMPTS] % size == 0:
+        return None
+    return f"{MINI_ROLLOUT} = {size} does not divide {PROMPTS} = {run[PROMPTS]}: surplus generations are thrown away"
+
+
+def _unknown_loss(run: Run) -> str | None:
+    message = known(LOSS_TYPE, tuple(LOSS_TYPES))(run)
+    return None if message is None else f"{message}; this trains as default does"
+
+
+def _inexpressible(run: Run) -> str | None:
+    reason = INEXPRESSIBLE.get(run[ESTIMATOR]) if has(run[ESTIMATOR], run) else None
+    return f"{ESTIMATOR} = {run[ESTIMATOR]} has no canonical form: {reason}" if reason else None
+
+
+def _slow_clock(run: Run) -> str | None:
+    if not run.plain or run.completions_per_step < 1 or run.steps_per_rollout <= 1:
+        return None
+    return (
+        f"the learning rate moves once per rollout, that is once in {run.steps_per_rollout:g} optimizer steps; "
+        "warm-up and schedule count rollouts"
+    )
+
+
+def _overwritten(run: Run) -> str | None:
+    keys = sorted(SET_BY_EASYR1 & run.given)
+    return f"{', '.join(keys)}: EasyR1 sets this itself, whatever is given" if keys else None
+
+
+def _fewer_rollouts(run: Run) -> str | None:
+    steps, count = run.training_steps, run.prompts_in_dataset
+    if run["trainer.max_steps"] is not None or not steps or count is None:
+        return None
+    whole = count // run[PROMPTS] * run[run.epochs_key]
+    if steps == whole:
+        return None
+    return f"batches of {MINI_ROLLOUT} = {run[MINI_ROLLOUT]} leave {steps} rollouts of the {whole} that the dataset has"
+
+
+def _adaptive(run: Run) -> str | None:
+    if not kl_counts(run) or run["algorithm.kl_type"] != "adaptive" or run["algorithm.use_kl_loss"]:
+        return None
+    return "algorithm.kl_type = adaptive: the KL coefficient moves during the run, and the canonical one does not"
+
+
+def _filter_in_one_batch(run: Run) -> str | None:
+    if not run["algorithm.online_filtering"]:
+        return None
+    return (
+        "algorithm.online_filtering: a generation batch of which no group is kept ends the run, however many were kept "
+        "before; steps are counted as if every group were kept, so epochs are longer; kept groups beyond "
+        f"{PROMPTS} are thrown away"
+    )
+
+
+def _overlong(run: Run) -> str | None:
+    if run.prompts_in_dataset is None:
+        return None
+    if run[f"{DATA}filter_overlong_prompts"]:
+        return "prompts that are too long are dropped before the dataset is counted: --dataset-size is what is left"
+    return "prompts that are too long are cut off on the right"
+
+
+def _composition(run: Run) -> str | None:
+    if not run.plain or run.world < 2 or run.completions_per_step < 1 or run.steps_per_rollout <= run[PASSES]:
+        return None
+    return (
+        f"a rollout is balanced by length over {run.world} devices, always, and each cuts its part in order: which "
+        "completions meet in an optimizer step depends on their lengths and on the number of devices"
+    )
+
+
+SILENT: tuple[Rule, ...] = (
+    Rule(
+        "BB-EZR1-022",
+        "warning",
+        "never",
+        _floored,
+        (BATCH, GROUP, NODES, GPUS),
+        "global_batch_size x n // replicas",
+        "EasyR1 fsdp_workers.py:146 (measured with a mocked world)",
+        step_fixes,
+    ),
+    Rule(
+        "BB-EZR1-023",
+        "warning",
+        "never",
+        _wrong_scope,
+        (MODE, MICRO),
+        "loss x tokens of the micro-batch x devices / tokens of the mini-batch; before 0.3.2 loss / micro-batches",
+        "EasyR1 dp_actor.py:287, changed by #417 in 0.3.2 (measured: gradcheck2, gradcheck31b)",
+        lambda run: setting(MODE, "token" if run.token_weighted else "seq")(run),
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-023",
+        "warning",
+        "never",
+        _wrong_scope,
+        (MICRO,),
+        "loss / micro-batches",
+        "EasyR1 0.3.0 dp_actor.py",
+        versions="<0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-025",
+        "warning",
+        "never",
+        _no_rollout,
+        (PROMPTS,),
+        "training_steps = 0: fit() validates and saves",
+        "EasyR1 trainer/ray_trainer.py:238 (measured)",
+        rollout_fixes,
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-026",
+        "warning",
+        "never",
+        _surplus,
+        (MINI_ROLLOUT, PROMPTS),
+        "the batch is cut to rollout_batch_size x n",
+        "EasyR1 trainer/ray_trainer.py:543",
+    ),
+    Rule(
+        "BB-EZR1-028",
+        "warning",
+        "never",
+        _unknown_loss,
+        (LOSS_TYPE,),
+        "any other loss_type is the default one",
+        "EasyR1 core_algos.compute_policy_loss (run)",
+        setting(LOSS_TYPE, "default"),
+        ">=0.3.3.dev0",
+    ),
+    Rule(
+        "BB-EZR1-030",
+        "error",
+        "never",
+        _inexpressible,
+        (ESTIMATOR,),
+        "it runs",
+        "EasyR1 core_algos",
+        undecided=True,
+    ),
+    Rule(
+        "BB-EZR1-031",
+        "note",
+        "never",
+        _slow_clock,
+        (PROMPTS, BATCH, PASSES),
+        "lr_scheduler.step() once per update_actor",
+        "EasyR1 fsdp_workers.py:584",
+    ),
+    Rule(
+        "BB-EZR1-033",
+        "warning",
+        "never",
+        _overwritten,
+        (),
+        "post_init and the workers write these",
+        "EasyR1 trainer/config.py PPOConfig.post_init, workers/config.py WorkerConfig.post_init",
+        lambda run: (Fix("remove them", dict.fromkeys(sorted(SET_BY_EASYR1 & run.given))),),
+    ),
+    Rule(
+        "BB-EZR1-049",
+        "warning",
+        "never",
+        _fewer_rollouts,
+        (MINI_ROLLOUT, PROMPTS),
+        "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
+        "EasyR1 trainer/ray_trainer.py:238 (run)",
+        lambda run: (Fix(f"remove {MINI_ROLLOUT}", {MINI_ROLLOUT: None}),),
+        ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-041",
+        "error",
+        "never",
+        _adaptive,
+        ("algorithm.kl_type",),
+        "AdaptiveKLController follows kl_target",
+        "EasyR1 core_algos.AdaptiveKLController",
+        setting("algorithm.kl_type", "fixed"),
+        undecided=True,
+    ),
+    Rule(
+        "BB-EZR1-044",
+        "note",
+        "never",
+        _filter_in_one_batch,
+        ("algorithm.online_filtering",),
+        "RuntimeError: No sample is kept after filtering. Please check your data.",
+        "EasyR1 trainer/ray_trainer.py:537, :238",
+        versions=">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-045",
+        "note",
+        "never",
+        _overlong,
+        (f"{DATA}filter_overlong_prompts",),
+        "RLHFDataset filters, or truncates on the right",
+        "EasyR1 trainer/data_loader.py, utils/dataset.py",
+        standing=True,
+    ),
+    Rule(
+        "BB-EZR1-046",
+        "note",
+        "never",
+        _composition,
+        (PROMPTS, BATCH, NODES, GPUS),
+        "get_seqlen_balanced_partitions(..., k_partitions=world_size, equal_size=True)",
+        "EasyR1 trainer/ray_trainer.py _balance_batch (measured on 1, 2 and 4 devices)",
+        standing=True,
+    ),
+)

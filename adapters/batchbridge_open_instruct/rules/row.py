@@ -1,0 +1,87 @@
+"""What Open-Instruct's rules look at, and what a row of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge.findings import Fix, Phase, Severity, Where
+from batchbridge_open_instruct.meaning import learners
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
+
+Native = Mapping[str, Any]
+
+FAST, BOTH, CORE, OLD = (GRPO_FAST,), (GRPO_FAST, GRPO), (GRPO,), (PPO,)
+"""The scripts that a row is about."""
+FIRST_RELEASE = "2026.1.26"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a rule says about these settings: the message, the native keys, the fixes."""
+
+    message: str
+    keys: tuple[str, ...]
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The settings, which of them were given, and what else is known."""
+
+    native: Native
+    given: Mapping[str, Where]
+    dataset_size: int | None
+
+    @property
+    def completions(self) -> int:
+        """Nominal completions of a rollout (GRPO)."""
+        return int(self.native["num_unique_prompts_rollout"] * self.native["num_samples_per_prompt_rollout"])
+
+    @property
+    def replicas(self) -> int:
+        """Learners that see different data (GRPO): `world_size // sequence_parallel_size`."""
+        if self.native[SCRIPT] == GRPO:
+            return learners(self.native)
+        return learners(self.native) // int(self.native["sequence_parallel_size"])
+
+
+Test = Callable[[Facts], Problem | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One row."""
+
+    code: str
+    severity: Severity
+    phase: Phase
+    test: Test
+    scripts: tuple[str, ...]
+    source: str
+    native: str | None = None
+    since: str = ""
+    until: str = ""
+    """Checkouts from `since` (inclusive) to `until` (exclusive); empty: all."""
+    defect: bool = False
+    """A defect of the script that shows in its behaviour, not a setting that was chosen badly."""
+
+    def holds(self, native: Native, checkout: str) -> bool:
+        """Whether the row is about this script in this checkout."""
+        after = not self.since or _key(checkout) >= _key(self.since)
+        return native[SCRIPT] in self.scripts and after and (not self.until or _key(checkout) < _key(self.until))
+
+
+def _key(checkout: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in checkout.split("."))
+
+
+def setting(key: str, value: Any) -> Fix:
+    """The way out that sets `key`."""
+    return Fix(f"{key} {value}", {key: value})
+
+
+def ppo_rollout(native: Native) -> int:
+    """Completions of a rollout (PPO)."""
+    return int(native["local_rollout_batch_size"] * learners(native) * native["number_samples_per_prompt"])

@@ -1,0 +1,44 @@
+"""TRL's rules and known defects, one row each: what must hold, when TRL notices, in which versions, and who says so.
+
+`validated` are `GRPOConfig`'s own, in the order in which its post-init raises them, so that the first finding with
+phase "config" is the exception that a user would see; `later` those of the trainer and of a run. What nothing reports
+is about `rollouts`, about optimizer `steps`, or about single settings (`ignored`).
+"""
+
+from __future__ import annotations
+
+from batchbridge import ruletable
+from batchbridge.adapter import Defect, Reading
+from batchbridge.findings import Finding, Where
+from batchbridge_trl.rules.facts import Facts, Rule, facts_of
+from batchbridge_trl.rules.ignored import IGNORED
+from batchbridge_trl.rules.later import LATER
+from batchbridge_trl.rules.rollouts import ROLLOUTS
+from batchbridge_trl.rules.steps import STEPS_AND_WEIGHTS
+from batchbridge_trl.rules.validated import VALIDATED
+from batchbridge_trl.settings import TRL_GROUPS, settings_of
+
+__all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of"]
+
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *ROLLOUTS, *STEPS_AND_WEIGHTS, *IGNORED)
+"""Every rule and known defect."""
+
+
+def check(reading: Reading) -> list[Finding]:
+    """Every rule that `reading` breaks; empty while its version or sizes are unknown. Settings that were not given are
+    shown with their defaults."""
+    facts = facts_of(reading)
+    if facts is None:
+        return []
+    rows = settings_of(TRL_GROUPS, facts.version)
+
+    def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
+        known = [key for key in keys if key not in rows or not rows[key].fixed]
+        return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
+
+    return ruletable.findings(RULES, facts, facts.version, where)
+
+
+def defects(facts: Facts) -> tuple[Defect, ...]:
+    """The rows that apply, that TRL itself never reports, and that change what is trained."""
+    return ruletable.defects(RULES, facts, facts.version)

@@ -1,0 +1,106 @@
+"""What TRL's rules look at, what a row of them is, and how the rows name settings and sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge import ruletable
+from batchbridge.adapter import Reading
+from batchbridge_trl.epochs import Epoch, epoch
+from batchbridge_trl.meaning import loss_types
+from batchbridge_trl.settings import holds
+from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, sizes_of
+from batchbridge_trl.world import KEY as WORLD
+
+MICRO, ACCUMULATION = FIELDS["micro"], FIELDS["accumulation"]
+GENERATIONS, PASSES = FIELDS["generations"], FIELDS["iterations"]
+BATCH, STEPS = FIELDS["generation_batch"], FIELDS["steps_per_generation"]
+EVAL_MICRO, EVAL_GENERATIONS = "per_device_eval_batch_size", "num_generations_eval"
+SIZES = (MICRO, WORLD, ACCUMULATION, STEPS, BATCH, GENERATIONS)
+
+# In the rows' sources.
+POST_INIT = "GRPOConfig.__post_init__"
+ALL = "trl 0.18.0 to 1.16.0"
+INIT = "GRPOTrainer.__init__"
+ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None: unknown."""
+
+    native: Mapping[str, Any]
+    sizes: Sizes
+    rollout: Rollout | None
+    prompts: int | None
+    version: str
+    from_object: bool = False
+
+    @property
+    def generation_batch(self) -> int:
+        """Completions per rollout as GRPOConfig computes them, whatever their sign."""
+        s = self.sizes
+        if s.generation_batch is not None:
+            return s.generation_batch
+        steps = s.accumulation if s.steps_per_generation is None else s.steps_per_generation
+        return s.micro * s.world * steps
+
+    @property
+    def micro_steps_per_rollout(self) -> int:
+        """Micro-batches that one rollout feeds, all passes; 0 without a rollout."""
+        return 0 if self.rollout is None else self.rollout.steps_per_generation * self.sizes.iterations
+
+    @property
+    def loss(self) -> Any:
+        """The row of the loss type, or None."""
+        return loss_types(self.version).get(self.native["loss_type"])
+
+    @property
+    def liger(self) -> bool:
+        """Whether Liger's kernel computes the loss: its own switch before 0.25, which wins up to 0.27."""
+        own = self.native.get("use_liger_loss")
+        return bool(own) if own is not None else bool(self.native["use_liger_kernel"])
+
+    @property
+    def groups_per_micro_step(self) -> bool:
+        """Whether each micro-batch, over all devices, must hold whole groups: before 0.17."""
+        return holds("<0.17", self.version)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epochs of the dataset; None while there is none, or nothing is trained on it."""
+        if self.prompts is None or self.rollout is None or self.sizes.iterations < 1:
+            return None
+        drop_last = bool(self.native["dataloader_drop_last"])
+        return epoch(self.sizes, self.rollout, self.prompts, self.version, drop_last=drop_last)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether there are evaluations: transformers turns do_eval on by itself where there is a strategy."""
+        return bool(self.native["eval_strategy"] != "no")
+
+    @property
+    def evaluation_generations(self) -> int:
+        """Completions per prompt of an evaluation. 0.26.0 has a setting for them, and its check does not look at it."""
+        own = None if holds("==0.26.0", self.version) else self.native[EVAL_GENERATIONS]
+        return own or self.sizes.generations
+
+
+Rule = ruletable.Rule[Facts]
+
+
+def facts_of(reading: Reading) -> Facts | None:
+    """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
+    sizes = sizes_of(reading.native)
+    if reading.framework_version is None or sizes is None or not getattr(reading, "decided", True):
+        return None
+    return Facts(
+        reading.native,
+        sizes,
+        sizes.resolve(),
+        reading.dataset_size,
+        reading.framework_version,
+        getattr(reading, "from_object", False),
+    )

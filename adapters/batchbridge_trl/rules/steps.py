@@ -1,0 +1,296 @@
+"""What TRL never notices about optimizer steps: weights that depend on the split, steps and rollouts that do not line
+up, and runs that do not go on as they were."""
+
+from __future__ import annotations
+
+from batchbridge_trl.meaning import records_old_logprobs, scales
+from batchbridge_trl.rules.facts import ACCUMULATION, ARGUMENTS, BATCH, PASSES, STEPS, Facts, Rule
+from batchbridge_trl.rules.fixes import setting, window_fixes
+from batchbridge_trl.settings import holds
+from batchbridge_trl.world import KEY as WORLD
+
+
+def _rollout_tokens_per_micro_batch(facts: Facts) -> str | None:
+    if facts.rollout is None or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    steps, window = facts.rollout.steps_per_generation, facts.sizes.window
+    if steps == window:
+        return None
+    return (
+        f"loss_type = {facts.loss.name} divides by the tokens of the whole rollout ({steps} micro-batches) in an "
+        f"optimizer step of {window}: gradients are {window}/{steps} of a mean over the step's tokens"
+    )
+
+
+def _rollout_denominator(facts: Facts) -> str | None:
+    if facts.rollout is None or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    steps, window = facts.rollout.steps_per_generation, facts.sizes.window
+    if steps == window:
+        return None
+    effect = (
+        "each rollout in an optimizer step is normalised by its own tokens"
+        if steps < window
+        else "every optimizer step is normalised by the rollout's average step, so steps with long completions "
+        "weigh more"
+    )
+    return (
+        f"loss_type = {facts.loss.name} counts tokens over the rollout ({steps} micro-batches), not over the "
+        "optimizer step "
+        f"({window}): {effect}"
+    )
+
+
+def _local_tokens(facts: Facts) -> str | None:
+    if facts.native["loss_type"] != "bnpo" or facts.sizes.window * facts.sizes.world <= 1:
+        return None
+    return (
+        f"loss_type = bnpo divides by each micro-batch's own tokens: the gradient depends on how {facts.sizes.window} "
+        f"micro-batches x {facts.sizes.world} devices share the completions"
+    )
+
+
+def _recorded_misaligned(facts: Facts) -> str | None:
+    return None if _stale_ratio(facts) else _misaligned(facts)
+
+
+def _stale_ratio(facts: Facts) -> str | None:
+    """0.18 and 0.19: stale completions that are trained as if they were fresh."""
+    if facts.rollout is None or (said := _misaligned(facts)) is None:
+        return None
+    return None if records_old_logprobs(facts.sizes, facts.rollout.steps_per_generation, facts.version) else said
+
+
+def _misaligned(facts: Facts) -> str | None:
+    micro_steps, window = facts.micro_steps_per_rollout, facts.sizes.window
+    if micro_steps < 1 or window < 1 or micro_steps % window == 0 or window % micro_steps == 0:
+        return None
+    return (
+        f"rollouts of {micro_steps} micro-batches and optimizer steps of {window} do not line up: a step mixes "
+        "completions "
+        "of different policies"
+    )
+
+
+def _short_step(facts: Facts) -> str | None:
+    found = facts.epoch
+    if found is None or (rest := found.real % found.window) == 0 or found.real < found.promised:
+        return None
+    ends = f"every epoch ends with an optimizer step of {rest} instead of {found.window} micro-batches"
+    if found.loop.plans_short_steps:
+        return f"{ends}, with full weight and a full learning-rate tick"
+    return (
+        f"{ends}, each weighing 1/{found.window}, that transformers does not plan: the run ends before its last prompts"
+    )
+
+
+def _resume(facts: Facts) -> str | None:
+    if facts.native["save_strategy"] in ("no", False) or facts.rollout is None:
+        return None
+    several = facts.micro_steps_per_rollout > facts.sizes.window
+    epochs = facts.native["max_steps"] > 0 or facts.native["num_train_epochs"] > 1
+    if not several and not epochs:
+        return None
+    return "a resumed run does not continue the same run: " + " and ".join(
+        said
+        for said, applies in (
+            ("a checkpoint inside a rollout loses it", several),
+            ("epochs after the first replay the first epoch's prompt order", epochs),
+        )
+        if applies
+    )
+
+
+def _batch_scale(facts: Facts) -> str | None:
+    if scales(facts.version).get(facts.native["scale_rewards"]) != "batch" or facts.rollout is None:
+        return None
+    micro_steps = facts.micro_steps_per_rollout
+    if micro_steps < 1 or (micro_steps >= facts.sizes.window and micro_steps % facts.sizes.window == 0):
+        return None
+    return 'scale_rewards = "batch" takes the deviation over each rollout, and an optimizer step draws from several'
+
+
+def _rewritten(facts: Facts) -> str | None:
+    steps = facts.sizes.rewritten_accumulation
+    if steps is None or steps < 2 or facts.sizes.accumulation != 1:
+        return None
+    return (
+        f"gradient_accumulation_kwargs.num_steps = {steps} replaces {ACCUMULATION} = 1 after {STEPS} was derived "
+        "from it: "
+        f"{steps} rollouts per optimizer step"
+    )
+
+
+def _entropy(facts: Facts) -> str | None:
+    if not facts.native["entropy_coef"] and not facts.native["use_adaptive_entropy"]:
+        return None
+    if facts.sizes.window * facts.sizes.world <= 1:
+        return None
+    if facts.loss is not None and facts.loss.rollout_denominator and holds("<1.10", facts.version):
+        return None  # it has the policy loss's own denominator there
+    return "the entropy bonus is a mean over each micro-batch's tokens: it depends on the split"
+
+
+def _entropy_quantile(facts: Facts) -> str | None:
+    quantile = facts.native["top_entropy_quantile"]
+    if quantile >= 1 or facts.sizes.window <= 1:
+        return None
+    return (
+        f"top_entropy_quantile = {quantile} takes its threshold per micro-batch: which tokens train depends on "
+        "the split"
+    )
+
+
+def _luspo_padding(facts: Facts) -> str | None:
+    native = facts.native
+    widened = native["importance_sampling_level"] == "token" or native["beta"] or native["top_entropy_quantile"] < 1
+    if native["loss_type"] != "luspo" or not widened:
+        return None
+    return "loss_type = luspo averages over padded positions and counts unmasked ones, unless ratios are per sequence"
+
+
+def _liger_tokens(facts: Facts) -> str | None:
+    if not facts.liger or facts.loss is None or not facts.loss.rollout_denominator:
+        return None
+    return f"use_liger_kernel with loss_type = {facts.loss.name} divides by each micro-batch's own tokens"
+
+
+STEPS_AND_WEIGHTS: tuple[Rule, ...] = (
+    Rule(
+        "BB-TRL-061",
+        "warning",
+        "never",
+        _rollout_tokens_per_micro_batch,
+        ("loss_type", STEPS, BATCH, ACCUMULATION),
+        native="the loss of a micro-batch is divided by rollout tokens / processes",
+        source="trl 0.22.0 to 1.9.0 GRPOTrainer._compute_loss; huggingface/trl issue 5619, mended in 1.9.1",
+        fixes=window_fixes,
+        versions=">=0.22,<1.9.1",
+    ),
+    Rule(
+        "BB-TRL-061",
+        "warning",
+        "never",
+        _rollout_denominator,
+        ("loss_type", STEPS, BATCH, ACCUMULATION),
+        native="the loss of a micro-batch is divided by rollout tokens / processes x window / steps_per_generation",
+        source="trl 1.9.1 to 1.16.0 GRPOTrainer._compute_loss (num_items_in_batch)",
+        fixes=window_fixes,
+        versions=">=1.9.1",
+    ),
+    Rule(
+        "BB-TRL-062",
+        "warning",
+        "never",
+        _local_tokens,
+        ("loss_type", ACCUMULATION, WORLD),
+        native="the mean of micro-batch means",
+        source="trl 0.16.0 to 1.16.0 GRPOTrainer._compute_loss (compute_loss in 0.16)",
+        fixes=setting("loss_type", "dapo"),
+        versions=">=0.16",
+    ),
+    Rule(
+        "BB-TRL-063",
+        "warning",
+        "never",
+        _recorded_misaligned,
+        (STEPS, BATCH, PASSES, ACCUMULATION),
+        native="accepted; old log-probabilities are recorded at the rollout",
+        source="trl 0.18.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
+        fixes=window_fixes,
+        versions=">=0.18",
+    ),
+    Rule(
+        "BB-TRL-059",
+        "warning",
+        "never",
+        _stale_ratio,
+        (STEPS, BATCH, PASSES, ACCUMULATION),
+        native="accepted; the ratio is taken as 1, although the weights have moved since the rollout",
+        source="trl 0.18.0 to 0.19.1 GRPOTrainer._generate_and_score_completions; mended in 0.20.0",
+        fixes=window_fixes,
+        versions=">=0.18,<0.20",
+    ),
+    Rule(
+        "BB-TRL-064",
+        "warning",
+        "never",
+        _short_step,
+        (ACCUMULATION, STEPS, BATCH),
+        native="current_gradient_accumulation_steps is the remainder",
+        source=f"{ARGUMENTS} Trainer.get_batch_samples and _inner_training_loop",
+    ),
+    Rule(
+        "BB-TRL-065",
+        "note",
+        "never",
+        _resume,
+        ("save_strategy",),
+        native="the sampler's generator and the rollout buffer start afresh",
+        source="trl 1.16.0 RepeatSampler (no state) and GRPOTrainer._prepare_inputs, run; earlier versions read",
+    ),
+    Rule(
+        "BB-TRL-066",
+        "warning",
+        "never",
+        _batch_scale,
+        ("scale_rewards", STEPS, ACCUMULATION),
+        native="one deviation per rollout",
+        source="trl 0.22.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
+        fixes=window_fixes,
+        versions=">=0.22",
+    ),
+    Rule(
+        "BB-TRL-067",
+        "warning",
+        "never",
+        _rewritten,
+        ("accelerator_config", ACCUMULATION),
+        native="accepted",
+        source=f"{ARGUMENTS} Trainer.create_accelerator_and_postprocess",
+        fixes=setting("accelerator_config", None),
+        versions=">=0.18",
+    ),
+    Rule(
+        "BB-TRL-068",
+        "warning",
+        "never",
+        _entropy,
+        ("entropy_coef", "use_adaptive_entropy"),
+        native="the mean of micro-batch means",
+        source="trl 1.8.0 to 1.16.0 GRPOTrainer._compute_loss; the dapo family since 1.10.0 only",
+        fixes=setting("entropy_coef", 0.0),
+    ),
+    Rule(
+        "BB-TRL-069",
+        "warning",
+        "never",
+        _entropy_quantile,
+        ("top_entropy_quantile",),
+        native="a quantile over all processes, once per micro-batch",
+        source="trl 0.21.0 to 1.16.0 GRPOTrainer.get_high_entropy_mask; over one process in 0.20.0",
+        fixes=setting("top_entropy_quantile", 1.0),
+    ),
+    Rule(
+        "BB-TRL-070",
+        "warning",
+        "never",
+        _luspo_padding,
+        ("loss_type", "importance_sampling_level", "beta"),
+        native="(loss x length).mean() over the padded matrix",
+        source="trl 0.28.0 to 1.9.2 GRPOTrainer._compute_loss; mended in 1.10.0",
+        fixes=setting("importance_sampling_level", "sequence"),
+        versions=">=0.28,<1.10",
+    ),
+    Rule(
+        "BB-TRL-071",
+        "warning",
+        "never",
+        _liger_tokens,
+        ("use_liger_kernel", "loss_type"),
+        native="num_items_in_batch is not passed on",
+        source="trl 0.22.0 to 1.10.0 GRPOTrainer.compute_liger_loss; mended in 1.11.0",
+        fixes=setting("use_liger_kernel", False),
+        versions="<1.11",
+    ),
+)

@@ -1,0 +1,206 @@
+"""Names that verl looks up late: of optimizers, schedules, precisions, KL estimators and rollout corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batchbridge_verl.meaning import (
+    KL_ESTIMATORS,
+    OPTIMIZERS,
+    PRECISIONS,
+    SCHEDULES,
+    TORCH_IMPLEMENTATION,
+    optimizer_key,
+    precision_key,
+    schedule_key,
+)
+from batchbridge_verl.rules.row import Rule, setting
+from batchbridge_verl.run import Run
+from batchbridge_verl.settings import ACTOR, holds
+
+_OPTIM = f"{ACTOR}optim."
+_CORRECTION = "algorithm.rollout_correction."
+_MIXED = f"{ACTOR}fsdp_config.mixed_precision."
+
+CORRECTION_LEVELS = ("token", "sequence")
+"""Source: verl 0.6.1 to 0.9.1 rollout_corr_helper.compute_rollout_correction_weights."""
+REJECTIONS = ("token", "sequence", "geometric")
+"""Source: verl 0.6.1 to 0.7.0 rollout_corr_helper.compute_rollout_rejection_mask."""
+NEW_REJECTIONS = (
+    *("token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3"),
+    *("seq_mean_k1", "seq_mean_k2", "seq_mean_k3", "seq_max_k2", "seq_max_k3"),
+)
+"""Of these any number, with commas. Source: verl 0.7.1 to 0.9.1 rollout_corr_helper.SUPPORTED_ROLLOUT_RS_OPTIONS."""
+
+
+def _one_of(key: str, value: object, names: tuple[str, ...] | list[str]) -> str | None:
+    return None if value in names else f"{key} = {value}: must be one of {', '.join(names)}"
+
+
+def _optimizer(run: Run) -> str | None:
+    key = optimizer_key(run)
+    if key is None or (run.engine == "fsdp" and run[f"{_OPTIM}optimizer_impl"] != TORCH_IMPLEMENTATION):
+        return None
+    names = [name for name in OPTIMIZERS[run.engine] if name != "muon" or holds(">=0.9.0", run.version)]
+    return _one_of(key, run[key], names)
+
+
+def _no_epsilon(run: Run) -> str | None:
+    """An argument that the optimizer's class does not take."""
+    if run.engine != "fsdp" or run[f"{_OPTIM}optimizer_impl"] != TORCH_IMPLEMENTATION:
+        return None
+    key, name = optimizer_key(run), str(run[f"{_OPTIM}optimizer"])
+    for argument, without in (("eps", ("SGD", "ASGD")), ("betas", _WITHOUT_BETAS)):
+        given = f"{_OPTIM}override_optimizer_config.{argument}"
+        if key is not None and run[given] is not None and name in without:
+            return f"{given} = {run[given]}: torch.optim.{name} takes no {argument}"
+    return None
+
+
+_WITHOUT_BETAS = ("SGD", "ASGD", "Adadelta", "Adafactor", "Adagrad", "RMSprop")
+
+
+def _schedule(run: Run) -> str | None:
+    key = schedule_key(run)
+    if key is None or (run.engine == "fsdp" and holds(">=0.6.0", run.version)):
+        return None  # none is read, or a dataclass looks at it: BB-VERL-057
+    return _one_of(key, run[key], [name for name in SCHEDULES[run.engine] if name != "cosine_with_min_lr"])
+
+
+def _precision(run: Run) -> str | None:
+    key = precision_key(run)
+    mixed = (f"{_MIXED}reduce_dtype", f"{_MIXED}buffer_dtype") if run.engine == "fsdp" else ()
+    keys = () if run.engine == "megatron" or key is None else (key,)
+    for name in (*keys, *(name for name in mixed if run[name] is not None)):
+        if (message := _one_of(name, run[name], tuple(PRECISIONS))) is not None:
+            return message
+    return None
+
+
+def _kl_estimator(run: Run) -> str | None:
+    plus = holds(">=0.8.0", run.version)
+    names = [*KL_ESTIMATORS, *(f"{name}+" for name in KL_ESTIMATORS if plus)]
+    for switch, key in ((f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_type"), (_IN_REWARD, "algorithm.kl_penalty")):
+        if run[switch] and (message := _one_of(key, run[key], names)) is not None:
+            return message
+    return None
+
+
+_IN_REWARD = "algorithm.use_kl_in_reward"
+
+
+def _correction(run: Run) -> str | None:
+    return next(_wrong_corrections(run), None)
+
+
+def _wrong_corrections(run: Run) -> Iterator[str]:
+    level, bound = run[f"{_CORRECTION}rollout_is"], run[f"{_CORRECTION}rollout_is_threshold"]
+    if level is not None:
+        if (message := _one_of(f"{_CORRECTION}rollout_is", level, CORRECTION_LEVELS)) is not None:
+            yield message
+        texts = holds(">=0.8.0", run.version)
+        if not (_is_positive(bound) or (texts and _is_range(bound))):
+            what = "a positive number" + (" or LOWER_UPPER" if texts else "")
+            yield f"{_CORRECTION}rollout_is_threshold = {bound}: must be {what}"
+    rejection, bounds = run[f"{_CORRECTION}rollout_rs"], run[f"{_CORRECTION}rollout_rs_threshold"]
+    if rejection is None:
+        return
+    key = f"{_CORRECTION}rollout_rs"
+    several = holds(">=0.7.1", run.version)
+    options = [option.strip() for option in rejection.split(",")] if several else [rejection]
+    for option in options:
+        if (message := _one_of(key, option, NEW_REJECTIONS if several else REJECTIONS)) is not None:
+            yield message
+    parts = bounds.split(",") if several and isinstance(bounds, str) else [bounds]
+    right = all(_is_positive(part) or (several and _is_range(part)) for part in parts)
+    if not right or len(parts) not in (1, len(options)):
+        yield f"{key}_threshold = {bounds}: must be a positive bound, or one for each of {rejection}"
+
+
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return False
+    try:
+        return float(value) > 0 and "_" not in str(value)
+    except ValueError:
+        return False
+
+
+def _is_range(value: object) -> bool:
+    lower, mark, upper = value.partition("_") if isinstance(value, str) else ("", "", "")
+    return bool(mark) and _is_positive(lower.strip()) and _is_positive(upper.strip()) and float(lower) <= float(upper)
+
+
+_BUILD = "verl 0.6.1 to 0.9.1 workers/config/optimizer.py build_optimizer"
+
+NAMES = (
+    Rule(
+        "BB-VERL-081",
+        "error",
+        "worker_start",
+        _optimizer,
+        (f"{_OPTIM}optimizer", f"{_OPTIM}name", f"{_OPTIM}optimizer_impl"),
+        "AttributeError: Optimizer '...' not found in module 'torch.optim'; or TypeError: it takes no weight_decay",
+        f"{_BUILD}; Megatron-Core get_megatron_optimizer; VeOmni build_optimizer",
+        lambda run: setting(optimizer_key(run) or "", next(iter(OPTIMIZERS[run.engine])))(run),
+    ),
+    Rule(
+        "BB-VERL-081",
+        "error",
+        "worker_start",
+        _no_epsilon,
+        (f"{_OPTIM}override_optimizer_config.eps", f"{_OPTIM}override_optimizer_config.betas", f"{_OPTIM}optimizer"),
+        "TypeError: ... got an unexpected keyword argument",
+        _BUILD,
+        setting(f"{_OPTIM}override_optimizer_config", None),
+    ),
+    Rule(
+        "BB-VERL-082",
+        "error",
+        "worker_start",
+        _schedule,
+        tuple(f"{_OPTIM}{name}" for name in ("warmup_style", "lr_scheduler_type", "lr_decay_style", "decay_type")),
+        "NotImplementedError: Warmup style ... is not supported; Exception: ... decay style is not supported",
+        "verl 0.4.0 to 0.5.0 fsdp_workers.py; Megatron-Core OptimizerParamScheduler.get_lr; VeOmni build_lr_scheduler; "
+        "torchtitan LRSchedulersContainer",
+        lambda run: setting(schedule_key(run) or "", SCHEDULES[run.engine][0])(run),
+    ),
+    Rule(
+        "BB-VERL-083",
+        "error",
+        "worker_start",
+        _precision,
+        (*(f"{_MIXED}{name}_dtype" for name in ("param", "reduce", "buffer")), f"{ACTOR}fsdp_config.dtype"),
+        "RuntimeError: unexpected precision: ...",
+        "verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype",
+        lambda run: setting(precision_key(run) or "", "bf16")(run),
+    ),
+    Rule(
+        "BB-VERL-084",
+        "error",
+        "optimizer_step",
+        _kl_estimator,
+        (f"{ACTOR}kl_loss_type", "algorithm.kl_penalty"),
+        "NotImplementedError, without a message, in core_algos.kl_penalty_forward; a trailing + before 0.8.0 too",
+        "verl 0.4.0 to 0.9.1 core_algos.kl_penalty",
+        lambda run: setting(f"{ACTOR}kl_loss_type" if run[f"{ACTOR}use_kl_loss"] else "algorithm.kl_penalty", "k3")(
+            run
+        ),
+    ),
+    Rule(
+        "BB-VERL-085",
+        "error",
+        "optimizer_step",
+        _correction,
+        tuple(
+            f"{_CORRECTION}{name}"
+            for name in ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
+        ),
+        "ValueError: Invalid rollout_is: ...; or of rollout_rs, or of a threshold",
+        "verl 0.6.1 to 0.9.1 trainer/ppo/rollout_corr_helper.py",
+        lambda run: (
+            *setting(f"{_CORRECTION}rollout_is", None)(run),
+            *setting(f"{_CORRECTION}rollout_rs", None)(run),
+        ),
+    ),
+)

@@ -1,0 +1,30 @@
+"""Known names near wrong ones, for the fixes of a finding."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+MOST_NAMES = 64
+"""So many wrong names of one input are compared with the known ones: each costs up to 3 ms of CPU, a file may hold tens
+of thousands, and who reads the suggestions reads the first. The others are named all the same."""
+
+MOST_CHARACTERS = 200
+"""Longer than any known name by so much that none is near."""
+
+
+def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Mapping[str, list[str]]:
+    """The two known names nearest to each of the first `MOST_NAMES` wrong ones, nearest first; none for the others.
+
+    cutoff: `difflib`'s similarity, 0 to 1, below which a name is not near.
+    """
+    compared = dict.fromkeys(itertools.islice(wrong, MOST_NAMES))
+    if not compared:
+        return {}
+    import difflib  # most inputs have no wrong name
+
+    names = list(known)
+    return {
+        name: difflib.get_close_matches(name, names, n=2, cutoff=cutoff) if len(name) <= MOST_CHARACTERS else []
+        for name in compared
+    }

@@ -1,0 +1,76 @@
+"""Names near a wrong one: ordinary mistakes have suggestions, and no number of mistakes costs more than some."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import batchbridge
+from batchbridge.findings import Finding
+from batchbridge.near import MOST_CHARACTERS, MOST_NAMES, near_names
+
+MANY = 15_000
+CPU_SECONDS = 3.0
+"""Measured: 0.3 to 1.4 s. While every key was compared with every known one: 4 to 41 s."""
+
+ONE = {
+    "trl": ("1.16.0", "BB-TRL-003", "num_generation", "num_generations"),
+    "open_r1": ("1.16.0", "BB-TRL-003", "num_generation", "num_generations"),
+    "verl": ("0.9.1", "BB-VERL-003", "data.train_batch_sizes", "data.train_batch_size"),
+    "easyr1": ("0.3.2", "BB-EZR1-003", "data.rollout_batch_sizes", "data.rollout_batch_size"),
+    "openrlhf": ("0.11.2", "BB-ORL-003", "rollout.batch_sizes", "rollout.batch_size"),
+    "open_instruct": (
+        "2026.8.20",
+        "BB-OI-003",
+        "num_unique_prompts_rollouts",
+        "num_unique_prompts_rollout",
+    ),
+}
+"""Framework -> (version, code of the finding, a key that is nearly right, the right one)."""
+
+
+def unknown(framework: str, keys: list[str]) -> list[Finding]:
+    """The findings about unknown keys of a configuration that has these alone."""
+    version, code, _, _ = ONE[framework]
+    reading = batchbridge.read(dict.fromkeys(keys, 8), framework=framework, version=version, world_size=8)
+    return [finding for finding in reading.findings if finding.code == code]
+
+
+def suggestions(finding: Finding) -> set[str]:
+    """The keys that the finding's fixes would write."""
+    return {key for fix in finding.fixes for key, value in fix.changes.items() if value is not None}
+
+
+@pytest.mark.parametrize("framework", ONE)
+def test_a_nearly_right_key_is_answered_with_the_right_one(framework: str) -> None:
+    _, _, wrong, right = ONE[framework]
+    (finding,) = unknown(framework, [wrong])
+    assert right in suggestions(finding)
+
+
+@pytest.mark.parametrize("framework", ONE)
+def test_15_000_nearly_right_keys_are_all_named_within_seconds_of_cpu(framework: str) -> None:
+    right = ONE[framework][3]
+    keys = [f"{right[:-1]}{index}{right[-1]}" for index in range(MANY)]
+    before = time.process_time()
+    findings = unknown(framework, keys)
+    assert time.process_time() - before < CPU_SECONDS
+    assert {finding.where[0].key for finding in findings} == set(keys)
+    assert 0 < sum(bool(suggestions(finding)) for finding in findings) <= MOST_NAMES
+
+
+def test_no_more_than_the_first_names_are_compared() -> None:
+    wrong = [f"batch{index}" for index in range(MOST_NAMES + 5)]
+    near = near_names(wrong, ["batch", "other"], cutoff=0.7)
+    assert near == {name: ["batch"] for name in wrong[:MOST_NAMES]}
+
+
+def test_the_two_nearest_names_come_the_nearest_first() -> None:
+    assert near_names(["sed"], ["seeds", "unlike", "sent", "seed"], cutoff=0.5)["sed"] == ["seed", "seeds"]
+
+
+def test_a_name_of_absurd_length_is_near_nothing() -> None:
+    known = ["a" * MOST_CHARACTERS]
+    assert near_names(["a" * MOST_CHARACTERS], known, cutoff=0.9) == {"a" * MOST_CHARACTERS: known}
+    assert near_names(["a" * (MOST_CHARACTERS + 1)], known, cutoff=0.9) == {"a" * (MOST_CHARACTERS + 1): []}

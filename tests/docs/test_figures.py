@@ -1,0 +1,107 @@
+"""Figures in the pages are those of the tests and their records: counts, versions, and what native tests measured."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchbridge_openrlhf.options import RELEASES
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def constant(path: Path, name: str) -> Any:
+    """A module's constant, without importing the framework that the module imports."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [name] == [ast.unparse(target) for target in node.targets]:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{path} has no {name}")
+
+
+def listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def digits(value: float) -> str:
+    """2.4e-6."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+@pytest.fixture(scope="module")
+def adapters(repository: Path) -> Path:
+    return repository / "tests" / "adapters"
+
+
+def page(repository: Path, name: str) -> str:
+    """A page with every run of white space as one blank."""
+    return " ".join((repository / "docs" / name).read_text(encoding="utf-8").split())
+
+
+def test_the_page_of_verl_counts_the_configurations_that_its_validator_judged(repository: Path, adapters: Path) -> None:
+    text = page(repository, "verl.md")
+    rows = lines(adapters / "verl" / "validator_verdicts.jsonl")
+    versions = [version for version, _ in groupby(sorted(str(row["version"]) for row in rows))]
+    assert f"{len(rows)} recorded verdicts of {listed(versions)} are tested" in text
+    count = constant(adapters / "verl" / "native" / "test_rules_against_verl.py", "CONFIGURATIONS")
+    assert f"{count:,} random configurations" in text
+
+
+def test_the_page_of_verl_has_what_its_native_tests_measured(repository: Path, adapters: Path) -> None:
+    text = page(repository, "verl.md")
+    measured = json.loads((adapters / "verl" / "native" / "measured.json").read_text(encoding="utf-8"))["0.9.1"]
+    worst = max(measured["gradient"].values(), key=lambda case: case["error"])
+    assert f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}" in text
+    cases = {case.partition(", ranks")[0] for case in measured["gradient"]}
+    assert f"{len(cases)} objectives" in text
+    assert min(case["bars"] for case in measured["natively"].values()) > 10_000
+    assert "more than 10,000 times the bar" in text
+    apart = {other: case["relative"] for other, case in measured["movement"].items()}
+    assert f"parameters' movement within {digits(max(apart['one_rank'], apart['v0']))}" in text
+    assert f"the parameters' movement differs by {apart['unwrapped'] * 100:.0f} %" in text
+
+
+def test_the_page_of_openrlhf_counts_what_was_compared(repository: Path, adapters: Path) -> None:
+    text, native = page(repository, "openrlhf.md"), adapters / "openrlhf" / "native"
+    pinned = dict(
+        re.findall(r"^(openrlhf|deepspeed)==(\S+)", (repository / "constraints/openrlhf.txt").read_text(), re.M)
+    )
+    assert f"installs OpenRLHF {pinned['openrlhf']} and DeepSpeed {pinned['deepspeed']}" in text
+    assert f"on {constant(native / 'test_parser_of_openrlhf.py', 'COUNT'):,} random command lines" in text
+    assert f"up to its trainer on {constant(native / 'test_building_of_openrlhf.py', 'COUNT'):,}" in text
+    policies = 64 * constant(native / "test_batches_of_deepspeed.py", "PER_WORLD")
+    assert f"for {policies:,} policies on 1 to 64 devices" in text
+    assert f"For all {len(RELEASES)} releases from {RELEASES[0]} on" in text
+    recorded = lines(adapters / "openrlhf" / "parser_verdicts.jsonl")
+    assert f"{len(recorded)} command lines, of every release and with every outcome" in text
+    assert {row["version"] for row in recorded} == set(RELEASES)
+    assert f"`--count 400 --seed 5` compares {400 * len(RELEASES):,}" in text
+
+
+def test_the_page_of_easyr1_counts_what_was_recorded_of_each_checkout(repository: Path, adapters: Path) -> None:
+    text = page(repository, "easyr1.md")
+    records = [lines(path) for path in sorted((adapters / "easyr1" / "recorded").glob("*.jsonl"))]
+    (count,) = {len(rows) for _, *rows in records}
+    checkouts = [f"{head['version']} ({head['commit'][:7]})" for head, *_ in records]
+    assert f"what it said of {count} random configurations in each of {listed(checkouts)}" in text
+    live = re.search(
+        r'"BATCHBRIDGE_EASYR1_COUNT", "(\d+)"', (adapters / "easyr1" / "test_config_easyr1.py").read_text()
+    )
+    assert live is not None
+    assert f"`BATCHBRIDGE_EASYR1_COUNT` says how many configurations ({int(live[1]):,})" in text
+
+
+def test_the_page_of_open_instruct_counts_the_published_commands(repository: Path, adapters: Path) -> None:
+    text = page(repository, "open_instruct.md")
+    counted = json.loads((adapters / "open_instruct" / "published.json").read_text(encoding="utf-8"))
+    assert f"of {counted['commands']} published commands {counted['stale']} pass such flags" in text
+    assert f"among them {counted['stale_with_both']} with both" in text
+    assert f"{counted['stale_and_valid_without']} of the {counted['stale']} are valid" in text
