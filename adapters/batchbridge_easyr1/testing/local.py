@@ -9,6 +9,7 @@ validation at the end. For tests; the stock entry is run by `scripted`.
 
 from __future__ import annotations
 
+import copy
 import functools
 import types
 from collections.abc import Callable, Sequence
@@ -32,7 +33,9 @@ class LocalActor:
     def _call(self, function: Callable[..., Any], *values: Any) -> Any:
         import torch.distributed as dist
 
-        said = [function(self._worker, *values) if dist.get_rank() == self._rank else None]
+        given = [values]
+        dist.broadcast_object_list(given, src=0)  # one driver's orders: every rank drives here
+        said = [function(self._worker, *given[0]) if dist.get_rank() == self._rank else None]
         dist.broadcast_object_list(said, src=self._rank)
         return said[0]
 
@@ -86,7 +89,7 @@ def trainer(folder: Path, more: Sequence[str]) -> Any:
 
     class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
         def init_workers(self) -> None:
-            worker = FSDPWorker(config.worker, "actor_rollout_ref")
+            worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
             worker.init_model()
             self.actor_rollout_ref_wg = LocalGroup(worker)
 

@@ -46,9 +46,12 @@ def rounded(value: Any) -> Any:
 
 
 def runs_of(place: Path) -> dict[str, Any]:
-    """Finished runs by name, and how far their ends lie apart, over how far the first moved."""
+    """Finished runs by name, and how far their ends lie from the stock entry's, over how far that moved."""
     runs, ends = {}, {}
-    base = {name: moved(place / "fits-2" / f"{name}-weights") for name in ("enforced", "seq")}
+    stock = place / "a" / "weights"
+    start, base = parameters(stock / "first.pt"), moved(stock)
+    for ledger in sorted((place / "a").glob("ledger*")):
+        runs["stock entry, 2"] = proofs.summary(ledger)
     for ranks, names in FITS.items():
         folder = place / f"fits-{ranks}"
         for name in names:
@@ -56,18 +59,10 @@ def runs_of(place: Path) -> dict[str, Any]:
                 continue
             run = proofs.summary(folder / ("killed" if name == "resumed" else name))
             runs[f"{name}, {ranks}"] = {**run, "argv": bare(proofs.argv_of(name, ranks))}
-            if name in ("enforced", "seq") and ranks == 1:
-                other = moved(folder / f"{name}-weights")
-                ends[f"{name}, 1"] = float((other - base[name]).norm() / base[name].norm())
-    for name in ("observed", "resumed"):
-        if f"{name}, 2" in runs:
-            start = parameters(place / "fits-2" / "enforced-weights" / "first.pt")
-            other = parameters(place / "fits-2" / f"{name}-weights" / "last.pt") - start
-            ends[f"{name}, 2"] = float((other - base["enforced"]).norm() / base["enforced"].norm())
-    for ledger in sorted((place / "a").glob("ledger-*")):
-        runs["stock entry, 2"] = proofs.summary(ledger)
-    start = parameters(place / "fits-2" / "enforced-weights" / "first.pt")
-    return {"runs": runs, "moved": float(base["enforced"].norm() / start.norm()), "ends_apart": ends}
+            if name in ("enforced", "observed", "resumed"):
+                end = parameters(folder / f"{name}-weights" / "last.pt") - start
+                ends[f"{name}, {ranks}"] = float((end - base).norm() / base.norm())
+    return {"runs": runs, "moved": float(base.norm() / start.norm()), "ends_apart": ends}
 
 
 def main(place: Path, out: Path) -> None:
@@ -76,9 +71,9 @@ def main(place: Path, out: Path) -> None:
     if all(file.exists() for file in measured.values()):
         found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in measured.items()}
         made[f"gradients_{found['1']['version']}"] = found
-    if (place / "fits-2").exists():
+    if (place / "a").exists():
         runs = runs_of(place)
-        made[f"runs_{runs['runs']['enforced, 2']['framework_version']}"] = runs
+        made[f"runs_{runs['runs']['stock entry, 2']['framework_version']}"] = runs
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
