@@ -148,6 +148,25 @@ def differing_steps(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:
 
 # ---- L1
 
+THREE = "trainer.max_steps=3"
+SCENARIOS: dict[str, tuple[str, list[str]]] = {
+    # name -> (mode, settings)
+    "enforced": ("enforce", [THREE]),
+    "seq": ("enforce", [THREE, "worker.actor.loss_avg_mode=seq", "worker.actor.dynamic_batching=true"]),
+    "observed": ("observe", [THREE]),
+    "predicted": ("observe", [THREE, "worker.actor.loss_avg_mode=seq", "worker.actor.ppo_epochs=2"]),
+    "killed": ("enforce", [THREE, "trainer.save_freq=1"]),
+    "resumed": ("enforce", [THREE, "trainer.save_freq=1", "trainer.find_last_checkpoint=true"]),
+}
+"""Of native/fits.py."""
+
+
+def argv_of(name: str, ranks: int) -> list[str]:
+    """The command that a scenario stands for."""
+    from batchbridge_easyr1.testing.scripted import arguments
+
+    return ["python3", "-m", "verl.trainer.main", *arguments(Path("run"), ranks), *SCENARIOS[name][1]]
+
 
 def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
     """The adapter's `native_steps` against the unwrapped run's ledger, completion by completion."""

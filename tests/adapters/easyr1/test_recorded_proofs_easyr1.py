@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-GRADIENTS = ("0.3.2", "0.3.3.dev0")
-RUNS = {"0.3.3.dev0": {"two ranks", "observed", "one rank", "resumed", "predicted"}}
+GRADIENTS = ("0.3.3.dev0",)
+RUNS = {"0.3.3.dev0": {"predicted, 1", "enforced, 1", "enforced, 2", "observed, 2", "stock entry, 2"}}
 """Versions that were measured, and their runs."""
 
 
@@ -62,35 +62,30 @@ def test_the_recorded_runs_are_those_that_the_table_names(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", RUNS)
-def test_the_recorded_run_of_the_stock_entry_is_the_plan_as_it_is_now(version: str) -> None:
+def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(version: str) -> None:
     runs = recorded("runs", version)["runs"]
-    proofs.check_plan(runs["two ranks"], ranks=2)
-    proofs.check_whole_groups(runs["two ranks"])
+    for name in RUNS[version] - {"predicted, 1", "observed, 2"}:
+        proofs.check_plan(runs[name], ranks=int(name[-1]))
+        proofs.check_whole_groups(runs[name])
 
 
-@pytest.mark.parametrize("version", [version for version, names in RUNS.items() if "observed" in names])
+@pytest.mark.parametrize("version", RUNS)
 def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(version: str) -> None:
     said = recorded("runs", version)
-    assert proofs.differing_steps(said["runs"]["two ranks"], said["runs"]["observed"]) == 6
+    assert proofs.differing_steps(said["runs"]["enforced, 2"], said["runs"]["observed, 2"]) == 6
     assert said["moved"] >= 0.01
-    assert said["ends_apart"]["observed"] > 10 * 1e-5
+    assert said["ends_apart"]["observed, 2"] > 10 * 1e-5
 
 
-@pytest.mark.parametrize("version", [version for version, names in RUNS.items() if "one rank" in names])
-def test_the_recorded_run_on_one_device_is_the_same_run(version: str) -> None:
+@pytest.mark.parametrize("version", RUNS)
+def test_the_recorded_run_on_one_device_and_the_stock_entry_are_the_same_run(version: str) -> None:
     said = recorded("runs", version)
-    proofs.check_same(said["runs"]["two ranks"], said["runs"]["one rank"])
-    assert said["ends_apart"]["one rank"] <= 1e-5
+    proofs.check_same(said["runs"]["enforced, 1"], said["runs"]["enforced, 2"])
+    proofs.check_same(said["runs"]["stock entry, 2"], said["runs"]["enforced, 2"])
+    assert said["ends_apart"]["enforced, 1"] <= 1e-5
 
 
-@pytest.mark.parametrize("version", [version for version, names in RUNS.items() if "resumed" in names])
-def test_the_recorded_resumed_run_is_the_same_run(version: str) -> None:
-    said = recorded("runs", version)
-    proofs.check_plan(said["runs"]["resumed"], ranks=2)
-    assert said["ends_apart"]["resumed"] == 0.0
-
-
-@pytest.mark.parametrize("version", [version for version, names in RUNS.items() if "predicted" in names])
+@pytest.mark.parametrize("version", RUNS)
 def test_the_recorded_unwrapped_run_on_one_device_is_as_predicted(version: str) -> None:
-    run = recorded("runs", version)["runs"]["predicted"]
+    run = recorded("runs", version)["runs"]["predicted, 1"]
     proofs.check_prediction(run, run["argv"])

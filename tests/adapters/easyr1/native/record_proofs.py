@@ -2,7 +2,7 @@
 
     python record_proofs.py RUNS ../recorded
 
-RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while test_gradients_easyr1.py and test_runs_easyr1.py ran on that version.
+RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 
-NAMES = {"a": "two ranks", "b": "one rank", "n": "observed", "g": "predicted", "d": "resumed"}
-"""Folder of test_runs_easyr1.py -> what its last finished run is."""
+FITS = {1: ("predicted", "enforced", "seq"), 2: ("enforced", "seq", "observed", "resumed")}
+"""Scenarios of fits.py, by ranks."""
 
 
-def parameters(folder: Path, name: str) -> torch.Tensor:
-    kept = torch.load(folder / "weights" / f"{name}.pt", weights_only=True)
-    return torch.cat([value.flatten() for value in kept.values()])
+def parameters(file: Path) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in torch.load(file, weights_only=True).values()])
 
 
 def moved(folder: Path) -> torch.Tensor:
-    return parameters(folder, "last") - parameters(folder, "first")
+    return parameters(folder / "last.pt") - parameters(folder / "first.pt")
 
 
 def bare(argv: list[str]) -> list[str]:
-    """Without the folders of the machine."""
+    """Without folders."""
     pairs = [word.partition("=") for word in argv]
     return [f"{key}{equals}{value.rsplit('/', 1)[-1]}" for key, equals, value in pairs]
 
@@ -47,23 +46,23 @@ def rounded(value: Any) -> Any:
 
 
 def runs_of(place: Path) -> dict[str, Any]:
-    """Finished runs by name, and how far their ends lie apart, over how far the first moved."""
-    runs = {}
-    for folder, name in NAMES.items():
-        for answer in sorted((place / folder).glob("*.argv.json")):
-            key = answer.name.partition(".")[0]
-            code, _ = json.loads((place / folder / f"{key}.json").read_text(encoding="utf-8"))
-            if code == 0:
-                argv = json.loads(answer.read_text(encoding="utf-8"))
-                runs[name] = {**proofs.summary(place / folder / f"ledger-{key}"), "argv": bare(argv)}
-    base = moved(place / "a")
-    ends = {
-        name: float((moved(place / folder) - base).norm() / base.norm())
-        for folder, name in NAMES.items()
-        if folder in ("b", "n", "d") and name in runs
-    }
-    share = float(base.norm() / parameters(place / "a", "first").norm())
-    return {"runs": runs, "moved": share, "ends_apart": ends}
+    """Finished runs by name, and how far their ends lie from the stock entry's, over how far that moved."""
+    runs, ends = {}, {}
+    stock = place / "a" / "weights"
+    start, base = parameters(stock / "first.pt"), moved(stock)
+    for ledger in sorted((place / "a").glob("ledger*")):
+        runs["stock entry, 2"] = proofs.summary(ledger)
+    for ranks, names in FITS.items():
+        folder = place / f"fits-{ranks}"
+        for name in names:
+            if not (folder / f"{name}.done").exists():
+                continue
+            run = proofs.summary(folder / ("killed" if name == "resumed" else name))
+            runs[f"{name}, {ranks}"] = {**run, "argv": bare(proofs.argv_of(name, ranks))}
+            if name in ("enforced", "observed", "resumed"):
+                end = parameters(folder / f"{name}-weights" / "last.pt") - start
+                ends[f"{name}, {ranks}"] = float((end - base).norm() / base.norm())
+    return {"runs": runs, "moved": float(base.norm() / start.norm()), "ends_apart": ends}
 
 
 def main(place: Path, out: Path) -> None:
@@ -74,7 +73,7 @@ def main(place: Path, out: Path) -> None:
         made[f"gradients_{found['1']['version']}"] = found
     if (place / "a").exists():
         runs = runs_of(place)
-        made[f"runs_{runs['runs']['two ranks']['framework_version']}"] = runs
+        made[f"runs_{runs['runs']['stock entry, 2']['framework_version']}"] = runs
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
