@@ -268,7 +268,7 @@ def _step_of(line: bytes, path: Path, number: int) -> int | None:
     """The line's optimizer step; None for a header."""
     if line.startswith(STEP_PREFIX):
         digits = line[len(STEP_PREFIX) : line.find(b",", len(STEP_PREFIX))]
-        if digits.isdigit():
+        if digits.isdigit() and len(digits) < 20:  # Python reads no number of thousands of digits
             return int(digits)
     record = _parse(line, path, number)  # a line that some other program wrote, spaced otherwise
     kind, step = record.get("record"), record.get("step")

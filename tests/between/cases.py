@@ -27,7 +27,25 @@ VERSIONS: Mapping[str, tuple[str, ...]] = {
     "open_instruct": ("2024.11.20", "2025.11.3", "2026.1.26", "2026.3.1", "2026.6.10", "2026.8.20"),
 }
 """Each must be readable and writable: `base` fails otherwise."""
+STARTS: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "AdamW of Megatron": {"carried.weight_decay_excludes": "biases_and_norms", "carried.optimizer": "adamw"},
+    "tensor parallelism": {
+        "topology.tensor_parallel": 2,
+        "carried.weight_decay_excludes": "nothing",
+        "carried.lr_schedule": "linear",
+    },
+    "a token budget": {"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 8192},
+    "a critic": {"advantage.baseline": "value", "advantage.scale": "batch"},
+    "a group filter": {"rollout.group_filter": "drop_zero_variance"},
+    "rollouts ahead": {"staleness.mode": "bounded", "staleness.maximum": 2, "staleness.unit": "rollouts"},
+    "steps that must be whole": {"order.last_optimizer_step": "error"},
+    "sequences": {"objective.ratio_level": "sequence", "loss.policy.aggregation": "sequence_mean"},
+}
+"""What a case starts near: what of it a framework cannot say, it does in its own way."""
 WORLDS = (1, 2, 4, 8)
+"""Devices of a plain start; the others are on `WORLD`, since each start of a version costs a conversion."""
+WORLD = 4
 DATASET = 96_000
 """Prompts in the dataset: more than any rollout or queue of these cases holds."""
 
@@ -76,21 +94,29 @@ def write(framework: str, version: str, spec: Spec) -> Written | tuple[str, ...]
 
 
 @cache
-def base(framework: str, version: str, world_size: int) -> Case:
-    """The configuration nearest to a plain run, where every case starts."""
-    plain = reading_of(plain_spec(world_size=world_size), dataset_size=DATASET)
-    found = convert_to(adapters()[framework], plain, version=version)
-    assert found.written is not None, (framework, version, found.refused)
+def begun(framework: str, version: str, world_size: int, start: str = "plain") -> Case | None:
+    """The configuration nearest to a start; None where none is valid."""
+    near = reading_of(plain_spec(world_size=world_size, **STARTS[start]), dataset_size=DATASET)
+    found = convert_to(adapters()[framework], near, version=version)
+    if found.written is None:
+        return None
     reading = read(framework, version, world_size, found.written.values)
-    assert reading.verdict == "valid", reading.findings
-    assert reading.spec is not None
+    if reading.verdict != "valid" or reading.spec is None:
+        return None
     return Case(framework, version, world_size, found.written.values, reading)
 
 
+def base(framework: str, version: str, world_size: int, start: str = "plain") -> Case:
+    """The configuration nearest to a start, or to a plain run, which every version has."""
+    case = begun(framework, version, world_size, start) or begun(framework, version, world_size)
+    assert case is not None, (framework, version, world_size)
+    return case
+
+
 @cache
-def _keys(framework: str, version: str, world_size: int) -> tuple[list[str], list[str]]:
+def _keys(framework: str, version: str, world_size: int, start: str) -> tuple[list[str], list[str]]:
     """(native keys that canonical fields come from, all native keys)."""
-    reading = base(framework, version, world_size).reading
+    reading = base(framework, version, world_size, start).reading
     told = {word for one in reading.provenance.values() for word in (one.key, *words_of(one.detail)) if word}
     return sorted(told & reading.native.keys()), sorted(reading.native)
 
@@ -110,12 +136,18 @@ def _other(value: Any) -> st.SearchStrategy[Any]:
     return st.just(value)
 
 
+_STARTS = st.sampled_from(
+    [*((world, "plain") for world in WORLDS), *((WORLD, start) for start in STARTS if start != "plain")]
+)
+
+
 @st.composite
 def cases(draw: st.DrawFn, framework: str) -> Case:
     """A valid configuration with up to 8 settings changed, most of them settings that a canonical field comes from."""
     version = draw(st.sampled_from(VERSIONS[framework]))
-    case = base(framework, version, draw(st.sampled_from(WORLDS)))
-    telling, every = _keys(framework, version, case.world_size)
+    start = draw(_STARTS)
+    case = base(framework, version, *start)
+    telling, every = _keys(framework, version, *start)
     for _ in range(draw(st.integers(0, 8))):
         key = draw(st.sampled_from(telling if draw(st.integers(0, 9)) < 8 else every))
         values = {**case.values, key: draw(_other(case.reading.native.get(key)))}
@@ -137,7 +169,7 @@ _TERM = st.builds(
 def writable(draw: st.DrawFn, framework: str) -> tuple[str, Spec, Written]:
     """(version, a specification that the adapter says it can write, what it wrote): the whole schema is drawn from."""
     version = draw(st.sampled_from(VERSIONS[framework]))
-    start = base(framework, version, draw(st.sampled_from(WORLDS)))
+    start = base(framework, version, *draw(_STARTS))
     spec, written = start.spec, write(framework, version, start.spec)
     for _ in range(draw(st.integers(1, 8))):
         if draw(st.integers(0, 9)) == 0:

@@ -292,6 +292,17 @@ def test_a_grpo_run_stays_one_in_open_instruct_whatever_it_must_give_up(one: str
     assert found.framework_version == "2026.8.20"
 
 
+def test_a_run_two_rollouts_ahead_is_written_for_a_script_that_has_one_or_none() -> None:
+    """The only script of this checkout is a critic's PPO, one rollout behind or none."""
+    ahead = {"actor_num_gpus_per_node": 1, "rollout_batch_size": 16, "train_batch_size": 64, "async_train": True}
+    values = {**ahead, "n_samples_per_prompt": 8, "advantage_estimator": "group_norm", "init_kl_coef": 0.0}
+    context = Context(framework_version="0.8.0", world_size=1, dataset_size=96_000)
+    source = read_source(Source(values=values), adapters()["openrlhf"], context)
+    field = report(converted(source, "open_instruct", "2024.11.20"), "staleness.maximum")
+    assert field.source == 2
+    assert field.target in (0, 1)
+
+
 def test_a_setting_below_a_used_one_and_the_arguments_of_a_schedule_are_not_left_behind() -> None:
     given = {**RUNS["trl"], **COSINE["open_r1"], "reward_weights": [1.0]}
     found = convert_to(adapters()["verl"], read("trl", **COSINE["open_r1"]), given=given)

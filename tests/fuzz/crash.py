@@ -71,7 +71,9 @@ def survived(work: Callable[[Mark], int], crashed: Callable[[Input | None, str],
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.signal(signal.SIGTERM, before)
     if code >= 0:
         return code
     crashed(mark.get(), f"the process ended with {signal.Signals(-code).name}")

@@ -229,18 +229,19 @@ def _report(
     for found in run.found:
         print(_told(found, run.seed))
     if page is not None:
-        page.write_text(_page(run, asked.inputs, cpu, grown_megabytes), encoding="utf-8")
+        page.write_text(_page(run, asked, cpu, grown_megabytes), encoding="utf-8")
     return 1 if run.found else 0
 
 
-def _page(run: Run, inputs: int, cpu_seconds: float, grown_megabytes: float) -> str:
+def _page(run: Run, asked: argparse.Namespace, cpu_seconds: float, grown_megabytes: float) -> str:
     """What was run and found, for docs/fuzzing_run.md."""
     total = sum(tally.inputs for tally in run.tallies.values())
+    minutes = "" if asked.minutes == float("inf") else f" --minutes {asked.minutes:g}"
     wrong = "no wrong answer" if not run.found else f"{len(run.found)} wrong answers"
     lines = [
-        "# The last long run of the fuzzer",
+        "# What the fuzzer last ran",
         "",
-        f"Written by `python tests/fuzz/run.py --inputs {inputs} --seed {run.seed} --write docs/fuzzing_run.md`:",
+        f"Written by `python tests/fuzz/run.py --inputs {asked.inputs} --seed {run.seed}{minutes} --write FILE`:",
         f"{total:,} inputs, {cpu_seconds / 60:.0f} minutes of CPU, {wrong}; {max(grown_megabytes, 0):.0f} MiB kept",
         f"after all. Python {platform.python_version()}, {platform.machine()}. The last column: the most that was",
         f"allocated at a time, of one input in {SAMPLE}.",

@@ -158,6 +158,10 @@ def test_a_header_that_says_too_little_or_too_much_is_an_error(ledger, name, val
         (b"garbage\n", r"rank-00000\.jsonl:3: not JSON"),
         (b"[1]\n", r"rank-00000\.jsonl:3: not a JSON object"),
         (b'{"record":"note"}\n', r"rank-00000\.jsonl:3: unknown record 'note'"),
+        (
+            b'{"record":"step","step":' + b"9" * 5000 + b',"epoch":0}\n',
+            r"rank-00000\.jsonl:3: not JSON: Exceeds the limit",
+        ),
         (b'{"record":"step","step":7,"epoch":0}\n', r"rank-00000\.jsonl:3: step 7, where step 1 should follow"),
         (b'{"record":"header","schema":"other/2"}\n', r"rank-00000\.jsonl:3: schema 'other/2'"),
         (b'{"record":"step","step":1,"epoch":0}\n', r"rank-00000\.jsonl:3: step record lacks .*: advantage"),

@@ -658,11 +658,13 @@ _LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
 
 
 def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
-    """The target's own staleness, one step old first: the nearest to none."""
+    """One step old, as it is or as the target's own staleness is: the nearest to none. Then the target's own."""
     own = {path: _get(defaults, path) for path in _STALENESS}
+    yield {"staleness.maximum": 1}
     if defaults.staleness.mode != "sync":
         yield {**own, "staleness.maximum": 1}
     yield own
+    yield {"staleness.mode": "sync", "staleness.maximum": 0}
 
 
 def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
