@@ -76,7 +76,8 @@ def trainer(folder: Path, more: Sequence[str]) -> Any:
     if not dist.is_initialized():
         dist.init_process_group()
     ray.get = lambda answer: answer
-    StepDriver.save = _once(StepDriver.save)  # type: ignore[method-assign]  # all ranks drive here
+    if not hasattr(StepDriver.save, "__wrapped__"):  # all ranks drive here
+        StepDriver.save = _once(StepDriver.save)  # type: ignore[method-assign]
     loader = data_loader.StatefulDataLoader
     data_loader.StatefulDataLoader = lambda **options: loader(**{**options, "num_workers": 0})
     words = [*arguments(folder, dist.get_world_size()), *more]
