@@ -28,6 +28,9 @@ OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 # What verl 0.9.1's default trainer imports, and its distribution does not require.
 VERL = ("TransferQueue", "cachetools", "msgspec", "pyzmq", "fastapi", "uvicorn")
+# What EasyR1's own code imports on a CPU: it has no distribution of its own, a checkout is put on the path.
+EASYR1 = ("accelerate", "codetiming", "datasets", "einops", "omegaconf", "pandas", "peft", "pillow", "psutil", "ray")
+EASYR1 += ("tensordict", "torchdata", "transformers")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -170,12 +173,12 @@ def verl(session: nox.Session) -> None:
 
 @nox.session
 def easyr1(session: nox.Session) -> None:
-    """EasyR1's own code on random configurations; by name only: BATCHBRIDGE_EASYR1 names a checkout of it."""
+    """EasyR1's own code: random configurations, gradients, full runs. By name only: BATCHBRIDGE_EASYR1: a checkout."""
     if not os.environ.get("BATCHBRIDGE_EASYR1"):
         session.error("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
-    needs = ("accelerate", "codetiming", "datasets", "omegaconf", "peft", "pillow", "psutil", "ray", "tensordict")
-    install(session, "easyr1", f"torch=={TORCH}", "torchdata", "transformers", *needs, *TEST, ".")
+    install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ".")
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
+    pytest(session, *native("adapters/easyr1"))
 
 
 def recorded(name: str) -> set[tuple[str, str]]:

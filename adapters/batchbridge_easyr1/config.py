@@ -26,9 +26,11 @@ from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
 
 ENTRY = "verl.trainer.main"
+TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,7 @@ class EasyR1Adapter(Adapter):
     framework: ClassVar[str] = "easyr1"
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = ">=0.3.2,<=0.3.3.dev0"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-EZR1-013": "BB127",
         "BB-EZR1-015": "BB122",
@@ -156,6 +159,31 @@ class EasyR1Adapter(Adapter):
         from batchbridge_easyr1.behaviour import native_steps
 
         return native_steps(reading, dataset_size, response_tokens)
+
+    def hooks(self) -> Mapping[str, str]:
+        """Ray, and the module that holds the trainer; see `batchbridge_easyr1.launched`."""
+        return {
+            "ray": "batchbridge.launch_ray:reach_workers",
+            "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
+        }
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is EasyR1's `RayPPOTrainer`, or of a subclass; verl's stands in another module."""
+        return any((base.__module__, base.__name__) == TRAINER for base in type(trainer).__mro__)
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The trainer's `config`, and the length of its dataset."""
+        if not self.owns(trainer):
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of EasyR1")
+        from batchbridge_easyr1.runtime import source_of
+
+        return source_of(trainer)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """See `runtime.attach`; the only way into code that imports EasyR1."""
+        from batchbridge_easyr1.runtime import attach
+
+        return attach(trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
         return EasyR1Reading(

@@ -6,7 +6,7 @@ from typing import Any
 
 from batchbridge.advantages import RULED, group_advantages
 from batchbridge.plan import Plan
-from batchbridge_verl.driver import RolloutRows
+from batchbridge.stepwise import RolloutRows
 
 
 def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> None:

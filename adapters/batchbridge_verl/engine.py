@@ -12,23 +12,14 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import socket
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from batchbridge import plugins
-from batchbridge.adapter import Mode
 from batchbridge.attach import CannotAttach
-from batchbridge.drift import compare_with_plan
-from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.patching import Patches
-from batchbridge.plan import Plan, StepPlan
-from batchbridge.spec import Spec
+from batchbridge.plan import StepPlan
 from batchbridge.weights import Normaliser, Row
+from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
 
 ROLLOUT = "batchbridge_rollout"
 PROMPT = "batchbridge_prompt"
@@ -43,57 +34,6 @@ ENGINES = ("FSDPEngineWithLMHead",)
 """Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """What the driver tells every training worker; travels by pickle.
-
-    ticks: learning-rate ticks of the whole run. settings: attributes of the actor's configuration (dotted) that the
-    native loss shall read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
-    steps of one rollout, for modes that follow no plan.
-    """
-
-    spec: Spec
-    dataset_size: int
-    planned: bool
-    mode: Mode
-    ledger: Path | None
-    framework_version: str
-    start_id: str
-    ticks: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    detached: bool = False
-    """The ratio's denominator is the current policy, whatever the batch carries."""
-    steps_per_rollout: int = 1
-
-    def plan(self) -> Plan | None:
-        """The plan that the run follows or is held against."""
-        return Plan(self.spec, self.dataset_size) if self.planned else None
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """A worker's answer to its orders: proof that the adapter arrived."""
-
-    rank: int
-    world_size: int
-    host: str
-    process: int
-    spec_digest: str
-
-
-@dataclass
-class TrainedRow:
-    """One completion of the current step on this rank."""
-
-    rollout: int
-    prompt: int
-    position: int
-    sample: int
-    tokens: int
-    index: int
-    weight: float = math.nan
-
-
 def install(worker: Any, orders: Orders) -> Receipt:
     """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed.
 
@@ -104,13 +44,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
     remove(worker)
     worker.batchbridge = EngineLayer(worker, orders)
     engine = worker.engine
-    return Receipt(
-        torch.distributed.get_rank(),
-        engine.get_data_parallel_size(),
-        socket.gethostname(),
-        os.getpid(),
-        orders.spec.digest(),
-    )
+    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=engine.get_data_parallel_size())
 
 
 def remove(worker: Any) -> None:
@@ -125,9 +59,15 @@ class EngineLayer:
 
     def __init__(self, worker: Any, orders: Orders) -> None:
         self._worker, self._engine, self._orders = worker, worker.engine, orders
-        self._plan = orders.plan()
+        self._recorder = Recorder(
+            "verl",
+            orders,
+            rank=self._engine.get_data_parallel_rank(),
+            world_size=self._engine.get_data_parallel_size(),
+            gather=self._gather,
+        )
+        self._plan = self._recorder.plan
         self._patches = Patches()
-        self._writer: Writer | None = None
         self._native_train = self._engine.train_batch
         self._native_optimizer_step = self._engine.optimizer_step
         self._native_call = worker.train_mini_batch
@@ -157,9 +97,7 @@ class EngineLayer:
         while self._undo_settings:
             target, name, value = self._undo_settings.pop()
             object.__setattr__(target, name, value)
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._recorder.close()
 
     # ---- what the native loss and clock read
 
@@ -238,7 +176,7 @@ class EngineLayer:
         else:
             self._checked_step = step
             output = self._native_train(data, loss_function)
-        self._write(step, planned, normaliser if enforced else None)
+        self._write(step, normaliser if enforced else None)
         self._last = step
         self._call_steps += 1
         self._data = None
@@ -265,14 +203,7 @@ class EngineLayer:
         )
 
     def _check(self, step: int) -> None:
-        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
-        if self._orders.mode == "observe" or self._plan is None:
-            return
-        pass_index = (
-            self._plan.step(step).members[0].pass_index if self._orders.mode == "enforce" else self._native_pass()
-        )
-        mine = [(row.rollout, pass_index, row.prompt, row.sample, row.tokens, row.weight) for row in self._rows]
-        compare_with_plan(self._plan, step, self._gather(mine))
+        self._recorder.compare(step, self._native_pass, self._rows)
 
     # ---- facts
 
@@ -320,56 +251,22 @@ class EngineLayer:
         tokens, completions = (tu.get(self._data, name) for name in ("batch_num_tokens", "global_batch_size"))
         return weigh(float(tokens), float(completions), row.tokens, self._config.loss_scale_factor)
 
-    def _write(self, step: int, planned: StepPlan | None, normaliser: Normaliser | None) -> None:
-        rows, data = self._rows, self._data
-        facts = [facts_of(data, row.index) for row in rows]
-        if normaliser is not None and planned is not None and self._plan is not None:  # enforced
-            generated = [self._plan.rollout(row.rollout).generated_at_step for row in rows]
-            pass_index, tick = planned.members[0].pass_index, planned.lr_tick
-        else:
-            generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
-            pass_index, tick = self._native_pass(), _native_tick(data)
-        record = StepRecord(
-            step=step,
-            epoch=0 if planned is None else planned.epoch,
+    def _write(self, step: int, normaliser: Normaliser | None) -> None:
+        self._recorder.write(
+            step,
+            self._rows,
+            [facts_of(self._data, row.index) for row in self._rows],
             normaliser=normaliser,
+            pass_index=self._native_pass,
+            lr_tick=lambda: _native_tick(self._data),
             learning_rate=self._learning_rate,
             gradient_norm=self._gradient_norm,
             skipped=self._skipped,
-            lr_tick=tick,
-            rollout=[row.rollout for row in rows],
-            pass_index=[pass_index] * len(rows),
-            prompt=[row.prompt for row in rows],
-            sample=[row.sample for row in rows],
-            response_tokens=[row.tokens for row in rows],
-            generated_at_step=generated,
-            weights=[row.weight if row.tokens else 0.0 for row in rows],
-            **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
-        if self._orders.ledger is not None:
-            if self._writer is None:
-                self._writer = Writer(self._orders.ledger, self._header(step))
-            self._writer.append(record)
-        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
-            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
 
     def _native_pass(self) -> int:
         passes = max(self._orders.spec.optimizer_step.passes_per_rollout, 1)
         return self._call_steps // max(self._orders.steps_per_rollout // passes, 1)
-
-    def _header(self, step: int) -> Header:
-        return Header(
-            framework="verl",
-            framework_version=self._orders.framework_version,
-            mode=self._orders.mode,
-            spec=self._orders.spec,
-            dataset_size=self._orders.dataset_size,
-            world_size=self._engine.get_data_parallel_size(),
-            rank=self._engine.get_data_parallel_rank(),
-            started="resumed" if step else "fresh",
-            at_step=step,
-            start_id=self._orders.start_id,
-        )
 
 
 NATIVE_WEIGHTS: Mapping[str, Callable[[float, float, int, int | None], float]] = {
@@ -382,9 +279,6 @@ NATIVE_WEIGHTS: Mapping[str, Callable[[float, float, int, int | None], float]] =
     "seq-mean-token-sum-norm": lambda total, count, length, constant: (
         1.0 / (count * constant) if constant else math.nan  # the padded width of a micro-batch
     ),
-}
-_NO_FACTS: Mapping[str, list[Any]] = {
-    name: [] for name in ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
 }
 
 
@@ -401,16 +295,14 @@ def facts_of(data: Any, row: int) -> dict[str, Any]:
     """
     ids, length = data["input_ids"][row], _response_length(data, row)
     mask = data["loss_mask"][row][:length].bool()
-    advantages = data["advantages"][row][:length][mask]
-    keys = data.keys()
-    reward = next((float(data[name][row].sum()) for name in ("rm_scores", "token_level_scores") if name in keys), None)
-    return {
-        "prompt_fingerprint": fingerprint(ids[: len(ids) - length].tolist()),
-        "completion_fingerprint": fingerprint(data["responses"][row][:length].tolist()),
-        "reward": reward,
-        "advantage": float(advantages[0]) if len(advantages) and bool((advantages == advantages[0]).all()) else None,
-        "old_logprobs": digest_floats(data["old_log_probs"][row][:length].float().tolist()),
-    }
+    reward = next((name for name in ("rm_scores", "token_level_scores") if name in data.keys()), None)  # noqa: SIM118
+    return facts(
+        prompt=ids[: len(ids) - length].tolist(),
+        completion=data["responses"][row][:length].tolist(),
+        trained=data["advantages"][row][:length][mask].tolist(),
+        old_logprobs=data["old_log_probs"][row][:length].float().tolist(),
+        reward=None if reward is None else float(data[reward][row].sum()),
+    )
 
 
 def _response_length(data: Any, row: int) -> int:

@@ -45,6 +45,11 @@ def installed() -> Installed | None:
     return None if package is None else look(package)
 
 
+def installed_folder() -> Path | None:
+    """The folder of the package `verl` of this environment, whichever project's it is."""
+    return _package()
+
+
 def package_folder(version: str) -> Path | None:
     """The folder of the installed verl, where that is `version` and no doubt speaks against it."""
     package = _package()

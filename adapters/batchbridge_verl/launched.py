@@ -14,15 +14,16 @@ from batchbridge.launch import follow
 
 def v1(module: ModuleType) -> None:
     """After verl.trainer.ppo.v1.trainer_base: every V1 trainer follows the launch when it is initialised."""
-    _before(module.PPOTrainer, "init")
+    before(module.PPOTrainer, "init")
 
 
 def v0(module: ModuleType) -> None:
     """After verl.trainer.ppo.ray_trainer: every `RayPPOTrainer` follows the launch before its workers start."""
-    _before(module.RayPPOTrainer, "init_workers")
+    before(module.RayPPOTrainer, "init_workers")
 
 
-def _before(cls: Any, method: str) -> None:
+def before(cls: Any, method: str) -> None:
+    """Every object of `cls` follows the launch before its `method` runs."""
     native = getattr(cls, method)
 
     @functools.wraps(native)

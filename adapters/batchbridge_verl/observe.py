@@ -10,8 +10,9 @@ from typing import Any
 
 from batchbridge.attach import CannotAttach
 from batchbridge.patching import Patches
+from batchbridge.workers import Orders, Receipt
 from batchbridge_verl.driver import install_everywhere
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, Orders, Receipt
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE
 
 
 class Observer:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -12,9 +10,10 @@ from packaging.specifiers import SpecifierSet
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge.spec import Spec, walk
-from batchbridge_verl.driver import Driver, install_everywhere, new_start
-from batchbridge_verl.engine import Orders
+from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.spec import Spec
+from batchbridge.workers import orders_of
+from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
 from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES
 from batchbridge_verl.settings import BY_KEY
@@ -70,17 +69,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
-    where `allowable`: then it stays native."""
-
-    name: str
-    reason: str
-    applies: Callable[[Any, Request], bool]
-    allowable: bool = False
-
-
 def _actor(trainer: Any) -> Any:
     return trainer.config.actor_rollout_ref.actor
 
@@ -91,22 +79,6 @@ def _correction(trainer: Any, name: str) -> Any:
 
 def _loss_mode(spec: Spec) -> str | None:
     return next((mode.name for mode in LOSS_MODES.values() if mode.surrogate == spec.objective.surrogate), None)
-
-
-def _own(request: Request) -> Spec:
-    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
-    return request.reading.spec
-
-
-def _step_crosses(trainer: Any, request: Request) -> bool:
-    """Whether some optimizer step draws from two rollouts or passes."""
-    plan = request.plan
-    if plan is None or request.spec.optimizer_step.step_may_span == "none":
-        return False
-    sizes = {plan.prompts_per_rollout * plan.completions_per_prompt}
-    if request.spec.order.last_rollout in ("short", "pad"):
-        sizes.add(plan.dataset_size % plan.prompts_per_rollout * plan.completions_per_prompt)
-    return any(size % plan.completions_per_step for size in sizes)
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -125,13 +97,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "verl whitens advantages over every token of the rollout; the spec takes the deviation over "
         "completions, or the trainer's estimator is another one",
         lambda trainer, request: (
-            request.spec.advantage.scale == "batch" and request.spec.advantage != _own(request).advantage
+            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
         ),
     ),
     Refusal(
         "tokens_per_device",
         "verl cuts micro-batches itself: set actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu",
-        lambda trainer, request: request.spec.micro_batch != _own(request).micro_batch,
+        lambda trainer, request: request.spec.micro_batch != own_spec(request).micro_batch,
     ),
     Refusal(
         "distillation",
@@ -173,32 +145,7 @@ REFUSALS: tuple[Refusal, ...] = (
         f"verl's losses aggregate as {', '.join(AGGREGATIONS.values())}",
         lambda trainer, request: request.spec.loss.policy.aggregation not in AGGREGATIONS.values(),
     ),
-    Refusal(
-        "denominator_scope",
-        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
-        lambda trainer, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
-    ),
-    Refusal(
-        "loss_per_term",
-        "the spec gives the KL or entropy term weights of its own; verl aggregates all terms alike",
-        lambda trainer, request: any(
-            term is not None and term != request.spec.loss.policy
-            for term in (request.spec.loss.kl, request.spec.loss.entropy)
-        ),
-    ),
-    Refusal(
-        "kl_without_reference",
-        "the spec has a KL penalty, but the trainer was configured without one and loads no reference model",
-        lambda trainer, request: bool(request.spec.objective.kl_coefficient) and not trainer.use_reference_policy,
-    ),
-    Refusal(
-        "kl_in_reward",
-        "the spec and the trainer put the KL penalty in different places (reward, loss)",
-        lambda trainer, request: (
-            "reward" in (request.spec.objective.kl_placement, _own(request).objective.kl_placement)
-            and (request.spec.objective.kl_placement != _own(request).objective.kl_placement)
-        ),
-    ),
+    *common("verl"),
     Refusal(
         "kl_estimator",
         f"verl's estimators are {', '.join(_KL_NAMES)}",
@@ -213,11 +160,6 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: bool(_correction(trainer, "bypass_mode")),
     ),
     Refusal(
-        "sampler_logprobs",
-        "the spec takes old log-probabilities from the sampler; verl scores them itself",
-        lambda trainer, request: request.spec.objective.old_logprobs == "sampler",
-    ),
-    Refusal(
         "rejection",
         "rollout_correction.rollout_rs takes tokens out of the loss that verl's denominators count in part",
         lambda trainer, request: _correction(trainer, "rollout_rs") is not None,
@@ -228,16 +170,6 @@ REFUSALS: tuple[Refusal, ...] = (
         'allow=("sampler_correction",) accepts it as verl computes it',
         lambda trainer, request: _correction(trainer, "rollout_is") is not None,
         allowable=True,
-    ),
-    Refusal(
-        "truncated_completions",
-        "the spec masks or drops completions that were cut off; verl trains on them",
-        lambda trainer, request: request.spec.rollout.truncated_completions != "keep",
-    ),
-    Refusal(
-        "step_crosses_rollouts",
-        "the spec has optimizer steps that draw from two rollouts or passes; verl forgets a rollout before the next",
-        _step_crosses,
     ),
     Refusal(
         "group_size",
@@ -265,22 +197,16 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
-        lambda trainer, request: _own(request).carried.precision == "fp16",
+        lambda trainer, request: own_spec(request).carried.precision == "fp16",
     ),
     Refusal(
         "prefix_grouper",
         "use_prefix_grouper trains groups as a whole; not proven yet",
         lambda trainer, request: bool(_actor(trainer).get("use_prefix_grouper", False)),
     ),
-    Refusal(
-        "no_step",
-        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
-        lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
-    ),
 )
 
-SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
-    # canonical field -> (attribute of the actor's configuration that the native loss reads, canonical -> native value).
+SETTABLE: Settable = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
     "objective.surrogate": ("policy_loss.loss_mode", lambda value, spec: _loss_mode(spec)),
     "objective.clip_low": ("clip_ratio_low", lambda value, spec: 1.0 if value is None else value),
@@ -295,43 +221,19 @@ SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     ),
     "objective.entropy_coefficient": ("entropy_coeff", lambda value, spec: value or 0.0),
 }
-PLANNED = (
-    "rollout.prompts_per_rollout",
-    "rollout.prompts_per_generation_batch",
-    "rollout.completions_per_prompt",
-    "optimizer_step.",
-    "loss.",
-    "advantage.",
-    "order.",
-    "horizon.",
-    "staleness.",
-    "objective.old_logprobs",
-    "objective.kl_placement",
-    "objective.ratio_level",
-)
-"""Canonical fields (or their beginnings) that the plan, the weights or the surrogate of `enforce` bring about."""
 
 
 def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
-    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
-    if request.allow - allowable:
-        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
-        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+    check_allowed(REFUSALS, request.allow)
     if request.mode != "enforce":
         return _observe(trainer, request, version)
-    reasons = {
-        refusal.name: refusal.reason
-        for refusal in REFUSALS
-        if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
-    }
-    if reasons:
-        raise CannotAttach(reasons)
+    refuse(REFUSALS, trainer, request)
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
-    orders = _orders(
+    orders = orders_of(
         request,
         version,
         ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
@@ -382,7 +284,7 @@ def _observe(trainer: Any, request: Request, version: str) -> Attachment:
             raise CannotAttach({refusal.name: refusal.reason})
     patches = Patches()
     try:
-        observer = Observer(trainer, _orders(request, version), patches)
+        observer = Observer(trainer, orders_of(request, version), patches)
     except AttributeError as error:
         patches.undo()
         raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
@@ -398,25 +300,6 @@ def _observe(trainer: Any, request: Request, version: str) -> Attachment:
     )
 
 
-def _orders(request: Request, version: str, **more: Any) -> Orders:
-    """What every mode tells the workers, and `more`."""
-    own, steps = _own(request), 1
-    if own.completions_per_rollout and own.optimizer_step.completions_per_step:
-        steps = -(-own.completions_per_rollout // own.optimizer_step.completions_per_step)
-    return Orders(
-        spec=request.spec,
-        dataset_size=request.reading.dataset_size or 0,
-        planned=request.plan is not None,
-        mode=request.mode,
-        # Workers run in other folders.
-        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
-        framework_version=version,
-        start_id=new_start(),
-        steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
-        **more,
-    )
-
-
 def _version() -> str:
     found = installed()
     if found is None or found.project != "verl" or found.version is None:
@@ -429,28 +312,7 @@ def _version() -> str:
 
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     """What the workers' actor configuration gets; and, by canonical field, what stays different."""
-    spec, own = request.spec, _own(request)
+    term = request.spec.loss.policy
     native = {canonical: name for name, canonical in AGGREGATIONS.items()}
-    settings: dict[str, Any] = {
-        "loss_agg_mode": native[spec.loss.policy.aggregation],
-        "loss_scale_factor": spec.loss.policy.constant,
-    }
-    have = {path: value for path, value, _ in walk(own)}
-    left = {}
-    for path, want, _ in walk(spec):
-        if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
-            continue
-        if path in SETTABLE:
-            name, convert = SETTABLE[path]
-            settings[name] = convert(want, spec)
-        else:
-            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
-    if spec.objective.kl_coefficient and spec.objective.kl_placement == "loss":
-        settings["use_kl_loss"] = True
-    elif own.objective.kl_placement == "loss" and not spec.objective.kl_coefficient:
-        settings["use_kl_loss"] = False
-    named = {name for name, _, _ in walk(spec)}
-    left |= {
-        path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
-    }
-    return settings, left
+    settings, left = split(request, SETTABLE)
+    return {"loss_agg_mode": native[term.aggregation], "loss_scale_factor": term.constant, **settings}, left

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge.advantages import RULED, group_advantages
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
-from batchbridge_verl.driver import Driver, RolloutRows, checkpoint_to_resume
+from batchbridge.stepwise import RolloutRows
+from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
 from batchbridge_verl.observe import numbered
 
@@ -25,9 +26,15 @@ class V0:
         self._native_old, self._native_reference = trainer._compute_old_log_prob, trainer._compute_ref_log_prob
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         total = driver.rollouts()
+        loader = PlannedLoader(
+            driver.plan,
+            dataset=trainer.train_dataset,
+            collate=trainer.train_dataloader.collate_fn,
+            rollouts_done=lambda: int(trainer.global_steps) - 1,
+        )
         order, resume = "order and membership of the plan", "exact resume"
         for name, value, what, why in (
-            ("train_dataloader", PlannedLoader(trainer, driver.plan), "the plan's prompts, not the sampler's", order),
+            ("train_dataloader", loader, "the plan's prompts, not the sampler's", order),
             ("total_training_steps", total, f"{total} rollouts", "clock of the spec"),
             ("init_workers", self._init_workers, "the workers get their orders", order),
             ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
@@ -128,32 +135,46 @@ class V0:
 
 
 class PlannedLoader:
-    """Stands in for the data loader: one batch of verl's collator per planned rollout, from the trainer's place on.
+    """Stands in for the data loader: batches of the native collator, rollout by rollout, from the trainer's place on.
 
-    It has no state of its own: the place is the trainer's global step.
+    It has no state of its own: the place is the trainer's.
     """
 
-    def __init__(self, trainer: Any, plan: Plan) -> None:
-        self._trainer, self._plan = trainer, plan
-        self._collate = trainer.train_dataloader.collate_fn
-        self.dataset = trainer.train_dataset
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        dataset: Any,
+        collate: Callable[[list[Any]], dict[str, Any]],
+        rollouts_done: Callable[[], int],
+        prompts_at_once: int | None = None,
+    ) -> None:
+        """rollouts_done: the trainer's place, asked for when the first batch is. prompts_at_once: of a batch; None: the
+        whole rollout's."""
+        self._plan, self.dataset, self._collate = plan, dataset, collate
+        self._rollouts_done, self._at_once = rollouts_done, prompts_at_once
 
     def __len__(self) -> int:
         return self._plan.total_rollouts
 
     def __iter__(self) -> Iterator[Any]:
+        for index in range(self._rollouts_done(), self._plan.total_rollouts):
+            prompts = self._plan.rollout(index).prompts
+            size = self._at_once or len(prompts)
+            for start in range(0, len(prompts), size):
+                yield self._batch(index, start, prompts[start : start + size])
+
+    def _batch(self, rollout: int, start: int, prompts: Sequence[int]) -> dict[str, Any]:
         import numpy as np
 
-        for index in range(self._trainer.global_steps - 1, self._plan.total_rollouts):
-            prompts = self._plan.rollout(index).prompts
-            columns = self._collate([self.dataset[prompt] for prompt in prompts])
-            for name, values in (
-                (ROLLOUT, [index] * len(prompts)),
-                (PROMPT, list(prompts)),
-                (POSITION, list(range(len(prompts)))),
-            ):
-                columns[name] = np.array(values, dtype=object)
-            yield columns
+        columns = self._collate([self.dataset[prompt] for prompt in prompts])
+        for name, values in (
+            (ROLLOUT, [rollout] * len(prompts)),
+            (PROMPT, list(prompts)),
+            (POSITION, list(range(start, start + len(prompts)))),
+        ):
+            columns[name] = np.array(values, dtype=object)
+        return columns
 
     def state_dict(self) -> dict[str, Any]:
         """Nothing: see the class."""

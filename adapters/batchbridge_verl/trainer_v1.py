@@ -7,8 +7,9 @@ from typing import Any
 
 from batchbridge.attach import CannotAttach
 from batchbridge.patching import Patches
+from batchbridge.stepwise import RolloutRows
 from batchbridge_verl.advantages import rewrite_advantages
-from batchbridge_verl.driver import Driver, RolloutRows, checkpoint_to_resume
+from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT
 
 

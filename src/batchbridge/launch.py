@@ -65,10 +65,18 @@ def current() -> Launch | None:
 def start() -> None:
     """Installs the launch's hooks in this process; called again, or without a launch, it does nothing."""
     launch = current()
-    if launch is None or any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if launch is None or any(isinstance(finder, _Finder) and finder.run == launch.run for finder in sys.meta_path):
         return
-    sys.meta_path.insert(0, _Finder(launch.hooks))
-    for name, target in launch.hooks.items():
+    call_after_import(launch.hooks, launch.run)
+
+
+def call_after_import(hooks: Mapping[str, str], run: str = "") -> None:
+    """Calls `package.module:function` with each module of `hooks` after its import, or now where it is imported.
+
+    run: the launch that asks for it.
+    """
+    sys.meta_path.insert(0, _Finder(hooks, run))
+    for name, target in hooks.items():
         if name in sys.modules:
             _call(target, sys.modules[name])
 
@@ -115,8 +123,8 @@ class _Finder(importlib.abc.MetaPathFinder):
     """Lets the other finders find a module, and calls its hook once it is executed. An error in a hook is an error of
     the import: a run that cannot be reached must not go on natively."""
 
-    def __init__(self, hooks: Mapping[str, str]) -> None:
-        self._hooks = dict(hooks)
+    def __init__(self, hooks: Mapping[str, str], run: str) -> None:
+        self._hooks, self.run = dict(hooks), run
         self._finding: set[str] = set()
 
     def find_spec(

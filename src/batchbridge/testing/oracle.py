@@ -104,9 +104,9 @@ def token_losses(
     else:
         raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo, gspo and cispo")
     if objective.kl_placement == "loss" and objective.kl_coefficient:
-        if reference is None or objective.kl_estimator not in ("k1", "k2", "k3", "k3_times_ratio"):
+        if reference is None or objective.kl_estimator not in ("k1", "k2", "k3", "k3_times_ratio", "abs"):
             raise ValueError(
-                f"objective.kl_estimator = {objective.kl_estimator}: needs k1, k2, k3 or k3_times_ratio, and a "
+                f"objective.kl_estimator = {objective.kl_estimator}: needs k1, k2, k3, k3_times_ratio or abs, and a "
                 "reference"
             )
         difference = reference - new
@@ -115,8 +115,12 @@ def token_losses(
             penalty = -difference
         elif objective.kl_estimator == "k2":
             penalty = 0.5 * difference**2
+        elif objective.kl_estimator == "abs":
+            penalty = difference.abs()
         elif objective.kl_estimator == "k3_times_ratio":
             penalty = penalty * ratio
+        if objective.kl_clamp is not None:
+            penalty = penalty.clamp(-objective.kl_clamp, objective.kl_clamp)
         loss = loss + objective.kl_coefficient * penalty
     return loss
 

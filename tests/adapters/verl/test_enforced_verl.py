@@ -6,9 +6,10 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from batchbridge.between.diff import UNIT_OF
+from batchbridge.refusals import PLANNED
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.enforced import ENFORCED
-from batchbridge_verl.runtime import ENFORCED_VERSIONS, PLANNED, SETTABLE
+from batchbridge_verl.runtime import ENFORCED_VERSIONS, SETTABLE
 
 
 @pytest.mark.parametrize("path", ENFORCED)

@@ -13,15 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
 from batchbridge.reading import read
 from batchbridge.spec import Spec
+from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
+from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime
-from batchbridge_verl.driver import STATE_FILE, Driver, RolloutRows, merged
-from batchbridge_verl.engine import NATIVE_WEIGHTS, STEP, Orders, Receipt
+from batchbridge_verl.driver import Driver
+from batchbridge_verl.engine import NATIVE_WEIGHTS, STEP
 from batchbridge_verl.installed import Installed
-from batchbridge_verl.layout import fillers, layout
 from batchbridge_verl.trainer_v1 import V1
 
 COMMAND = [

@@ -8,11 +8,10 @@ leaves what it measured in FOLDER/measured.pt; the comparing process asserts.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +20,18 @@ import torch
 torch.set_num_threads(1)
 
 from batchbridge.attach import BatchDrift
+from batchbridge.layout import layout
 from batchbridge.plan import Plan
 from batchbridge.spec import (
-    Horizon,
-    Loss,
-    LossTerm,
     Objective,
-    OptimizerStep,
-    Order,
-    Rollout,
     Spec,
-    Topology,
 )
-from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge_verl.engine import Orders, install, remove
-from batchbridge_verl.layout import layout
+from batchbridge.testing.oracle import Sample, relative_error
+from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
+from batchbridge.workers import Orders
+from batchbridge_verl.engine import install, remove
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
-PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
 AGGREGATIONS = {
     "token_mean": "token-mean",
     "token_sum": "token-sum",
@@ -47,7 +39,6 @@ AGGREGATIONS = {
     "sequence_sum": "seq-mean-token-sum",
     "sequence_sum_over_constant": "seq-mean-token-sum-norm",
 }
-CONSTANT = 24
 SPLITS: dict[str, dict[str, Any]] = {
     "fixed 1": {"micro_batch_size_per_gpu": 1},
     "fixed 2": {"micro_batch_size_per_gpu": 2},
@@ -68,18 +59,6 @@ def gmpo(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor
     kl = new - old
     clipped = sign * torch.minimum(sign * kl, sign * kl.clamp(-0.2, 0.2))
     return (-advantage * clipped.mean().exp()).expand_as(new)
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One objective. surrogate: the oracle's, where the schema has no words. settings: of the actor's configuration."""
-
-    name: str
-    loss_mode: str
-    objective: Objective
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-    surrogate: Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor] | None = None
-    aggregations: Sequence[str] = tuple(AGGREGATIONS)
 
 
 PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
@@ -105,20 +84,7 @@ CASES = (
 )
 
 
-def spec_of(case: Case, aggregation: str) -> Spec:
-    constant = CONSTANT if aggregation == "sequence_sum_over_constant" else None
-    return Spec(
-        topology=Topology(world_size=1),
-        rollout=Rollout(prompts_per_rollout=3, completions_per_prompt=GROUP),
-        optimizer_step=OptimizerStep(completions_per_step=STEP_SIZE),
-        loss=Loss(policy=LossTerm(aggregation=aggregation, constant=constant)),
-        horizon=Horizon(epochs=1.0),
-        order=Order(seed=5),
-        objective=dataclasses.replace(case.objective, old_logprobs="rollout_start"),
-    )
-
-
-class Bench:
+class Bench(Steps):
     """The worker, the completions, and the oracle's answers."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,11 +94,8 @@ class Bench:
             "actor_rollout_ref.actor.optim.lr=0.0",
             "actor_rollout_ref.actor.optim.clip_grad=1000000000.0",
         )
+        super().__init__()
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self.script, self.tokenizer = Script(), tiny_tokenizer()
-        self.policy = tiny_policy()
-        self.behind, self.reference = _moved(self.policy, 1, 0.015), _moved(self.policy, 2, 0.03)
-        self.exact, self.rough = double(self.policy), copy.deepcopy(self.policy).eval()
         self.gradient: torch.Tensor | None = None
         native = self.worker.engine.optimizer_step
 
@@ -141,30 +104,6 @@ class Bench:
             return native()
 
         self.worker.engine.optimizer_step = spy
-        self.answers: dict[Any, tuple[torch.Tensor, float, float]] = {}
-
-    def sample(self, plan: Plan, rollout: int, position: int, row: int) -> Sample:
-        made = plan.rollout(rollout)
-        prompt = made.prompts[position]
-        rewards = [self.script.reward(prompt, other) for other in range(GROUP)]
-        rule = dataclasses.replace(plan.spec.advantage, epsilon=1e-6, ddof=1)
-        sample = Sample(
-            prompt=self.tokenizer(self.script.prompt(prompt))["input_ids"],
-            completion=self.script.completion(prompt, row),
-            loss_mask=self.script.loss_mask(prompt, row),
-            group=prompt,
-            advantage=advantages(rewards, GROUP, rule)[row],
-        )
-        with torch.no_grad():
-            return dataclasses.replace(sample, old_logprobs=logprobs(self.behind, sample))
-
-    def step(self, plan: Plan, index: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
-        step = plan.step(index)
-        members = [
-            (member.rollout, member.prompt, position // GROUP, member.sample)
-            for member, position in zip(step.members, step.positions, strict=True)
-        ]
-        return [self.sample(plan, rollout, position, row) for rollout, _, position, row in members], members
 
     def send(
         self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
@@ -175,10 +114,7 @@ class Bench:
         size = len(order) // self.ranks
         mine = order[self.rank * size : (self.rank + 1) * size]
         rows = [None if row is None else samples[row] for row in mine]
-        references = []
-        with torch.no_grad():
-            for sample in rows:
-                references.append(torch.zeros(1) if sample is None else logprobs(self.reference, sample))
+        references = [torch.zeros(1) if sample is None else self.reference_logprobs(sample) for sample in rows]
         data = batch(
             rows,
             [None if row is None else members[row] for row in mine],
@@ -190,43 +126,6 @@ class Bench:
             **more,
         )
         return self.worker.train_mini_batch(data)
-
-    def expected(
-        self, case: Case, spec: Spec, index: int, samples: Sequence[Sample]
-    ) -> tuple[torch.Tensor, float, float]:
-        """The oracle's gradient, the same code's error in float32, and the share of clipped tokens."""
-        key = case.name, spec.loss.policy.aggregation, index
-        if key not in self.answers:
-            found = []
-            for model in (self.exact, self.rough):
-                reference = double(self.reference) if model is self.exact else self.reference
-                found.append(
-                    step_gradient(
-                        model,
-                        samples,
-                        term=spec.loss.policy,
-                        objective=spec.objective,
-                        reference=reference if spec.objective.kl_coefficient else None,
-                        surrogate=case.surrogate,
-                    )
-                )
-            self.answers[key] = found[0], relative_error(found[1], found[0]), self._clipped(samples, spec.objective)
-        return self.answers[key]
-
-    def _clipped(self, samples: Sequence[Sample], objective: Objective) -> float:
-        clipped, total = 0, 0
-        for sample in samples:
-            with torch.no_grad():
-                new = logprobs(self.policy, sample)
-            assert sample.old_logprobs is not None
-            kl = new - sample.old_logprobs
-            ratio = (kl.mean().expand_as(kl) if objective.ratio_level == "sequence" else kl).exp()
-            outside = ratio > 1.2 if sample.advantage > 0 else ratio < 0.8
-            if objective.surrogate == "cispo":
-                outside = (ratio > 1.2) | (ratio < 0.8)
-            clipped += int((outside & torch.tensor(sample.loss_mask).bool()).sum())
-            total += sum(sample.loss_mask)
-        return clipped / max(total, 1)
 
     def orders(self, spec: Spec, case: Case, ledger: Path | None = None, **more: Any) -> Orders:
         settings = {
@@ -249,16 +148,6 @@ class Bench:
         )
 
 
-def _moved(policy: Any, seed: int, scale: float) -> Any:
-    """A copy of `policy` with noise on every parameter."""
-    twin = copy.deepcopy(policy).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
-    return twin
-
-
 def wrapped(bench: Bench) -> list[dict[str, Any]]:
     """Every objective, aggregation and split, step by step."""
     results = []
@@ -271,20 +160,7 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
             for index in range(3):
                 samples, members = bench.step(plan, index)
                 bench.send(samples, members, index, SPLITS[split])
-                expected, floor, clipped = bench.expected(case, spec, index, samples)
-                assert bench.gradient is not None
-                results.append(
-                    {
-                        "case": case.name,
-                        "split": split,
-                        "aggregation": aggregation,
-                        "step": index,
-                        "error": relative_error(bench.gradient, expected),
-                        "floor": floor,
-                        "clipped": clipped,
-                        "norm": float(expected.norm()),
-                    }
-                )
+                results.append({"split": split, **bench.measure(case, spec, index, samples, bench.gradient)})
             remove(bench.worker)
     return results
 
@@ -308,7 +184,7 @@ def natively(bench: Bench) -> dict[str, float]:
         bench.send(samples, members, 0, split)
         expected, floor, _ = bench.expected(case, spec, 0, samples)
         assert bench.gradient is not None
-        ratios[name] = relative_error(bench.gradient, expected) / max(1e-6, 3 * floor)
+        ratios[name] = relative_error(bench.gradient, expected) / bar(floor)
     object.__setattr__(config.policy_loss, "loss_mode", "vanilla")
     return ratios
 
@@ -321,13 +197,9 @@ def detached(bench: Bench) -> dict[str, float]:
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
     bench.send(samples, members, 0, SPLITS["fixed 2"])
     remove(bench.worker)
-    current = [dataclasses.replace(sample, old_logprobs=None) for sample in samples]
-    expected, rough = (
-        step_gradient(model, current, term=spec.loss.policy, objective=spec.objective)
-        for model in (bench.exact, bench.rough)
-    )
+    expected, floor = bench.detached(spec, samples)
     assert bench.gradient is not None
-    return {"error": relative_error(bench.gradient, expected), "floor": relative_error(rough, expected)}
+    return {"error": relative_error(bench.gradient, expected), "floor": floor}
 
 
 def drifts(bench: Bench) -> list[str]:

@@ -1,0 +1,345 @@
+"""Inside a training worker: EasyR1's own `update_policy`, one optimizer step at a time, with the step's token weights.
+
+The native function runs as it is written, on this actor alone, with three of its names bound to ours: the average of a
+micro-batch, the policy loss (that average in it, too) and the cut by token budget (written down). Micro-batches,
+forward and backward passes, gradient clipping and the optimizer stay EasyR1's.
+
+Imports torch and EasyR1 only inside functions that a worker runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
+from batchbridge.weights import Normaliser, Row
+from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_easyr1.proven import doubts
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge_verl.installed import look
+
+AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
+"""Aggregations whose weights a completion's own length and the step's denominators decide."""
+
+
+def install(worker: Any, orders: Orders) -> Receipt:
+    """Patches an `FSDPWorker` whose model stands; replaces what an earlier call installed.
+
+    Raises `CannotAttach` naming what this worker has that the patches were not proven on.
+    """
+    import torch.distributed as dist
+
+    remove(worker)
+    worker.batchbridge = ActorLayer(worker, orders)
+    return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def remove(worker: Any) -> None:
+    """Undoes `install`; a worker without it is left alone."""
+    layer = vars(worker).pop("batchbridge", None)
+    if layer is not None:
+        layer.remove()
+
+
+class ActorLayer:
+    """The patches of one training worker."""
+
+    def __init__(self, worker: Any, orders: Orders) -> None:
+        import torch.distributed as dist
+
+        self._worker, self._actor, self._orders = worker, worker.actor, orders
+        self._config = self._actor.config
+        self._ranks = dist.get_world_size()
+        self._require_proven_code()
+        self._recorder = Recorder("easyr1", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather)
+        self._plan = self._recorder.plan
+        self._patches = Patches()
+        self._undo_settings: list[tuple[str, Any]] = []
+        self._native_optimizer_step = self._actor._optimizer_step
+        self._data: Any = None
+        self._rows: list[TrainedRow | None] = []
+        self._first_step, self._done = 0, 0
+        self._last: int | None = None
+        self._cuts: list[list[int]] | None = None
+        self._normaliser: Normaliser | None = None
+        self._tokens_seen = 0
+        self._tick = True
+        names: dict[str, Any] = {"prepare_dynamic_batch": self._cut_by_tokens}
+        if orders.mode == "enforce":
+            self._apply_settings()
+            self._set_clock()
+            native = type(self._actor).update_policy.__globals__["compute_policy_loss"]
+            self._native_policy_loss = rebound(native, average_loss=self._average)
+            names |= {"average_loss": self._average, "compute_policy_loss": self._policy_loss}
+        update = rebound(type(self._actor).update_policy, **names)
+        self._native_update = types.MethodType(update, self._actor)
+        for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
+            self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
+
+    def remove(self) -> None:
+        """Restores the worker and closes the ledger."""
+        self._patches.undo()
+        while self._undo_settings:
+            name, value = self._undo_settings.pop()
+            setattr(self._config, name, value)
+        self._recorder.close()
+
+    def _require_proven_code(self) -> None:
+        import verl
+
+        actor = type(self._actor)
+        if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
+            raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
+        package = Path(str(verl.__file__)).parent
+        if (why := doubts(package, look(package).version)) is not None:
+            raise CannotAttach({"version": why})
+        if {"update_policy", "_optimizer_step"} & vars(self._actor).keys():
+            raise CannotAttach({"actor": "something else has replaced update_policy or _optimizer_step of this actor"})
+
+    # ---- what the native loss and clock read
+
+    def _apply_settings(self) -> None:
+        for name, value in self._orders.settings.items():
+            self._undo_settings.append((name, getattr(self._config, name)))
+            setattr(self._config, name, value)
+
+    def _set_clock(self) -> None:
+        """Ticks as the plan says, over the plan's horizon: EasyR1 ticks once per call, and counts rollouts."""
+        worker, ticks = self._worker, self._orders.ticks
+        schedule = worker.lr_scheduler
+        if ticks is not None and self._config.optim.training_steps != ticks:
+            if schedule.last_epoch > 0:
+                reason = "the learning rate has moved already; wrap before fit() and resume"
+                raise CannotAttach({"in_training": reason})
+            schedule = schedule_of(self._config.optim, worker.optimizer, ticks)
+            manager = worker.checkpoint_manager
+            why = "horizon of the spec"
+            self._patches.set(manager, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
+        due = _Ticks(schedule, lambda: self._tick)
+        self._patches.set(worker, "lr_scheduler", due, what="moves when the plan says so", why="clock of the spec")
+
+    # ---- one call of update_policy: one optimizer step where the plan is enforced, else a rollout's
+
+    def _update(self, data: Any) -> dict[str, Any]:
+        if POSITION not in data.non_tensor_batch:
+            reason = "a batch without BatchBridge's columns reached the actor's optimizer"
+            raise CannotAttach({"unplanned_batch": reason})
+        self._data, self._rows, self._done = data, identified(data), 0
+        try:
+            if self._orders.mode != "enforce":
+                rollouts = [row[0] for row in self._gather([(row.rollout,) for row in self._rows if row is not None])]
+                self._first_step = min(rollouts) * self._orders.steps_per_rollout
+                return dict(self._native_update(data))
+            return self._enforced(data)
+        finally:
+            self._data, self._normaliser = None, None
+
+    def _enforced(self, data: Any) -> dict[str, Any]:
+        assert self._plan is not None, "wrap refuses to enforce without a plan"
+        step = int(data.meta_info[STEP])
+        if self._last is not None and step != self._last + 1:
+            raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
+        self._first_step, self._tick, self._tokens_seen = step, self._plan.step(step).lr_tick, 0
+        mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
+        everyone = [Row(tokens=row[2], group=row[:2]) for row in self._gather(mine)]
+        self._normaliser = Normaliser.of(self._orders.spec.loss.policy, everyone)
+        if self._normaliser.tokens:
+            with self._one_step(len(data)):
+                metrics = dict(self._native_update(data))
+        else:
+            metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
+            self._weigh(self._of_this_step())
+            self._recorder.compare(step, self._native_pass, self._of_this_step())
+            self._write(gradient_norm=None, skipped=True)
+        self._last = step
+        return metrics
+
+    @contextlib.contextmanager
+    def _one_step(self, rows: int) -> Iterator[None]:
+        """The native loop sees one mini-batch of `rows` rows, once."""
+        config = self._config
+        own = config.global_batch_size_per_device, config.ppo_epochs
+        config.global_batch_size_per_device, config.ppo_epochs = rows, 1
+        try:
+            yield
+        finally:
+            config.global_batch_size_per_device, config.ppo_epochs = own
+
+    def _average(self, values: Any, mask: Any, mode: str, eps: float = 1e-8) -> Any:
+        """This micro-batch's share of the step's weighted sum, times T over its own tokens: `update_policy` multiplies
+        with its tokens over T. In place of `average_loss`, for the policy loss, the KL term and the entropy metric."""
+        assert self._normaliser is not None
+        sums, lengths = (values * mask).sum(-1), mask.sum(-1)
+        if self._normaliser.aggregation == "sequence_mean":
+            sums = sums / lengths.clamp(min=1)
+        share, tokens = sums.sum() * self._normaliser.step_factor(), lengths.sum()
+        return share * self._normaliser.tokens / tokens if tokens else share
+
+    def _policy_loss(self, **inputs: Any) -> Any:
+        self._tokens_seen += int(inputs["response_mask"].sum())
+        if self._orders.detached:
+            inputs["old_log_probs"] = inputs["log_probs"].detach()
+        return self._native_policy_loss(**inputs)
+
+    def _cut_by_tokens(self, data: Any, *arguments: Any, **options: Any) -> Any:
+        from verl.utils.seqlen_balancing import prepare_dynamic_batch
+
+        parts, self._cuts = prepare_dynamic_batch(data, *arguments, **options)
+        return parts, self._cuts
+
+    def _optimizer_step(self) -> Any:
+        if self._data is None:
+            return self._native_optimizer_step()
+        rows = self._of_this_step()
+        self._weigh(rows)
+        self._recorder.compare(self._first_step + self._done, self._native_pass, rows)
+        rate = float(self._actor.actor_optimizer.param_groups[0]["lr"])
+        norm = self._native_optimizer_step()
+        self._write(gradient_norm=float(norm), skipped=not math.isfinite(float(norm)), learning_rate=rate)
+        self._done, self._cuts = self._done + 1, None
+        return norm
+
+    # ---- facts
+
+    def _of_this_step(self) -> list[TrainedRow]:
+        return [row for row in self._step_rows() if row is not None]
+
+    def _step_rows(self) -> Sequence[TrainedRow | None]:
+        if self._normaliser is not None:
+            return self._rows
+        size = self._config.global_batch_size_per_device
+        start = self._done % (len(self._rows) // size) * size
+        return self._rows[start : start + size]
+
+    def _native_pass(self) -> int:
+        return int(self._done // max(len(self._rows) // self._config.global_batch_size_per_device, 1))
+
+    def _natively_last(self) -> bool:
+        steps = self._config.ppo_epochs * (len(self._rows) // self._config.global_batch_size_per_device)
+        return bool(self._done + 1 == steps)
+
+    def _weigh(self, rows: Sequence[TrainedRow]) -> None:
+        """What a token of each row weighs with what the loss has just read."""
+        if self._normaliser is None:
+            self._weigh_natively(rows)
+            return
+        trained = sum(row.tokens for row in rows)
+        factor = self._normaliser.step_factor() if self._tokens_seen == trained else math.nan
+        for row in rows:
+            by_length = row.tokens if self._normaliser.aggregation == "sequence_mean" else 1
+            row.weight = factor / by_length if row.tokens else 0.0
+
+    def _weigh_natively(self, rows: Sequence[TrainedRow]) -> None:
+        """Source: EasyR1 dp_actor.update_policy, core_algos.average_loss (0.3.2 to 0.3.3.dev0); FSDP's mean over the
+        ranks cancels world_size."""
+        size = self._config.micro_batch_size_per_device_for_update
+        cuts = self._cuts or [list(range(start, start + size)) for start in range(0, len(rows), size)]
+        total = sum(row[0] for row in self._gather([(row.tokens,) for row in rows]))
+        for cut in cuts:
+            part = [rows[place] for place in cut]
+            tokens = sum(row.tokens for row in part)
+            for row in part:
+                if not row.tokens:
+                    row.weight = 0.0
+                elif self._config.loss_avg_mode == "token":
+                    row.weight = 1.0 / total
+                else:
+                    row.weight = tokens / (total * len(part) * row.tokens)
+
+    def _write(self, *, gradient_norm: float | None, skipped: bool, learning_rate: float | None = None) -> None:
+        rows = self._of_this_step()
+        rate = self._actor.actor_optimizer.param_groups[0]["lr"] if learning_rate is None else learning_rate
+        self._recorder.write(
+            self._first_step + self._done,
+            rows,
+            [facts_of(self._data.batch, row.index) for row in rows],
+            normaliser=self._normaliser,
+            pass_index=self._native_pass,
+            lr_tick=self._natively_last,
+            learning_rate=float(rate),
+            gradient_norm=gradient_norm,
+            skipped=skipped,
+        )
+
+    @staticmethod
+    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every rank's tuples. Collective."""
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(mine))
+        return [row for part in parts for row in part]
+
+
+class _Ticks:
+    """A learning-rate schedule that moves when `due` says so."""
+
+    def __init__(self, native: Any, due: Callable[[], bool]) -> None:
+        self._native, self._due = native, due
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def step(self) -> None:
+        """Natively called after every call of `update_policy`."""
+        if self._due():
+            self._native.step()
+
+
+def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:
+    """EasyR1's own schedule over `ticks` ticks. Source: EasyR1 fsdp_workers._build_model_optimizer."""
+    from verl.utils import torch_functional
+
+    warmup = optim.lr_warmup_steps
+    warmup = int(optim.lr_warmup_ratio * ticks) if warmup is None else warmup
+    if getattr(optim, "lr_scheduler_type", "constant") == "constant":
+        return torch_functional.get_constant_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=warmup)
+    return torch_functional.get_cosine_schedule_with_warmup(
+        optimizer=optimizer,
+        num_warmup_steps=warmup,
+        num_training_steps=ticks,
+        min_lr_ratio=optim.min_lr_ratio,
+        num_cycles=0.5,
+    )
+
+
+def rebound(function: Any, **names: Any) -> Any:
+    """The same code with some of its global names bound otherwise; the original and its module stay as they are."""
+    code, scope = function.__code__, function.__globals__
+    unknown = names.keys() - set(code.co_names)
+    if unknown:
+        raise CannotAttach({"seam": f"{function.__qualname__} does not use {', '.join(sorted(unknown))}"})
+    made = types.FunctionType(code, {**scope, **names}, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def identified(data: Any) -> list[TrainedRow | None]:
+    """This rank's rows of a `DataProto`; None for fillers."""
+    columns = [data.non_tensor_batch[name].tolist() for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
+    tokens = data.batch["response_mask"].sum(-1).tolist()
+    return [
+        TrainedRow(int(rollout), int(prompt), int(position), int(sample), int(count), index) if position >= 0 else None
+        for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
+    ]
+
+
+def facts_of(batch: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """Fingerprints, reward, advantage and digest of the old log-probabilities of one row; see `workers.facts`."""
+    width = batch["responses"].shape[1]
+    attended = batch["attention_mask"][index].bool()
+    length = int(attended[-width:].sum())
+    mask = batch["response_mask"][index].bool()
+    return facts(
+        prompt=batch["input_ids"][index][:-width][attended[:-width]].tolist(),
+        completion=batch["responses"][index][:length].tolist(),
+        trained=batch["advantages"][index][mask].tolist(),
+        old_logprobs=batch["old_log_probs"][index][:length].float().tolist(),
+        reward=float(batch["token_level_scores"][index].sum()) if "token_level_scores" in batch.keys() else None,  # noqa: SIM118 - a TensorDict iterates over its rows
+    )

@@ -1,0 +1,12 @@
+"""Hook of `batchbridge run`: the trainer that EasyR1 builds in a Ray actor is wrapped before its workers start."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from batchbridge_verl.launched import before
+
+
+def trainer(module: ModuleType) -> None:
+    """After verl.trainer.ray_trainer, which verl's own package has not."""
+    before(module.RayPPOTrainer, "init_workers")

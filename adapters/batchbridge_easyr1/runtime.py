@@ -1,0 +1,256 @@
+"""Attaching to a trainer of EasyR1: its `RayPPOTrainer`, in a user's own driver or in the stock entry's Ray actor."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.spec import Spec
+from batchbridge.workers import orders_of
+from batchbridge_easyr1.engine import AVERAGED
+from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
+from batchbridge_easyr1.proven import doubts
+from batchbridge_easyr1.settings import LOSS_TYPE, settings_of
+from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
+from batchbridge_verl.installed import installed, installed_folder
+from batchbridge_verl.omega import flatten
+
+OFF = 1e30
+"""A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
+
+
+def source_of(trainer: Any) -> tuple[Source, Context]:
+    """The trainer's configuration, its world size and its prompts."""
+    found = installed()
+    version = None if found is None or found.project != "easyr1" else found.version
+    values = dict(flatten(dataclasses.asdict(trainer.config)))
+    known = settings_of(version or "")
+    context = Context(
+        framework_version=version,
+        world_size=int(values["trainer.nnodes"]) * int(values["trainer.n_gpus_per_node"]),
+        dataset_size=len(trainer.train_dataloader.dataset),
+    )
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items() if key in known}
+    return Source(values=plain), context
+
+
+def _actor(trainer: Any) -> Any:
+    return trainer.config.worker.actor
+
+
+def loss_type(spec: Spec) -> str | None:
+    """EasyR1's word for the spec's surrogate; None where it has none."""
+    level = spec.objective.ratio_level
+    fitting = [name for name, row in LOSS_TYPES.items() if row[0] == (spec.objective.surrogate or "ppo")]
+    return next((name for name in fitting if level in (None, LOSS_TYPES[name][1])), None)
+
+
+def _hybrid(trainer: Any, request: Request) -> bool:
+    return bool(0 < _actor(trainer).fsdp.fsdp_size < own_spec(request).topology.world_size)
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "critic",
+        "adv_estimator gae cannot run in any version of EasyR1: the worker gives its critic another configuration than "
+        "it reads, and since October 2025 its advantages test a whole batch as one truth value",
+        lambda trainer, request: bool(trainer.use_critic),
+    ),
+    Refusal(
+        "value_baseline",
+        "the spec's advantages need a critic, and EasyR1's cannot run",
+        lambda trainer, request: request.spec.advantage.baseline == "value",
+    ),
+    Refusal(
+        "batch_scale",
+        "EasyR1 whitens advantages over every token of the rollout; the spec takes the deviation over completions, or "
+        "the trainer's estimator is another one",
+        lambda trainer, request: (
+            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
+        ),
+    ),
+    Refusal(
+        "tokens_per_device",
+        "EasyR1 cuts micro-batches itself: set worker.actor.dynamic_batching and "
+        "worker.actor.micro_batch_size_per_device_for_update",
+        lambda trainer, request: request.spec.micro_batch != own_spec(request).micro_batch,
+    ),
+    Refusal(
+        "online_filtering",
+        "algorithm.online_filtering replaces planned prompts by others; set it to false",
+        lambda trainer, request: bool(trainer.config.algorithm.online_filtering),
+    ),
+    Refusal(
+        "critic_warmup",
+        "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
+        lambda trainer, request: trainer.config.trainer.critic_warmup > 1,
+    ),
+    Refusal(
+        "surrogate",
+        f"worker.actor.loss_type is one of {', '.join(LOSS_TYPES)} (0.3.2: default alone)",
+        lambda trainer, request: (
+            loss_type(request.spec) is None
+            or (not hasattr(_actor(trainer), "loss_type") and loss_type(request.spec) != "default")
+        ),
+    ),
+    Refusal(
+        "aggregation",
+        f"what can be enforced: {', '.join(AVERAGED)}",
+        lambda trainer, request: request.spec.loss.policy.aggregation not in AVERAGED,
+    ),
+    *common("EasyR1"),
+    Refusal(
+        "entropy",
+        "EasyR1 has no entropy term",
+        lambda trainer, request: bool(request.spec.objective.entropy_coefficient),
+    ),
+    Refusal(
+        "kl_estimator",
+        f"EasyR1's estimators are {', '.join(KL_ESTIMATORS.values())}",
+        lambda trainer, request: (
+            bool(request.spec.objective.kl_coefficient)
+            and request.spec.objective.kl_estimator not in KL_ESTIMATORS.values()
+        ),
+    ),
+    Refusal(
+        "adaptive_kl",
+        "algorithm.kl_type adaptive moves the coefficient of the KL penalty; set it to fixed",
+        lambda trainer, request: bool(trainer.use_reference_policy) and trainer.config.algorithm.kl_type != "fixed",
+    ),
+    Refusal(
+        "group_size",
+        "the spec has another number of completions per prompt; set worker.rollout.n",
+        lambda trainer, request: request.spec.rollout.completions_per_prompt != trainer.config.worker.rollout.n,
+    ),
+    Refusal(
+        "sequence_parallel",
+        "worker.actor.ulysses_size splits completions over ranks; not proven yet",
+        lambda trainer, request: _actor(trainer).ulysses_size > 1,
+    ),
+    Refusal("hybrid_sharding", "worker.actor.fsdp.fsdp_size below the number of devices: not proven yet", _hybrid),
+    Refusal(
+        "multi_modal",
+        "a model with a processor: EasyR1 keeps a rollout's images by its rows, which are cut into steps; not proven",
+        lambda trainer, request: trainer.processor is not None,
+    ),
+    Refusal(
+        "lora",
+        'worker.actor.model.lora is not proven against the oracle yet; allow=("lora",) accepts it',
+        lambda trainer, request: getattr(getattr(_actor(trainer).model, "lora", None), "rank", 0) > 0,
+        allowable=True,
+    ),
+)
+
+UNOBSERVED = ("critic", "sequence_parallel")
+"""Refused in every mode: such rows are not told apart."""
+SETTABLE: Settable = {
+    # Source: EasyR1 0.3.2 to 0.3.3.dev0 dp_actor.update_policy.
+    "objective.surrogate": ("loss_type", lambda value, spec: loss_type(spec)),
+    "objective.clip_low": ("clip_ratio_low", lambda value, spec: 1.0 if value is None else value),
+    "objective.clip_high": ("clip_ratio_high", lambda value, spec: OFF if value is None else value),
+    "objective.dual_clip": ("clip_ratio_dual", lambda value, spec: OFF if value is None else value),
+    "objective.kl_coefficient": ("kl_coef", lambda value, spec: value or 0.0),
+    "objective.kl_estimator": (
+        "kl_penalty",
+        lambda value, spec: next((native for native, name in KL_ESTIMATORS.items() if name == value), "low_var_kl"),
+    ),
+}
+
+
+def attach(trainer: Any, request: Request) -> Attachment:
+    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
+    version = _version()
+    check_allowed(REFUSALS, request.allow)
+    patches, left = Patches(), dict[str, str]()
+    if request.mode != "enforce":
+        refuse([refusal for refusal in REFUSALS if refusal.name in UNOBSERVED], trainer, request)
+        made: Driver | Observer = _observed(trainer, request, version, patches)
+    else:
+        refuse(REFUSALS, trainer, request)
+        settings, left = settings_for(trainer, request)
+        made = _planned(trainer, request, version, patches, settings)
+        for name in settings:
+            what = f"{settings[name]} in every worker"
+            patches.note(f"worker.actor.{name}", what=what, why="objective of the requested spec")
+
+    def detach() -> None:
+        if isinstance(made, Observer):
+            made.detach()
+        patches.undo()
+        if made.receipts:
+            install_everywhere(trainer.actor_rollout_ref_wg, None)
+
+    return Attachment(
+        framework="easyr1",
+        framework_version=version,
+        request=request,
+        changes=patches.changes,
+        left_different=left,
+        detach=detach,
+    )
+
+
+def _observed(trainer: Any, request: Request, version: str, patches: Patches) -> Observer:
+    try:
+        return Observer(trainer, orders_of(request, version), patches)
+    except BaseException as error:
+        patches.undo()
+        _explain(error, version)
+        raise
+
+
+def _planned(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> Driver:
+    assert request.plan is not None, "wrap refuses to enforce without a plan"
+    objective, plan = request.spec.objective, request.plan
+    per_rollout = request.spec.horizon.lr_tick == "rollout"
+    orders = orders_of(
+        request,
+        version,
+        ticks=plan.total_rollouts if per_rollout else plan.total_optimizer_steps,
+        settings=settings,
+        detached=objective.old_logprobs == "detached",
+    )
+    driver = Driver(trainer, request, orders)
+    try:
+        if objective.kl_placement == "reward":  # subtracted in this process, before advantages
+            why, wanted = "KL penalty of the spec", settings.get("kl_penalty", trainer.config.algorithm.kl_penalty)
+            coefficient = objective.kl_coefficient or 0.0
+            patches.set(trainer.kl_ctrl, "kl_coef", coefficient, what=f"{coefficient}", why=why)
+            patches.set(trainer.config.algorithm, "kl_penalty", wanted, what=wanted, why=why)
+        if settings.get("use_kl_loss"):  # else EasyR1 takes it from the rewards
+            patches.set(trainer.config.algorithm, "use_kl_loss", True, what="KL in the loss", why="the spec")
+        Planned(trainer, driver, patches)
+    except BaseException as error:
+        patches.undo()
+        _explain(error, version)
+        raise
+    return driver
+
+
+def _explain(error: BaseException, version: str) -> None:
+    """Raises `CannotAttach` for an attribute that this trainer lacks."""
+    if isinstance(error, AttributeError):
+        raise CannotAttach({"seam": f"{error}; EasyR1 {version}"}) from error
+
+
+def _version() -> str:
+    found, folder = installed(), installed_folder()
+    if found is None or found.project != "easyr1" or found.version is None or folder is None:
+        raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
+    if (why := doubts(folder, found.version)) is not None:
+        raise CannotAttach({"version": why})
+    return found.version
+
+
+def settings_for(trainer: Any, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the workers' actor configuration gets; and, by canonical field, what stays different."""
+    settings, left = split(request, SETTABLE)
+    if request.spec.objective.ratio_level != own_spec(request).objective.ratio_level:
+        settings["loss_type"] = loss_type(request.spec)
+    if not hasattr(_actor(trainer), LOSS_TYPE.rpartition(".")[2]):
+        settings.pop("loss_type", None)  # 0.3.2 has one loss, and others are refused
+    return settings, left

@@ -1,0 +1,1 @@
+"""For tests of EasyR1: a CPU in place of GPUs, scripted rollouts in place of vLLM."""

@@ -1,0 +1,126 @@
+"""EasyR1's real trainer and real workers without Ray: every rank runs the same `fit`, its worker group computes this
+rank's rows and gathers the others'.
+
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 SCRIPT       (`cpu.start` first)
+
+What it replaces beside `cpu`: Ray's actors, the reward manager's process, the data loader's worker processes, and the
+validation at the end. For tests; the stock entry is run by `scripted`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchbridge.stepwise import StepDriver
+from batchbridge_easyr1.testing.scripted import arguments
+
+GATHERED = ("generate_sequences", "compute_log_probs", "compute_ref_log_probs", "update_actor")
+EVERYWHERE = ("prepare_rollout_engine", "release_rollout_engine", "save_checkpoint", "load_checkpoint")
+
+
+class LocalActor:
+    """Stands for the process of one rank; what it is called with runs there."""
+
+    def __init__(self, rank: int, worker: Any) -> None:
+        self._rank, self._worker = rank, worker
+        self.__ray_call__ = types.SimpleNamespace(remote=self._call)
+
+    def _call(self, function: Callable[..., Any], *values: Any) -> Any:
+        import torch.distributed as dist
+
+        given = [values]
+        dist.broadcast_object_list(given, src=0)  # one driver's orders: every rank drives here
+        said = [function(self._worker, *given[0]) if dist.get_rank() == self._rank else None]
+        dist.broadcast_object_list(said, src=self._rank)
+        return said[0]
+
+
+class LocalGroup:
+    """In place of EasyR1's `RayWorkerGroup`."""
+
+    def __init__(self, worker: Any) -> None:
+        import torch.distributed as dist
+
+        self.worker, self.world_size = worker, dist.get_world_size()
+        self.workers = [LocalActor(rank, worker) for rank in range(self.world_size)]
+        for name in GATHERED:
+            setattr(self, name, functools.partial(self._gather, name))
+        for name in EVERYWHERE:
+            setattr(self, name, getattr(worker, name))
+
+    def _gather(self, name: str, data: Any) -> Any:
+        import torch.distributed as dist
+        from verl.protocol import DataProto
+
+        parts: list[Any] = [None] * self.world_size
+        mine = getattr(self.worker, name)(data.chunk(self.world_size)[dist.get_rank()])
+        dist.all_gather_object(parts, mine)
+        return DataProto.concat(parts)
+
+
+def trainer(folder: Path, more: Sequence[str]) -> Any:
+    """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line."""
+    import ray
+    import torch.distributed as dist
+    from omegaconf import OmegaConf
+    from verl.trainer import data_loader, ray_trainer
+    from verl.trainer.config import PPOConfig
+    from verl.utils.tokenizer import get_tokenizer
+    from verl.workers.fsdp_workers import FSDPWorker
+
+    if not dist.is_initialized():
+        dist.init_process_group()
+    ray.get = lambda answer: answer
+    if not hasattr(StepDriver.save, "__wrapped__"):  # all ranks drive here
+        StepDriver.save = _once(StepDriver.save)  # type: ignore[method-assign]
+    loader = data_loader.StatefulDataLoader
+    data_loader.StatefulDataLoader = lambda **options: loader(**{**options, "num_workers": 0})
+    words = [*arguments(folder, dist.get_world_size()), *more]
+    merged = OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(words))
+    config = OmegaConf.to_object(merged)
+    config.deep_post_init()
+    tokenizer = get_tokenizer(config.worker.actor.model.model_path, use_fast=True)
+    loaders = data_loader.create_dataloader(config.data, tokenizer, None)
+    data_loader.StatefulDataLoader = loader
+
+    class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
+        def init_workers(self) -> None:
+            worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
+            worker.init_model()
+            self.actor_rollout_ref_wg = LocalGroup(worker)
+
+    return LocalTrainer(
+        config=config,
+        tokenizer=tokenizer,
+        processor=None,
+        train_dataloader=loaders[0],
+        val_dataloader=loaders[1],
+        role_worker_mapping={},
+        resource_pool_manager=types.SimpleNamespace(get_num_gpus=dist.get_world_size),
+        reward_fn=types.SimpleNamespace(compute_reward=types.SimpleNamespace(remote=_rewards(config, tokenizer))),
+    )
+
+
+def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:
+    from verl.workers import reward
+
+    manager = getattr(reward, "AutoRewardManager", None) or reward.BatchFunctionRewardManager
+    compute: Callable[[Any], Any] = manager(config.worker.reward, tokenizer).compute_reward
+    return compute
+
+
+def _once(save: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(save)
+    def first_rank_alone(*values: Any) -> None:
+        import torch.distributed as dist
+
+        if dist.get_rank() == 0:
+            save(*values)
+        dist.barrier()
+
+    return first_rank_alone

@@ -1,0 +1,105 @@
+"""Scripted completions in the place of vLLM's: a pure function of prompt and sample; see `batchbridge.testing.tiny`.
+
+`BATCHBRIDGE_WEIGHTS`: folder where rank 0 leaves the weights that it would send to vLLM: first.pt, last.pt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchbridge.testing.tiny import FIRST_WORD, PAD, Script
+
+
+class ScriptedRollout:
+    """In place of EasyR1's `vLLMRollout`."""
+
+    inference_engine = None
+
+    def __init__(self, model_path: str, config: Any, tokenizer: Any, **options: Any) -> None:
+        self._config, self._tokenizer, self._script = config, tokenizer, Script()
+
+    def generate_sequences(self, prompts: Any) -> Any:
+        """Prompt-major, as vLLM's. Source: EasyR1 workers/rollout/vllm_rollout_spmd.py."""
+        from tensordict import TensorDict
+        from verl.protocol import DataProto
+
+        group = int(prompts.meta_info.get("n", self._config.n))
+        columns = [prompts.batch[name].repeat_interleave(group, 0) for name in ("input_ids", "attention_mask")]
+        positions = prompts.batch["position_ids"].repeat_interleave(group, 0)
+        rows, width = len(columns[0]), self._config.response_length
+        answers, attended, trained = (torch.zeros(rows, width, dtype=torch.long) for _ in range(3))
+        answers += PAD
+        for row in range(rows):
+            text = self._tokenizer.decode(columns[0][row][columns[1][row].bool()])
+            prompt, sample = self._script.prompt_index(text), row % group
+            tokens = torch.tensor(self._script.completion(prompt, sample))
+            answers[row, : len(tokens)] = tokens
+            attended[row, : len(tokens)] = 1
+            trained[row, : len(tokens)] = torch.tensor(self._script.loss_mask(prompt, sample))
+        batch = {
+            "prompts": columns[0],
+            "responses": answers,
+            "input_ids": torch.cat([columns[0], answers], 1),
+            "attention_mask": torch.cat([columns[1], attended], 1),
+            "response_mask": trained,
+            "position_ids": torch.cat([positions, positions[:, -1:] + torch.arange(1, width + 1)], 1),
+        }
+        return DataProto(batch=TensorDict(batch, batch_size=rows), meta_info=prompts.meta_info)
+
+
+class Sharding:
+    """In place of EasyR1's `FSDPVLLMShardingManager`: keeps the weights where the test asks for them."""
+
+    freed_bytes = 0
+
+    def __init__(self, module: Any, **options: Any) -> None:
+        self._module = module
+
+    def load_vllm_and_sync_weights(self) -> None:
+        folder = os.environ.get("BATCHBRIDGE_WEIGHTS")
+        if not folder:
+            return
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        with FSDP.summon_full_params(self._module, writeback=False):
+            kept = {name: value.detach().clone() for name, value in self._module.named_parameters()}
+        if os.environ.get("RANK", "0") == "0":
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            for name in ("first", "last"):
+                file = Path(folder) / f"{name}.pt"
+                if name == "last" or not file.exists():
+                    torch.save(kept, file)
+
+    def offload_vllm(self) -> None: ...
+
+    def preprocess_data(self, data: Any) -> Any:
+        return data
+
+    def postprocess_data(self, data: Any) -> Any:
+        return data
+
+
+REWARD_NAME, REWARD_TYPE = "scripted", "batch"
+"""What EasyR1 reads from a file of reward functions."""
+
+
+def reward(inputs: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
+    """The script's rewards; a row's ground truth is its prompt's index, its text says which sample it is. The text of a
+    row without a trained token is empty."""
+    script, scores = Script(), []
+    for row in inputs:
+        prompt = int(row["ground_truth"])
+        samples = {_text(script, prompt, sample): sample for sample in range(8)}
+        scores.append({"overall": script.reward(prompt, samples[row["response"].strip()])})
+    return scores
+
+
+def _text(script: Script, prompt: int, sample: int) -> str:
+    if not any(script.loss_mask(prompt, sample)):
+        return ""
+    return " ".join(f"w{token - FIRST_WORD}" for token in script.completion(prompt, sample) if token >= FIRST_WORD)

@@ -1,0 +1,265 @@
+"""EasyR1's `RayPPOTrainer` on the plan. Patches one instance, before or after `init_workers()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from batchbridge import workers_ray
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.layout import layout
+from batchbridge.patching import Patches
+from batchbridge.stepwise import RolloutRows, StepDriver, merged
+from batchbridge.workers import Orders, Receipt
+from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge_verl.observe import NumberedDataset
+from batchbridge_verl.trainer_v0 import PlannedLoader, rewrite_advantages
+
+
+class Driver(StepDriver):
+    """The plan, the workers, and the cut of a rollout into steps."""
+
+    def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
+        super().__init__(request, orders)
+        self._trainer, self._actor = trainer, trainer.config.worker.actor
+
+    def install(self) -> None:
+        """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same."""
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders)
+
+    @property
+    def ranks(self) -> int:
+        return int(self._trainer.actor_rollout_ref_wg.world_size)
+
+    @property
+    def rows_per_micro_batch(self) -> int | None:
+        return None if self._actor.dynamic_batching else int(self._actor.micro_batch_size_per_device_for_update)
+
+    @property
+    def forward_rows(self) -> int | None:
+        return None if self._actor.dynamic_batching else int(self._actor.micro_batch_size_per_device_for_experience)
+
+
+class Planned:
+    """The patches of one trainer; the rollout that is being trained on."""
+
+    def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
+        self._trainer, self._driver, self._patches = trainer, driver, patches
+        self._rows: RolloutRows | None = None
+        self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
+        self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
+        total = driver.rollouts()
+        native = trainer.train_dataloader
+        loader = PlannedLoader(
+            driver.plan,
+            dataset=native.dataset,
+            collate=native.collate_fn,
+            rollouts_done=lambda: int(trainer.global_step) - 1,
+            prompts_at_once=trainer.config.data.mini_rollout_batch_size,
+        )
+        order, resume = "order and membership of the plan", "exact resume"
+        for name, value, what, why in (
+            ("train_dataloader", loader, "the plan's prompts, not the sampler's", order),
+            ("training_steps", total, f"{total} rollouts", "clock of the spec"),
+            ("init_workers", self._init_workers, "the workers get their orders", order),
+            ("_make_batch_data", self._make_batch, "the plan's rollout is complete, its rows are known", order),
+            ("_balance_batch", self._leave, "rows are placed by the step that trains them", order),
+            ("_save_checkpoint", self._save, "the place in the plan is saved with it", resume),
+            ("_load_checkpoint", self._load, "the plan is held against the file", resume),
+        ):
+            patches.set(trainer, name, value, what=what, why=why)
+        if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
+            self._arrive()
+
+    def _init_workers(self) -> None:
+        self._native_init()
+        self._arrive()
+
+    def _arrive(self) -> None:
+        self._driver.install()
+        group, order = self._trainer.actor_rollout_ref_wg, "membership of the plan"
+        for name, patch, what in (
+            ("generate_sequences", self._generate, "any number of prompts"),
+            ("compute_log_probs", self._forward, "rows split evenly"),
+            ("compute_ref_log_probs", self._forward, "rows split evenly"),
+            ("update_actor", self._update, "one call per planned optimizer step"),
+        ):
+            self._patches.set(group, name, patch(getattr(group, name)), what=what, why=order)
+
+    # ---- a rollout
+
+    @staticmethod
+    def _leave(batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> None:
+        """Replaces balancing."""
+
+    def _make_batch(self, metrics: dict[str, Any]) -> Any:
+        trainer, driver = self._trainer, self._driver
+        rollout = int(trainer.global_step) - 1
+        data = trainer.config.data
+        own, data.rollout_batch_size = data.rollout_batch_size, len(driver.plan.rollout(rollout).prompts)
+        try:
+            batch = self._native_make(metrics)
+        finally:
+            data.rollout_batch_size = own
+        number_samples(batch, driver.plan.completions_per_prompt)
+        columns = batch.non_tensor_batch
+        arrived = {
+            (int(position), int(sample)): row
+            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
+        }
+        driver.expect_rollout(rollout, arrived)
+        lengths = lengths_of(batch)
+        costs = {row: lengths[arrived[row]] for row in sorted(arrived)}
+        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        return batch
+
+    def _generate(self, native: Any) -> Any:
+        def generate_sequences(prompts: Any) -> Any:
+            from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto
+
+            padded, extra = pad_dataproto_to_divisor(prompts, self._driver.ranks)
+            group = prompts.meta_info.get("n", self._trainer.config.worker.rollout.n)
+            return unpad_dataproto(native(padded), extra * group)
+
+        return generate_sequences
+
+    def _forward(self, native: Any) -> Any:
+        def compute(batch: Any) -> Any:
+            driver = self._driver
+            places = layout(lengths_of(batch), ranks=driver.ranks, rows_per_micro_batch=driver.forward_rows)
+            back = {row: place for place, row in enumerate(places) if row is not None}
+            return native(selected(batch, places))[[back[row] for row in range(len(batch))]]
+
+        return compute
+
+    def _update(self, native: Any) -> Any:
+        def update_actor(batch: Any) -> Any:
+            import numpy as np
+            from verl.protocol import DataProto
+
+            rows, driver = self._rows, self._driver
+            assert rows is not None, "rows are identified before they are trained on"
+            rewrite_advantages(batch.batch, rows, driver.plan)
+            outputs = []
+            for step in driver.steps_of(rows.index):
+                order = driver.step_rows(step, rows)
+                part = selected(batch, [None if row is None else rows.places[row] for row in order])
+                part.meta_info = {**batch.meta_info, "global_token_num": lengths_of(part), STEP: step.index}
+                metrics = native(part).non_tensor_batch
+                outputs.append({name: values.tolist() for name, values in metrics.items()})
+            return DataProto(non_tensor_batch={name: np.array(values) for name, values in merged(outputs).items()})
+
+        return update_actor
+
+    # ---- checkpoints
+
+    def _save(self) -> None:
+        step = self._trainer.global_step
+        folder = Path(self._trainer.config.trainer.save_checkpoint_path) / f"global_step_{step}"
+        self._driver.save(folder, step)
+        self._native_save()
+
+    def _load(self) -> Any:
+        if (folder := checkpoint_to_resume(self._trainer)) is not None:
+            self._driver.check_state(folder)
+        return self._native_load()
+
+
+class Observer:
+    """The native run as it is, with every completion identified; order, membership, loss and clock stay EasyR1's."""
+
+    def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+        self._trainer, self._orders, self._patches = trainer, orders, patches
+        self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
+        self.receipts: list[Receipt] = []
+        # torch forbids a loader another dataset, but its iterator reads this entry.
+        self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
+        vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
+        for name, value in (("init_workers", self._init_workers), ("_make_batch_data", self._make_batch)):
+            patches.set(trainer, name, value, what="rows are told apart", why="ledger")
+        if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
+            self._arrive()
+
+    def detach(self) -> None:
+        """Undoes what is no attribute."""
+        vars(self._loader)["dataset"] = self._dataset
+
+    def _init_workers(self) -> None:
+        self._native_init()
+        self._arrive()
+
+    def _arrive(self) -> None:
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders)
+
+    def _make_batch(self, metrics: dict[str, Any]) -> Any:
+        import numpy as np
+
+        if not self.receipts:
+            raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
+        batch = self._native_make(metrics)
+        group = self._trainer.config.worker.rollout.n
+        number_samples(batch, group)
+        columns = batch.non_tensor_batch
+        columns[ROLLOUT] = np.array([int(self._trainer.global_step) - 1] * len(batch), dtype=object)
+        columns[POSITION] = (np.arange(len(batch)) // group).astype(object)
+        return batch
+
+
+def number_samples(batch: Any, group: int) -> None:
+    """Each row's sample: answers are prompt-major, in whole groups. Source: EasyR1 _make_batch_data."""
+    import numpy as np
+
+    columns = batch.non_tensor_batch
+    prompts = columns[PROMPT]
+    if len(batch) % group or any(len(set(prompts[at : at + group])) > 1 for at in range(0, len(batch), group)):
+        raise CannotAttach({"groups": f"the rollout's rows are not whole groups of {group} in order"})
+    columns[SAMPLE] = (np.arange(len(batch)) % group).astype(object)
+
+
+def lengths_of(batch: Any) -> list[int]:
+    """Tokens of each row, prompt and completion."""
+    return [int(length) for length in batch.batch["attention_mask"].sum(-1).tolist()]
+
+
+def selected(batch: Any, places: Sequence[int | None]) -> Any:
+    """These rows of a `DataProto`, in this order; None is a filler: the first row with nothing to train."""
+    part = batch[[0 if place is None else place for place in places]]
+    spare = [row for row, place in enumerate(places) if place is None]
+    for name in ("response_mask", "advantages"):
+        if name in part.batch.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
+            part.batch[name][spare] = 0
+    part.non_tensor_batch[POSITION][spare] = -1
+    return part
+
+
+def checkpoint_to_resume(trainer: Any) -> Path | None:
+    """The folder that EasyR1 will resume from, or None. Source: EasyR1 ray_trainer._load_checkpoint."""
+    settings = trainer.config.trainer
+    if settings.load_checkpoint_path is not None:
+        return Path(settings.load_checkpoint_path)
+    if not settings.find_last_checkpoint:
+        return None
+    from verl.utils.checkpoint import find_latest_ckpt
+
+    found = find_latest_ckpt(settings.save_checkpoint_path)[0]
+    return None if found is None else Path(found)
+
+
+def install_everywhere(group: Any, orders: Orders | None) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group; None: undoes it."""
+    return workers_ray.install_everywhere(group.workers, orders, _in_worker)
+
+
+def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+    """Runs inside a Ray actor of the worker group. Source: EasyR1 single_controller/ray/base.py."""
+    from batchbridge_easyr1.engine import install, remove
+
+    held = getattr(worker, "worker_dict", None) or {"": worker}
+    actors = [inner for inner in held.values() if getattr(inner, "actor", None) is not None]
+    if len(actors) != 1:
+        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
+    if orders is None:
+        remove(actors[0])
+        return None
+    return install(actors[0], orders)

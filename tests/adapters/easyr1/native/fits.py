@@ -1,0 +1,60 @@
+"""What `test_fits_easyr1` runs, one process per rank: EasyR1's real `RayPPOTrainer.fit` and real workers, without Ray.
+
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 fits.py FOLDER NAME...
+
+Each NAME leaves FOLDER/NAME (the ledger) and FOLDER/NAME-weights.
+"""
+
+from __future__ import annotations
+
+from batchbridge_easyr1.testing import cpu
+
+cpu.start()
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from proofs import SCENARIOS
+
+from batchbridge import unwrap, wrap
+from batchbridge_easyr1.testing.local import trainer
+
+
+def fit(folder: Path, name: str) -> Any:
+    mode, settings = SCENARIOS[name]
+    ledger = folder / ("killed" if name == "resumed" else name)  # a resumed run goes on in the same ledger
+    os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
+    made = trainer(folder, settings)
+    if name == "seq":  # also after the workers stand
+        made.init_workers()
+        wrap(made, mode=mode, ledger=ledger)
+    else:
+        wrap(made, mode=mode, ledger=ledger)
+        made.init_workers()
+    made.fit()
+    worker = made.actor_rollout_ref_wg.worker
+    worker.rollout_sharding_manager.load_vllm_and_sync_weights()
+    unwrap(made)
+    left = [key for key in ("_balance_batch", "_make_batch_data", "batchbridge") if key in vars(made)]
+    left += [key for key in ("update_policy", "_optimizer_step") if key in vars(worker.actor)]
+    if left or "batchbridge" in vars(worker):
+        raise AssertionError(f"unwrap left {left}")
+    return made
+
+
+def main(folder: Path, names: list[str]) -> None:
+    for name in names:
+        fit(folder, name)
+        (folder / f"{name}.done").touch()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

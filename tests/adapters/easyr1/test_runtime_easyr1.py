@@ -1,0 +1,241 @@
+"""The parts of the running trainer that need no EasyR1: refusals, versions, settings, rows, schedules."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.refusals import refuse
+from batchbridge.spec import Spec
+from batchbridge_easyr1 import proven, runtime
+from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_easyr1.engine import _Ticks, rebound
+from batchbridge_verl.installed import Installed
+
+COMMAND = [
+    *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
+    *("worker.actor.global_batch_size=3", "worker.actor.micro_batch_size_per_device_for_update=2"),
+    *("worker.actor.dynamic_batching=false", "worker.actor.micro_batch_size_per_device_for_experience=2"),
+    *("trainer.n_gpus_per_node=2", "trainer.max_steps=3", "worker.rollout.tensor_parallel_size=1"),
+    "algorithm.disable_kl=true",
+]
+NEWEST = "0.3.3.dev0"
+
+
+def reading_of(*more: str, version: str = NEWEST) -> Any:
+    found = read([*COMMAND, *more], version=version, dataset_size=12)
+    assert found.spec is not None, found.findings
+    return found
+
+
+def trainer_of(**changed: Any) -> Any:
+    actor = SimpleNamespace(
+        loss_type="default",
+        ulysses_size=1,
+        fsdp=SimpleNamespace(fsdp_size=-1),
+        model=SimpleNamespace(lora=SimpleNamespace(rank=0)),
+    )
+    made: dict[str, Any] = {
+        "config": SimpleNamespace(
+            worker=SimpleNamespace(actor=actor, rollout=SimpleNamespace(n=4)),
+            algorithm=SimpleNamespace(online_filtering=False, kl_type="fixed"),
+            trainer=SimpleNamespace(critic_warmup=0),
+        ),
+        "use_critic": False,
+        "use_reference_policy": False,
+        "processor": None,
+    }
+    return SimpleNamespace(**{**made, **changed})
+
+
+def request_of(spec: Spec | None = None, *more: str, allow: frozenset[str] = frozenset()) -> Request:
+    reading = reading_of(*more)
+    wanted = reading.spec if spec is None else spec
+    return Request(spec=wanted, plan=Plan(wanted, 12), reading=reading, mode="enforce", allow=allow)
+
+
+def refused(trainer: Any, request: Request) -> set[str]:
+    try:
+        refuse(runtime.REFUSALS, trainer, request)
+    except CannotAttach as error:
+        return set(error.reasons)
+    return set()
+
+
+def test_a_plain_grpo_run_is_not_refused() -> None:
+    assert refused(trainer_of(), request_of()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("critic", {"use_critic": True}),
+        ("multi_modal", {"processor": object()}),
+    ],
+)
+def test_what_the_trainer_has_is_refused_by_name(name: str, changed: dict[str, Any]) -> None:
+    assert refused(trainer_of(**changed), request_of()) == {name}
+
+
+def test_gae_is_refused_with_the_reason_that_it_cannot_run() -> None:
+    with pytest.raises(CannotAttach, match="gae cannot run in any version of EasyR1"):
+        refuse(runtime.REFUSALS, trainer_of(use_critic=True), request_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("online_filtering", "algorithm.online_filtering", True),
+        ("critic_warmup", "trainer.critic_warmup", 2),
+        ("sequence_parallel", "worker.actor.ulysses_size", 2),
+        ("hybrid_sharding", "worker.actor.fsdp.fsdp_size", 1),
+        ("lora", "worker.actor.model.lora.rank", 8),
+        ("group_size", "worker.rollout.n", 5),
+    ],
+)
+def test_settings_that_are_not_proven_are_refused_by_name(name: str, path: str, value: object) -> None:
+    trainer = trainer_of()
+    *owners, last = path.split(".")
+    target = trainer.config
+    for owner in owners:
+        target = getattr(target, owner)
+    setattr(target, last, value)
+    assert refused(trainer, request_of()) == {name}
+
+
+def test_an_adaptive_kl_coefficient_is_refused() -> None:
+    trainer = trainer_of(use_reference_policy=True)
+    trainer.config.algorithm.kl_type = "adaptive"
+    assert refused(trainer, request_of()) == {"adaptive_kl"}
+
+
+def test_lora_alone_can_be_allowed() -> None:
+    trainer = trainer_of()
+    trainer.config.worker.actor.model.lora.rank = 8
+    assert refused(trainer, request_of(allow=frozenset({"lora"}))) == set()
+    assert [refusal.name for refusal in runtime.REFUSALS if refusal.allowable] == ["lora"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("aggregation", {"loss.policy.aggregation": "prompt_mean"}),
+        ("surrogate", {"objective.surrogate": "gmpo"}),
+        ("denominator_scope", {"loss.policy.denominator_scope": "rank"}),
+        ("entropy", {"objective.entropy_coefficient": 0.1}),
+        ("truncated_completions", {"rollout.truncated_completions": "mask"}),
+        ("sampler_logprobs", {"objective.old_logprobs": "sampler"}),
+        ("value_baseline", {"advantage.baseline": "value"}),
+        ("batch_scale", {"advantage.scale": "batch"}),
+        ("tokens_per_device", {"micro_batch.completions_per_device": 1}),
+    ],
+)
+def test_a_spec_that_cannot_be_brought_about_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
+    assert refused(trainer_of(), request_of(reading_of().spec.replace(**changes))) == {name}
+
+
+def test_the_older_version_has_one_loss() -> None:
+    trainer = trainer_of()
+    del trainer.config.worker.actor.loss_type
+    wanted = reading_of("worker.actor.loss_type=gspo").spec
+    assert refused(trainer, request_of(wanted)) == {"surrogate"}
+
+
+@pytest.mark.parametrize("name", ["default", "gspo", "gspo_token", "cispo", "sapo"])
+def test_every_surrogate_has_the_native_name_that_was_read(name: str) -> None:
+    assert runtime.loss_type(reading_of(f"worker.actor.loss_type={name}").spec) == name
+
+
+def test_a_requested_objective_becomes_the_actors_settings() -> None:
+    wanted = reading_of("worker.actor.loss_type=gspo", "worker.actor.clip_ratio_high=0.28").spec
+    settings, left = runtime.settings_for(trainer_of(), request_of(wanted))
+    assert settings == {"loss_type": "gspo", "clip_ratio_high": 0.28}
+    assert left == {}
+
+
+def test_what_no_setting_says_is_left_different_by_name() -> None:
+    wanted = reading_of().spec.replace(**{"carried.learning_rate": 0.5})
+    assert list(runtime.settings_for(trainer_of(), request_of(wanted))[1]) == ["carried.learning_rate"]
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (None, "not EasyR1's"),
+        (Installed("verl", "0.9.1"), "not EasyR1's"),
+        (Installed("easyr1", "0.3.1"), "its training step is not proven"),
+        (Installed("easyr1", "0.3.4"), "its training step is not proven"),
+    ],
+)
+def test_an_unknown_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: Installed | None, reason: str
+) -> None:
+    monkeypatch.setattr(runtime, "installed", lambda: found)
+    monkeypatch.setattr(runtime, "installed_folder", lambda: tmp_path)
+    with pytest.raises(CannotAttach, match=reason):
+        runtime.attach(trainer_of(), request_of())
+
+
+def test_a_known_version_with_other_code_is_refused_and_the_function_named(tmp_path: Path) -> None:
+    (tmp_path / "protocol.py").write_text("class DataProto:\n    def chunk(self):\n        pass\n")
+    why = proven.doubts(tmp_path, NEWEST)
+    assert why is not None
+    assert "with other code than the proofs ran on: protocol.py: DataProto.chunk" in why
+
+
+def test_comments_and_blank_lines_do_not_make_other_code(tmp_path: Path) -> None:
+    texts = (
+        "class DataProto:\n    def chunk(self):\n        pass\n",
+        "# one\nclass DataProto:\n    def chunk(self):\n\n        # two\n        pass\n",
+    )
+    made = []
+    for name, text in zip("ab", texts, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "protocol.py").write_text(text)
+        made.append(proven.digests(tmp_path / name)["protocol.py: DataProto.chunk"])
+    assert made[0] == made[1] != ""
+
+
+def test_every_enforced_version_has_the_digests_of_every_function() -> None:
+    text = (Path(proven.__file__).parent / "proven.json").read_text(encoding="utf-8")
+    seams = {f"{file}: {name}" for file, names in proven.SEAMS.items() for name in names}
+    assert {version: set(row) for version, row in json.loads(text).items()} == {"0.3.2": seams, NEWEST: seams}
+
+
+AVERAGE = "native"
+
+
+def native_function() -> str:
+    return AVERAGE
+
+
+def test_a_rebound_function_reads_other_names_and_the_module_keeps_its_own() -> None:
+    assert rebound(native_function, AVERAGE="ours")() == "ours"
+    assert native_function() == "native"
+
+
+def test_a_name_that_the_native_code_does_not_use_is_a_lost_seam() -> None:
+    with pytest.raises(CannotAttach, match="does not use average_loss"):
+        rebound(native_function, average_loss=None)
+
+
+def test_the_schedule_moves_only_when_the_plan_ticks() -> None:
+    moves, due = [], [True, False, True]
+    ticks = _Ticks(SimpleNamespace(step=lambda: moves.append(1), last_epoch=7), lambda: due.pop(0))
+    for _ in range(3):
+        ticks.step()
+    assert (len(moves), ticks.last_epoch) == (2, 7)
+
+
+def test_only_easyr1s_own_trainer_is_owned() -> None:
+    easyr1 = type("RayPPOTrainer", (), {"__module__": "verl.trainer.ray_trainer"})
+    verl = type("RayPPOTrainer", (), {"__module__": "verl.trainer.ppo.ray_trainer"})
+    assert EasyR1Adapter().owns(type("Mine", (easyr1,), {})())
+    assert not EasyR1Adapter().owns(verl())
