@@ -166,6 +166,15 @@ def verl(session: nox.Session) -> None:
     pytest(session, *native("adapters/verl"))
 
 
+@nox.session(python="3.11")  # the constraints are those of one Python
+@nox.parametrize("release", ["0.9.0", "0.8.0"])
+def verl_earlier(session: nox.Session, release: str) -> None:
+    """By hand: an earlier verl whose trainers are followed; gradients, full runs and composed configuration."""
+    install(session, f"verl_{release}", f"torch=={TORCH}", f"verl=={release}", *TEST, *VERL, ".[verl]")
+    # The rules' 10,000 verdicts are the newest version's; those of earlier ones are recorded.
+    pytest(session, *native("adapters/verl"), "--ignore=tests/adapters/verl/native/test_rules_against_verl.py")
+
+
 @nox.session
 def easyr1(session: nox.Session) -> None:
     """EasyR1's own code on random configurations; by name only: BATCHBRIDGE_EASYR1 names a checkout of it."""
