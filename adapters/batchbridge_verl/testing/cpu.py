@@ -13,8 +13,9 @@ from typing import Any
 
 os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 
-import ray._private.utils
 import torch
+
+import batchbridge_verl.testing.patient_ray
 
 try:
     import verl.plugin.platform  # noqa: F401 - there since 0.9.0
@@ -34,5 +35,3 @@ def _init_process_group(backend: Any = None, *arguments: Any, **options: Any) ->
 
 
 torch.distributed.init_process_group = _init_process_group
-# Ray's agent then starts without the dashboard's parts, in half the time: its raylet waits for it for 15 seconds only.
-ray._private.utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in tests")

@@ -63,13 +63,10 @@ def run(folder: Path, ranks: int, *more: str, options: tuple[str, ...] = (), **e
     key = hashlib.sha256(json.dumps([words, env]).encode()).hexdigest()[:8]
     answer, ledger = folder / f"{key}.json", folder / f"ledger-{key}"  # a folder may see several runs
     if not answer.exists():
-        for _ in range(5):  # on a busy machine Ray gives up its own start after 15 seconds
-            # In its folder: hydra leaves its own there.
-            ran = subprocess.run(
-                words, env=own, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-            )
-            if ran.returncode == 0 or "The current node timed out during startup" not in ran.stdout:
-                break
+        # In its folder: hydra leaves its own there.
+        ran = subprocess.run(
+            words, env=own, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         if (folder / "ledger").exists():
             shutil.copytree(folder / "ledger", ledger)
         answer.write_text(json.dumps([ran.returncode, ran.stdout]), encoding="utf-8")
