@@ -16,6 +16,7 @@ os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 import torch
 
 import batchbridge_verl.testing.patient_ray
+import batchbridge_verl.testing.unpadding
 
 try:
     import verl.plugin.platform  # noqa: F401 - there since 0.9.0
