@@ -168,7 +168,17 @@ def openrlhf(session: nox.Session) -> None:
 def verl(session: nox.Session) -> None:
     """The newest supported verl: its validator, gradients, and full runs of its stock entry on two CPU ranks."""
     install(session, "verl", f"torch=={TORCH}", *TEST, *VERL, ".[verl]")
-    pytest(session, *native("adapters/verl"))
+    pytest(session, *native("adapters/verl"), "-m", "not by_hand")
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+@nox.parametrize("release", ["0.9.1", "0.9.0", "0.8.0"])
+def verl_full(session: nox.Session, release: str) -> None:
+    """By hand: every gradient and full run, those marked by_hand too, on one release of verl."""
+    constraints = "verl" if release == "0.9.1" else f"verl_{release}"
+    install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, *VERL, ".[verl]")
+    # The rules' 10,000 verdicts are the newest version's; those of earlier ones are recorded.
+    pytest(session, *native("adapters/verl"), "--ignore=tests/adapters/verl/native/test_rules_against_verl.py")
 
 
 @nox.session

@@ -190,6 +190,8 @@ class VerlAdapter(Adapter):
             "ray": "batchbridge.launch_ray:reach_workers",
             "verl.trainer.ppo.v1.trainer_base": "batchbridge_verl.launched:v1",
             "verl.trainer.ppo.ray_trainer": "batchbridge_verl.launched:v0",
+            # Imported by main_ppo_sync of 0.8.0, which nobody imports; by the V1 trainer of later versions.
+            "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
 
     def owns(self, trainer: object) -> bool:

@@ -20,6 +20,7 @@ from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_verl.meaning import AGGREGATIONS, LOSS_MODES
 
 ROLLOUT = "batchbridge_rollout"
 PROMPT = "batchbridge_prompt"
@@ -245,11 +246,20 @@ class EngineLayer:
 
         if not row.tokens:
             return 0.0
-        weigh = NATIVE_WEIGHTS.get(self._config.loss_agg_mode)
+        weigh = NATIVE_WEIGHTS.get(self._aggregation())
         if weigh is None:
             return math.nan
         tokens, completions = (tu.get(self._data, name) for name in ("batch_num_tokens", "global_batch_size"))
         return weigh(float(tokens), float(completions), row.tokens, self._config.loss_scale_factor)
+
+    def _aggregation(self) -> str:
+        """The `loss_agg_mode` that acts: some loss modes take their own, and some none that has a weight per token."""
+        mode = LOSS_MODES.get(self._config.policy_loss.loss_mode)
+        if mode is None or mode.name in SPLIT_DEPENDENT:
+            return ""
+        insisted = mode.insists_on(self._orders.framework_version)
+        native = {canonical: name for name, canonical in AGGREGATIONS.items()}
+        return native[insisted] if insisted else str(self._config.loss_agg_mode)
 
     def _write(self, step: int, normaliser: Normaliser | None) -> None:
         self._recorder.write(
@@ -280,6 +290,9 @@ NATIVE_WEIGHTS: Mapping[str, Callable[[float, float, int, int | None], float]] =
         1.0 / (count * constant) if constant else math.nan  # the padded width of a micro-batch
     ),
 }
+SPLIT_DEPENDENT = ("geo_mean",)
+"""Loss modes whose tokens weigh what the micro-batch's split makes of them. Source: verl 0.9.1 core_algos
+compute_policy_loss_geo_mean, a plain mean over the micro-batch."""
 
 
 def column(data: Any, name: str) -> list[Any]:

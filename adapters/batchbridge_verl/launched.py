@@ -6,9 +6,11 @@ They patch classes, which is right here alone: the process belongs to one launch
 from __future__ import annotations
 
 import functools
+import importlib.util
 from types import ModuleType
 from typing import Any
 
+from batchbridge.attach import CannotAttach
 from batchbridge.launch import follow
 
 
@@ -20,6 +22,14 @@ def v1(module: ModuleType) -> None:
 def v0(module: ModuleType) -> None:
     """After verl.trainer.ppo.ray_trainer: every `RayPPOTrainer` follows the launch before its workers start."""
     before(module.RayPPOTrainer, "init_workers")
+
+
+def sync(module: ModuleType) -> None:
+    """After verl.trainer.ppo.padding_utils: the trainer of verl 0.8.0's main_ppo_sync, the V1 trainer's forerunner, is
+    not followed."""
+    if importlib.util.find_spec("verl.trainer.ppo.v1") is None:
+        reason = "the trainer of verl.trainer.main_ppo_sync is not followed; start verl.trainer.main_ppo"
+        raise CannotAttach({"main_ppo_sync": reason})
 
 
 def before(cls: Any, method: str) -> None:

@@ -48,7 +48,9 @@ AGGREGATIONS = {
     "seq-mean-token-sum": "sequence_sum",
     "seq-mean-token-sum-norm": "sequence_sum_over_constant",
 }
-"""`loss_agg_mode`. Source: verl 0.4.0 to 0.9.1 core_algos.agg_loss; token-sum since 0.9.1."""
+"""`loss_agg_mode`. Source: verl 0.4.0 to 0.9.1 core_algos.agg_loss."""
+AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
+"""Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,15 @@ LOSS_MODES = {
 }
 """Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to rollout_correction. gspo is PPO's
 surrogate with the ratio of whole sequences."""
+
+
+def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
+    """The aggregations (canonical) that a loss mode can take in `version`."""
+    if (insisted := mode.insists_on(version)) is not None:
+        return (insisted,)
+    return tuple(
+        canonical for name, canonical in AGGREGATIONS.items() if holds(AGGREGATION_VERSIONS.get(name, ""), version)
+    )
 
 
 @dataclass(frozen=True)

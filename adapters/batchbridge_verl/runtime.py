@@ -15,11 +15,13 @@ from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
-from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES
-from batchbridge_verl.settings import BY_KEY
+from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES, aggregations_of
+from batchbridge_verl.settings import BY_KEY, holds
 
 ENFORCED_VERSIONS = SpecifierSet("==0.9.1")
-"""verl versions that the proofs ran on; others are refused until they ran there, too."""
+"""verl versions that the proofs ran on; others are refused until they ran there, too: on 0.8.0 and 0.9.0 gradients did,
+full runs did not. What a release lacks beside the newest is said in the tables LOSS_MODES and AGGREGATION_VERSIONS, and
+refused by name."""
 PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
@@ -78,7 +80,20 @@ def _correction(trainer: Any, name: str) -> Any:
 
 
 def _loss_mode(spec: Spec) -> str | None:
-    return next((mode.name for mode in LOSS_MODES.values() if mode.surrogate == spec.objective.surrogate), None)
+    """The loss mode with the spec's surrogate and ratio: gspo is vanilla's surrogate over whole sequences."""
+    wanted = spec.objective.surrogate, spec.objective.ratio_level
+    return next((mode.name for mode in LOSS_MODES.values() if (mode.surrogate, mode.ratio_level) == wanted), None)
+
+
+def _lacking(request: Request) -> bool:
+    """Whether the installed version has no such loss mode, or aggregates it in another way than the spec does."""
+    version = request.reading.framework_version or ""
+    mode = LOSS_MODES.get(_loss_mode(request.spec) or "")
+    if mode is None:
+        return False  # no release has it; "surrogate" says so
+    return not holds(mode.versions, version) or request.spec.loss.policy.aggregation not in aggregations_of(
+        mode, version
+    )
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -145,6 +160,12 @@ REFUSALS: tuple[Refusal, ...] = (
         f"verl's losses aggregate as {', '.join(AGGREGATIONS.values())}",
         lambda trainer, request: request.spec.loss.policy.aggregation not in AGGREGATIONS.values(),
     ),
+    Refusal(
+        "release",
+        "this release of verl lacks the loss mode or the aggregation: dro and token-sum came with 0.9.0, and gspo took "
+        "the mean over sequences, whatever loss_agg_mode says, before 0.9.1",
+        lambda trainer, request: _lacking(request),
+    ),
     *common("verl"),
     Refusal(
         "kl_estimator",
@@ -209,6 +230,7 @@ REFUSALS: tuple[Refusal, ...] = (
 SETTABLE: Settable = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
     "objective.surrogate": ("policy_loss.loss_mode", lambda value, spec: _loss_mode(spec)),
+    "objective.ratio_level": ("policy_loss.loss_mode", lambda value, spec: _loss_mode(spec)),
     "objective.clip_low": ("clip_ratio_low", lambda value, spec: 1.0 if value is None else value),
     "objective.clip_high": ("clip_ratio_high", lambda value, spec: OFF if value is None else value),
     "objective.dual_clip": ("clip_ratio_c", lambda value, spec: OFF if value is None else value),

@@ -75,12 +75,12 @@ def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[st
     settings: dict[str, Any] = {}
     left = {}
     for path, want, _ in walk(spec):
-        if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
+        if want == have.get(path) or path.startswith(("topology.", "micro_batch.")):
             continue
         if path in settable:
             name, convert = settable[path]
             settings[name] = convert(want, spec)
-        else:
+        elif not path.startswith(PLANNED):
             left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
     if spec.objective.kl_coefficient and spec.objective.kl_placement == "loss":
         settings["use_kl_loss"] = True

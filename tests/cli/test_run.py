@@ -7,9 +7,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from batchbridge import reading
+from batchbridge.adapter import Reading
 from batchbridge.cli import INVALID, UNDECIDED, USAGE
 
 Run = Callable[..., tuple[int, str, str]]
@@ -64,6 +67,26 @@ def test_like_becomes_the_launchs_spec(run: Run, recipe: Path, tmp_path: Path) -
     assert launch["spec"]["rollout"]["prompts_per_rollout"] == 4
     assert launch["hooks"] == {"toyframework": "toyhooks:reached"}
     assert launch["ledger"] == str(tmp_path / "runs")
+
+
+@pytest.mark.usefixtures("launchable")
+def test_like_is_read_as_the_release_that_is_named(run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native, versions = reading.read, []
+
+    def read(*arguments: Any, **options: Any) -> Reading:
+        versions.append(options.get("version"))
+        return native(*arguments, **options)
+
+    monkeypatch.setattr(reading, "read", read)
+    words = ("--framework", "toy", "--like", str(recipe), "--like-version", "1.2")
+    run("run", *words, "--", sys.executable, "-c", "pass")
+    assert versions == [None, "1.2"], "the command's own release is the installed one"
+
+
+@pytest.mark.usefixtures("launchable")
+def test_a_release_of_nothing_is_a_usage_error(run: Run) -> None:
+    words = ("run", "--framework", "toy", "--like-version", "1.16.0")
+    assert run(*words, "--", sys.executable, "-c", "pass")[0] == USAGE
 
 
 @pytest.mark.usefixtures("launchable")

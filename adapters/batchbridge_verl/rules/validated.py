@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from batchbridge.findings import Fix
-from batchbridge_verl.meaning import AGGREGATIONS
+from batchbridge_verl.meaning import AGGREGATION_VERSIONS, AGGREGATIONS
 from batchbridge_verl.rules.row import (
     AGGREGATION,
     DEVICES,
@@ -231,7 +231,7 @@ def _replay_bypassed(run: Run) -> str | None:
 
 def _aggregation(run: Run) -> str | None:
     name = run[AGGREGATION]
-    known = [mode for mode in AGGREGATIONS if mode != "token-sum" or holds(">=0.9.0", run.version)]
+    known = [mode for mode in AGGREGATIONS if holds(AGGREGATION_VERSIONS.get(mode, ""), run.version)]
     return None if name in known else f"{AGGREGATION} = {name}: must be one of {', '.join(known)}"
 
 

@@ -89,6 +89,7 @@ def overrides(folder: Path, ranks: int) -> list[str]:
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         "ray_kwargs.ray_init.num_cpus=14",  # of Ray's bookkeeping: actors wait for what they ask for
         f"+ray_kwargs.ray_init.num_gpus={ranks}",
+        f"+ray_kwargs.ray_init.resources={{cpu:{ranks}}}",  # what 0.8.0 places its workers by
         "+ray_kwargs.ray_init.include_dashboard=False",
         "+ray_kwargs.ray_init.object_store_memory=200000000",
         f"+ray_kwargs.ray_init._temp_dir={folder}/ray",

@@ -23,6 +23,7 @@ from batchbridge.cli import INVALID, UNDECIDED
     "--spec", "spec_file", type=click.Path(exists=True, dir_okay=False), help="What the run shall mean: JSON."
 )
 @click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
+@click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
 @click.option("--mode", type=click.Choice(["enforce", "verify", "observe"]), default="enforce", show_default=True)
 @click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
 @click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
@@ -31,6 +32,7 @@ from batchbridge.cli import INVALID, UNDECIDED
 def command(
     spec_file: str | None,
     like: str | None,
+    like_version: str | None,
     mode: str,
     ledger: str | None,
     allow: tuple[str, ...],
@@ -48,6 +50,8 @@ def command(
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
+    if like_version is not None and like is None:
+        raise click.UsageError("--like-version is the version of what --like names")
     own = reading.read(list(words), framework=framework)
     adapter = plugins.adapters().get(own.framework)
     hooks = {} if adapter is None else dict(adapter.hooks())
@@ -61,7 +65,8 @@ def command(
     if spec_file is not None:
         spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
     elif like is not None:
-        other = reading.read(like, world_size=None if own.spec is None else own.spec.topology.world_size)
+        world_size = None if own.spec is None else own.spec.topology.world_size
+        other = reading.read(like, version=like_version, world_size=world_size)
         if other.spec is None or other.verdict == "invalid":
             click.echo(check(like, other), err=True)
             return INVALID

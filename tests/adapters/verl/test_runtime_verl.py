@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
-from batchbridge.plan import Plan
+from batchbridge.plan import Plan, PlanError
 from batchbridge.reading import read
 from batchbridge.spec import Spec
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
@@ -157,6 +157,7 @@ def test_metrics_of_several_calls_become_lists() -> None:
         (None, "not a release of verl"),
         (Installed("easyr1", "0.3.2"), "not a release of verl"),
         (Installed("verl", "0.8.0"), "its training step is not proven"),
+        (Installed("verl", "0.9.0"), "its training step is not proven"),
         (Installed("verl", "0.9.2"), "its training step is not proven"),
         (Installed("verl", "0.9.1", ("it lacks a file",)), "it lacks a file"),
     ],
@@ -200,6 +201,75 @@ def test_what_another_spec_asks_for_reaches_the_workers_or_is_named() -> None:
     assert settings["clip_ratio_high"] == 0.28
     assert settings["clip_ratio_c"] == runtime.OFF
     assert left == {"carried.learning_rate": "0.5 in the requested spec, 1e-06 in the trainer"}
+
+
+def refused(name: str, spec: Spec, version: str = "0.9.1", trainer: Any = None) -> bool:
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == name)
+    request = Request(
+        spec=spec,
+        plan=None,
+        reading=read(COMMAND, version=version, dataset_size=12),
+        mode="enforce",
+    )
+    return refusal.applies(trainer, request)
+
+
+@pytest.mark.parametrize(
+    ("loss_mode", "aggregation", "lacking"),
+    [
+        ("vanilla", "token_mean", set()),
+        ("vanilla", "token_sum", {"0.8.0"}),
+        ("cispo", "sequence_sum", set()),
+        ("dro", "token_mean", {"0.8.0"}),
+        ("gspo", "sequence_mean", set()),
+        ("gspo", "token_mean", {"0.8.0", "0.9.0"}),
+    ],
+)
+def test_what_a_release_lacks_is_refused_there_and_only_there(
+    loss_mode: str, aggregation: str, lacking: set[str]
+) -> None:
+    spec = spec_of(f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}")
+    spec = spec.replace(**{"loss.policy.aggregation": aggregation})
+    found = {version for version in ("0.8.0", "0.9.0", "0.9.1") if refused("release", spec, version)}
+    assert found == lacking
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.9.1"])
+@pytest.mark.parametrize("loss_mode", ["vanilla", "gspo", "cispo"])
+def test_what_a_release_means_by_itself_is_not_refused_there(loss_mode: str, version: str) -> None:
+    setting = f"actor_rollout_ref.actor.policy_loss.loss_mode={loss_mode}"
+    own = read([*COMMAND, setting], version=version, dataset_size=12)
+    assert own.spec is not None, own.findings
+    assert not refused("release", own.spec, version)
+
+
+def test_groups_that_rewards_filter_have_no_plan_and_the_refusal_says_so() -> None:
+    with pytest.raises(PlanError, match="group_filter = drop_zero_variance: rewards decide what is trained"):
+        Plan(spec_of("algorithm.filter_groups.enable=True"), 12)
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_modes_that_train_on_what_has_arrived_are_refused_by_name(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "is_v1", lambda trainer: True)
+    for value, expected in ((mode, True), ("sync", False)):
+        assert refused("asynchronous", spec_of(), trainer=SimpleNamespace(trainer_mode=value)) is expected
+
+
+def test_the_forerunner_of_the_v1_trainer_is_refused_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("verl.trainer.ppo.padding_utils")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(CannotAttach, match="main_ppo_sync is not followed"):
+        launched.sync(module)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    launched.sync(module)
+
+
+def test_ratios_of_whole_sequences_that_another_spec_asks_for_reach_the_workers() -> None:
+    own = read(COMMAND, version="0.9.1", dataset_size=12)
+    wanted = spec_of("actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
+    settings, left = runtime.settings_of(Request(spec=wanted, plan=None, reading=own, mode="enforce"))
+    assert settings["policy_loss.loss_mode"] == "gspo"
+    assert left == {}
 
 
 def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ leaves what it measured in FOLDER/measured.pt; the comparing process asserts.
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import itertools
 import sys
 from collections.abc import Sequence
@@ -28,10 +29,13 @@ from batchbridge.spec import (
 )
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
+from batchbridge.versions import holds
 from batchbridge.workers import Orders
 from batchbridge_verl.engine import install, remove
+from batchbridge_verl.meaning import LOSS_MODES, aggregations_of
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
+VERSION = importlib.metadata.version("verl")
 AGGREGATIONS = {
     "token_mean": "token-mean",
     "token_sum": "token-sum",
@@ -61,6 +65,12 @@ def gmpo(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor
     return (-advantage * clipped.mean().exp()).expand_as(new)
 
 
+def measured(case: Case) -> list[str]:
+    """The aggregations that the installed verl has for this objective."""
+    can = aggregations_of(LOSS_MODES[case.loss_mode], VERSION)
+    return [aggregation for aggregation in case.aggregations if aggregation in can]
+
+
 PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
 KL = {"kl_placement": "loss", "kl_coefficient": 0.1, "old_logprobs": "rollout_start"}
 CASES = (
@@ -82,6 +92,8 @@ CASES = (
     Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
     Case("dro", "dro", PPO, {"policy_loss.dro_beta": DRO_BETA}, dro),
 )
+INSISTING = Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"))
+"""Takes the mean over sequences, whatever it is told."""
 
 
 class Bench(Steps):
@@ -140,7 +152,7 @@ class Bench(Steps):
             planned=True,
             mode="enforce",
             ledger=ledger,
-            framework_version="0.9.1",
+            framework_version=VERSION,
             start_id="test",
             ticks=10,
             settings=settings,
@@ -152,8 +164,9 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
     """Every objective, aggregation and split, step by step."""
     results = []
     splits = list(SPLITS) if bench.ranks == 1 else ["fixed 2", "budget 40"]
-    for case, split in itertools.product(CASES, splits):
-        for aggregation in case.aggregations:
+    has = [case for case in CASES if holds(LOSS_MODES[case.loss_mode].versions, VERSION)]
+    for case, split in itertools.product(has, splits):
+        for aggregation in measured(case):
             spec = spec_of(case, aggregation)
             plan = Plan(spec, PROMPTS)
             install(bench.worker, bench.orders(spec, case))
@@ -203,22 +216,26 @@ def detached(bench: Bench) -> dict[str, float]:
 
 
 def drifts(bench: Bench) -> list[str]:
-    """What a step says that is not the plan's: other members, then weights that something else has changed."""
+    """What a step says that is not the plan's: other members, weights that something else has changed, and those of a
+    loss mode that takes another aggregation than it is told."""
     case = CASES[0]
     spec = spec_of(case, "sequence_sum")
     samples, members = bench.step(Plan(spec, PROMPTS), 1)
     said = []
     bench.gradient = None
-    for change in ("members", "weights"):
-        install(bench.worker, bench.orders(spec, case))
-        if change == "weights":
+    for change in ("members", "weights", "loss mode"):
+        install(bench.worker, bench.orders(spec, INSISTING if change == "loss mode" else case))
+        if change != "members":
             samples, members = bench.step(Plan(spec, PROMPTS), 0)
+        if change == "weights":
             layer = bench.worker.batchbridge
             layer._set_step = lambda data, step, planned, normaliser: None
         try:
             bench.send(samples, members, 0, SPLITS["fixed 2"])
         except BatchDrift as drift:
             said.append(str(drift))
+        else:
+            said.append("no drift")
         finally:
             remove(bench.worker)
     said.append("nothing applied" if bench.gradient is None else "applied")

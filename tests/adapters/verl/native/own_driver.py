@@ -20,6 +20,7 @@ os.environ.update(environment())
 import ray
 
 from batchbridge import unwrap, wrap
+from batchbridge.versions import holds
 
 
 def build(folder: Path) -> Any:
@@ -27,12 +28,18 @@ def build(folder: Path) -> Any:
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
     from verl.single_controller.ray import RayWorkerGroup
-    from verl.trainer.main_ppo_v0 import BaseTaskRunner
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-    from verl.trainer.ppo.utils import create_rl_dataset
     from verl.utils.config import omega_conf_to_dataclass
 
-    more = ["trainer.use_v1=False", "trainer.total_training_steps=1"]
+    try:
+        from verl.trainer.main_ppo_v0 import BaseTaskRunner
+        from verl.trainer.ppo.utils import create_rl_dataset
+    except ModuleNotFoundError:  # verl 0.8.0
+        from verl.trainer.main_ppo import TaskRunner as BaseTaskRunner
+        from verl.trainer.main_ppo import create_rl_dataset
+
+    more = ["trainer.use_v1=False"] if holds(">=0.9.0", verl.__version__) else []
+    more += ["trainer.total_training_steps=1"]
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer", overrides=[*overrides(folder, 1), *more])
     OmegaConf.resolve(config)
