@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from batchbridge_openrlhf.testing.workers import actor_trainer, experience, full
 
 torch.set_num_threads(1)
 
-from batchbridge.attach import BatchDrift
+from batchbridge import unwrap, wrap
+from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import (
@@ -61,6 +63,8 @@ SHARED = {
     "train.batch_size": 6,
     "train.max_tokens_per_gpu": 24,
     "algo.kl.init_coef": 0.1,
+    "algo.advantage.estimator": "group_norm",
+    "train.seed": 5,
 }
 TOKENS = LossTerm(aggregation="token_mean")
 SEQUENCES = LossTerm(aggregation="sequence_mean", count_empty=False)
@@ -395,6 +399,44 @@ def empty(bench: Bench, trainer: Any) -> list[int]:
     return counts
 
 
+def by_wrap(bench: Bench, trainer: Any) -> dict[str, Any]:
+    """The object API on the trainer's own configuration, in another mode, and with a schedule of another length."""
+    before = {name: value for part in (trainer, trainer.replay_buffer) for name, value in vars(part).items()}
+    assert wrap(trainer, ledger=bench.folder / "wrap_ledger") is trainer
+    plan, report = trainer.batchbridge.plan, trainer.batchbridge.report()
+    for rollout in range(2):
+        bench.fill(trainer, plan, rollout)
+        bench.run(trainer, 0.0)
+    unwrap(trainer)
+    after = {name: value for part in (trainer, trainer.replay_buffer) for name, value in vars(part).items()}
+    native = trainer.actor_scheduler.lr_lambdas
+    trainer.actor_scheduler.lr_lambdas = [functools.partial(len, num_training_steps=9)]
+    try:
+        wrap(trainer)
+        clock = ""
+    except CannotAttach as refused:
+        clock = str(refused)
+    trainer.actor_scheduler.lr_lambdas = native
+    wrap(trainer, mode="verify")
+    bench.fill(trainer, plan, 0, native=True)
+    try:
+        bench.run(trainer, 0.0)
+        drift = ""
+    except BatchDrift as departed:
+        drift = departed.aspect
+    trainer.replay_buffer.clear()
+    unwrap(trainer)
+    trainer.actor.model.optimizer.zero_grad()
+    changed = [name for name in before if after.get(name) is not before[name] and not name.startswith("dynamic_")]
+    return {
+        "report": report,
+        "changed": sorted({*changed, *(after.keys() - before.keys())}),
+        "clock": clock,
+        "drift": drift,
+        "seed": plan.spec.order.seed,
+    }
+
+
 def main(folder: Path) -> None:
     policy = folder / f"policy-{os.environ.get('RANK', 0)}"  # every rank its own: nobody waits for a file
     save_policy(policy)
@@ -407,6 +449,7 @@ def main(folder: Path) -> None:
         if (zero, dynamic) == (2, False):
             found["drifts"] = drifts(bench, trainer)
             found["empty"] = empty(bench, trainer)
+            found["wrap"] = by_wrap(bench, trainer)
         del trainer
     if bench.rank == 0:
         torch.save(found, folder / "measured.pt")

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge.ledger import diff, read_steps
+from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.plan import Plan
+from batchbridge.spec import Spec
 
 SCRIPT = Path(__file__).parent / "gradients.py"
 ONE_TRAINER = ("sequence_mean", "sequence_mean, empty ones counted", "dual clip", "gspo", "token_mean, k3 and entropy")
@@ -109,6 +111,32 @@ def test_other_rows_or_weights_than_planned_are_refused_before_the_update(
     assert members.startswith("optimizer step 3 departs from the plan in its membership: rollout 1 came without")
     assert weights.startswith("optimizer step 0 departs from the plan in its weights")
     assert applied == "0 applied"
+
+
+def test_wrap_follows_the_trainers_own_configuration_and_unwrap_restores_it(
+    measured: dict[int, dict[str, Any]], folders: dict[int, Path], ranks: int
+) -> None:
+    found = measured[ranks]["wrap"]
+    assert found["report"].startswith("openrlhf 0.11.2, mode enforce")
+    assert "left different" not in found["report"]
+    assert found["changed"] == []
+    assert found["seed"] == 5
+    folder = folders[ranks] / "wrap_ledger"
+    header = read_headers(folder)[0]
+    plan = Plan(Spec.from_dict(header["spec"]), header["dataset_size"])
+    steps = list(read_steps(folder))
+    assert len(steps) == plan.total_optimizer_steps == 4
+    for step in steps:
+        trained = sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
+        assert trained == sorted(tuple(member) for member in plan.step(step["step"]).members)
+
+
+def test_a_schedule_of_another_length_is_refused_and_verify_stops_at_the_first_departure(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    found = measured[ranks]["wrap"]
+    assert "built for 9 steps, the plan ticks 4 times" in found["clock"]
+    assert found["drift"] in ("membership", "order")
 
 
 def test_steps_without_a_token_update_nothing_and_the_ledger_says_so(
