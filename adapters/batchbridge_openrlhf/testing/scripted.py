@@ -53,6 +53,7 @@ def options(folder: Path, ranks: int) -> dict[str, str]:
         "ds.zero_stage": "2",
         "actor.adam.lr": "6e-2",
         "actor.adam.weight_decay": "0",
+        "actor.max_norm": "0",
         "actor.lr_scheduler": "constant",
         "actor.lr_warmup_ratio": "0",
         "rollout.batch_size": "4",

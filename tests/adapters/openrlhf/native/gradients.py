@@ -57,7 +57,6 @@ SHARED = {
     "actor.max_norm": 0.0,
     "actor.lr_scheduler": "constant",
     "actor.lr_warmup_ratio": 0.0,
-    "ds.param_dtype": "fp32",
     "rollout.batch_size": 3,
     "rollout.n_samples_per_prompt": GROUP,
     "train.batch_size": 6,

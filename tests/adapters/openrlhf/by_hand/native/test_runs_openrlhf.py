@@ -216,7 +216,7 @@ def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run
 def test_another_number_of_ranks_cannot_resume(place: Path, resumed: Run) -> None:
     other = run(place / "d", 1, "--ckpt.load_enable")
     assert other.code != 0
-    assert "was written by 2 ranks, this run has 1: start as many" in other.text
+    assert "Train epoch" not in other.text
 
 
 def test_a_missing_completion_ends_the_run_before_the_step(place: Path, two_ranks: Run) -> None:
