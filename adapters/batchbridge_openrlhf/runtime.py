@@ -3,6 +3,7 @@ each training process has, for people who build the processes themselves."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -386,7 +387,11 @@ def ticks_of(request: Request) -> int:
 
 
 def _attach_worker(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
-    install(trainer, orders)
+    import torch
+
+    shared = [orders.start_id]  # one start of all processes, which are all wrapped
+    torch.distributed.broadcast_object_list(shared, src=0)
+    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
     return trainer.batchbridge_engine.patches, lambda: remove(trainer)
 
 
