@@ -156,12 +156,24 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
 def openrlhf(session: nox.Session) -> None:
-    """OpenRLHF's own parser and strategy, and DeepSpeed's own checks; no GPU, no vLLM, no flash-attn."""
+    """OpenRLHF's own parser, strategy and policy trainer, and DeepSpeed; no GPU, no vLLM, no flash-attn."""
+    install_openrlhf(session)
+    pytest(session, *native("adapters/openrlhf"))
+
+
+@nox.session(python="3.11")  # as above
+def openrlhf_runs(session: nox.Session) -> None:
+    """OpenRLHF's stock entry on two CPU ranks, some ten runs of minutes each; by name only."""
+    install_openrlhf(session)
+    pytest(session, *native("adapters/openrlhf/by_hand"))
+
+
+def install_openrlhf(session: nox.Session) -> None:
+    """OpenRLHF without what it depends on: flash-attn and bitsandbytes need CUDA. DeepSpeed comes as source, without
+    kernels."""
     install(session, "openrlhf", f"torch=={TORCH}", *TEST, *OPENRLHF, *DEEPSPEED, ".")
-    # Without what they depend on: flash-attn and bitsandbytes need CUDA. DeepSpeed comes as source, without kernels.
     alone = ("--no-deps", "--no-build-isolation", "deepspeed", "openrlhf")
     session.install("-q", "-c", "constraints/openrlhf.txt", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
-    pytest(session, *native("adapters/openrlhf"))
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python

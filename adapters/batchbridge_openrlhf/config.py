@@ -31,7 +31,13 @@ from batchbridge_openrlhf.values import WrongValue, convert, shown
 from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
 
 if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+
+
+@dataclass(frozen=True)
+class Running:
+    """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +59,7 @@ class OpenRlhfAdapter(Adapter):
     framework: ClassVar[str] = "openrlhf"
     distribution: ClassVar[str | None] = "openrlhf"
     versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = "==0.11.2"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -85,7 +92,8 @@ class OpenRlhfAdapter(Adapter):
         if version is None or not tables.is_known(version):
             findings.append(_version_finding(version, source))
             return self._reading(version, findings, context)
-        if source.native is not None:
+        running = isinstance(source.native, Running)
+        if source.native is not None and not running:
             message = f"a {type(source.native).__name__} is no launch command and no mapping of options"
             findings.append(Finding("BB-ORL-006", "error", "config", message))
             return self._reading(version, findings, context)
@@ -126,6 +134,8 @@ class OpenRlhfAdapter(Adapter):
         if sizes is not None:
             findings += _inexpressible(settings, places, tables.names_of(version))
             told = meaning(settings, sizes)
+            if running and told is not None:
+                told = {**told, "order.seed": Told(settings["train.seed"], "train.seed", ORDERED)}
         spec = None if told is None else spec_of(told)
         reading = dataclasses.replace(
             self._reading(version, findings, context),
@@ -185,6 +195,31 @@ class OpenRlhfAdapter(Adapter):
 
         return native_steps(reading, dataset_size, response_tokens)
 
+    def hooks(self) -> Mapping[str, str]:
+        """Ray, and the module of the trainers' base class; see `batchbridge_openrlhf.launched`."""
+        return {
+            "ray": "batchbridge.launch_ray:reach_workers",
+            "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
+        }
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is a `PPOTrainer` (in its Ray actor) or an `ActorPPOTrainer`, or of a subclass."""
+        return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The trainer's arguments; see `runtime.source_of`."""
+        if not self.owns(trainer):
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of OpenRLHF")
+        from batchbridge_openrlhf.runtime import source_of
+
+        return source_of(trainer)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """See `runtime.attach`; the only way into code that imports OpenRLHF."""
+        from batchbridge_openrlhf.runtime import attach
+
+        return attach(trainer, request)
+
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
         """A reading that could say nothing but its findings."""
         return OpenRlhfReading(
@@ -195,6 +230,14 @@ class OpenRlhfAdapter(Adapter):
         )
 
 
+TRAINERS = frozenset(
+    {
+        ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
+        ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
+    }
+)
+"""Classes whose objects `attach` takes. Source: openrlhf 0.11.2."""
+ORDERED = "openrlhf leaves the order open; a wrapped run is ordered by it"
 _TELLING = frozenset(
     {
         *("rollout_batch_size", "micro_rollout_batch_size", "micro_train_batch_size", "n_samples_per_prompt"),

@@ -1,0 +1,272 @@
+"""In the process of `PPOTrainer`: which prompts a rollout has, in which order its completions stand, who trains them.
+
+Patches one instance and what it holds; the training processes get their orders through Ray. Generation, rewards,
+scoring, the advantages of the trainer's own rule and the training loop stay OpenRLHF's.
+Source: openrlhf 0.11.2 ppo_trainer.PPOTrainer, samples_generator.SamplesGenerator, launcher.RayActorGroup.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from batchbridge.advantages import RULED, group_advantages
+from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.plan import PlanError
+from batchbridge.shares import deal, steps_of_rollout
+from batchbridge_openrlhf.engine import IDENTITY, Orders, Receipt, identify
+
+
+class Driver:
+    """The patches of one `PPOTrainer`."""
+
+    def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
+        assert request.plan is not None, "wrap refuses to enforce without a plan"
+        assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
+        self._trainer, self._orders, self._plan = trainer, orders, request.plan
+        self._patches = patches
+        self._next = 0
+        self._receipts: list[Receipt] = []
+        self._generator, self._maker = trainer.samples_generator, trainer.experience_maker
+        self._group, self._dataset = trainer.actor_model_group, trainer.prompts_dataloader.dataset
+        self._native_start, self._native_send = trainer.init_checkpoint_states, self._group.async_run_method_batch
+        self._native_make = self._maker.make_experience
+        self._native_advantages = self._maker.compute_advantages_and_returns
+        order, resume = "order and membership of the plan", "exact resume"
+        place = Place(self)
+        rows: list[tuple[Any, str, Any, str, str]] = [
+            (trainer, "max_steps", orders.ticks, f"{orders.ticks} ticks", "clock of the spec"),
+            (trainer, "prompts_dataloader", place, "the place in the plan", resume),
+            (trainer, "init_checkpoint_states", self._start, "the training processes get their orders", order),
+            (self._generator, "generate_samples", self._generate, "the plan's prompts, in the plan's order", order),
+            (self._maker, "make_experience", self._make, "micro-batches split evenly over all models' ranks", order),
+            (self._group, "async_run_method_batch", self._send, "completions go where their step runs", order),
+        ]
+        if request.spec.advantage != request.reading.spec.advantage and request.spec.advantage.baseline in RULED:
+            row = (self._maker, "compute_advantages_and_returns", self._advantages, "the spec's rule", "advantages")
+            rows.append(row)
+        for target, name, value, what, why in rows:
+            patches.set(target, name, value, what=what, why=why)
+
+    def detach(self) -> None:
+        """Restores the trainer and, where they have orders, the training processes."""
+        self._patches.undo()
+        if self._receipts:
+            install_everywhere(self._group, None)
+
+    @property
+    def ranks(self) -> int:
+        """Training processes."""
+        return len(self._group._actor_handlers)
+
+    # ---- start and resume
+
+    def _start(self) -> Any:
+        self._receipts = install_everywhere(self._group, self._orders)
+        states = self._native_start()
+        if states["global_step"] and STATE not in (states.get("data_loader_state_dict") or {}):
+            reason = "the checkpoint was written without batchbridge: its place in the plan is unknown"
+            raise CannotAttach({"resume": reason})
+        return states
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint after the rollouts so far remembers."""
+        steps = self._plan.rollout(self._next).generated_at_step
+        return {STATE: {"plan": self._plan.state(steps), "ranks": self.ranks, "rollouts": self._next}}
+
+    def continue_from(self, state: Mapping[str, Any]) -> None:
+        """Raises `CannotAttach` unless `state` continues this plan on as many ranks."""
+        saved = state[STATE]
+        if saved["ranks"] != self.ranks:
+            reason = f"the checkpoint was written by {saved['ranks']} ranks, this run has {self.ranks}: start as many"
+            raise CannotAttach({"resume": reason})
+        try:
+            self._plan.seek(saved["plan"])
+        except PlanError as error:
+            raise CannotAttach({"resume": error.reason}) from None
+        self._next = int(saved["rollouts"])
+
+    @property
+    def prompts_per_epoch(self) -> int:
+        """Prompts of the dataset."""
+        return self._plan.dataset_size
+
+    # ---- a rollout
+
+    def _generate(self, **options: Any) -> tuple[list[Any], None, int, bool]:
+        """In place of `SamplesGenerator.generate_samples`: one planned rollout, whatever arrives first."""
+        if not self._receipts:
+            raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
+        total = self._plan.total_rollouts
+        if self._next >= total:
+            return [], None, 0, True
+        import ray
+        from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+
+        planned, generator = self._plan.rollout(self._next), self._generator
+        _, prompts, labels, images = self._dataset.collate_fn([self._dataset[prompt] for prompt in planned.prompts])
+        sleeps = self._trainer.args.vllm.enable_sleep
+        if sleeps:
+            batch_vllm_engine_call(generator.vllm_engines, "wake_up")
+        answers = ray.get(generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options))
+        if sleeps:
+            batch_vllm_engine_call(generator.vllm_engines, "sleep")
+        samples = []
+        for position, (prompt, group) in enumerate(zip(planned.prompts, answers, strict=True)):
+            if len(group) != planned.completions_per_prompt:
+                raise BatchDrift(
+                    planned.generated_at_step,
+                    "membership",
+                    f"{len(group)} completions of prompt {prompt} arrived, not {planned.completions_per_prompt}",
+                )
+            for sample, answer in enumerate(group):
+                made = generator._process_response_into_experience(answer, **options)
+                samples.append(
+                    identify(
+                        made,
+                        rollout=planned.index,
+                        prompt=prompt,
+                        position=position,
+                        sample=sample,
+                        prompt_tokens=prompt_tokens(answer),
+                    )
+                )
+        self._next += 1
+        return samples, None, len(prompts), self._next >= total
+
+    def _make(self, samples: list[Any]) -> list[Any]:
+        """The native forward passes over as many micro-batches as all models' ranks share evenly: upstream gives the
+        last rank fewer, or none, and ranks that communicate inside a forward pass would wait for each other."""
+        maker = self._maker
+        groups = (maker.actor_model_group, maker.initial_model_group, maker.reward_model_group)
+        sizes = [len(group._actor_handlers) // group.duplicate_actors for group in groups if group is not None]
+        shortest = min(samples, key=lambda batch: batch.sequences.numel())
+        fillers = []
+        for _ in range(-len(samples) % math.lcm(*sizes)):
+            filler = copy.copy(shortest)
+            filler.info = dict(shortest.info)
+            fillers.append(filler)
+        return list(self._native_make([*samples, *fillers])[: len(samples)])
+
+    def _advantages(self, experiences: list[Any]) -> list[Any]:
+        """The rule's advantages in the place of upstream's: one number per completion."""
+        import torch
+
+        made: list[Any] = self._native_advantages(experiences)
+        plan = self._plan
+        rewards = {
+            place: float(reward)
+            for experience in made
+            for place, reward in zip(experience.index, experience.rewards, strict=True)
+        }
+        size, ordered = plan.completions_per_prompt, [rewards[place] for place in sorted(rewards)]
+        groups = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        flat = [value for group in group_advantages(groups, plan.spec.advantage) for value in group]
+        for experience in made:
+            values = torch.tensor([flat[place] for place in experience.index])[:, None]
+            experience.advantages = values * experience.action_mask
+            experience.returns = experience.advantages.clone()
+        return made
+
+    def _send(self, method_name: str, **columns: Any) -> list[Any]:
+        """`RayActorGroup.async_run_method_batch`; what is appended to the replay buffers goes by the plan's steps."""
+        if method_name != "append":
+            return list(self._native_send(method_name, **columns))
+        import ray
+        from openrlhf.trainer.ppo_utils.experience import (
+            make_experience_batch,
+            remove_padding_in_sequences,
+            split_experience_batch,
+        )
+
+        items = [item for batch in columns["experience"] for item in split_experience_batch(batch)]
+        refs = []
+        for handler, share in zip(self._group._actor_handlers, self._shares(items), strict=True):
+            whole = [make_experience_batch(remove_padding_in_sequences(share))] if share else []
+            data = ray.put({"experience": whole})
+            refs.append(handler.execute_batch.remote(method_name, data, 0, len(whole)))
+        return refs
+
+    def _shares(self, items: Sequence[Any]) -> list[list[Any]]:
+        """Each rank's completions: those of a step are dealt out evenly, by their tokens, in the first pass that trains
+        them; what no step trains goes anywhere, so that the rollout can be seen to be whole."""
+        rows, size = {}, self._plan.completions_per_prompt
+        for item in items:
+            rollout, _, position, sample, _ = (int(value) for value in item.info[IDENTITY])
+            rows[position * size + sample] = item
+        blocks = [step.positions for step in steps_of_rollout(self._plan, rollout)]
+        left = list(rows)
+        shares: list[list[Any]] = [[] for _ in range(self.ranks)]
+        for block in [*blocks, tuple(left)]:
+            new = [row for row in dict.fromkeys(block) if row in rows]
+            hands = deal([int(rows[row].attention_mask.sum()) for row in new], self.ranks)
+            for share, hand in zip(shares, hands, strict=True):
+                share += [rows.pop(row) for row in [new[place] for place in hand]]
+        return shares
+
+
+STATE = "batchbridge"
+"""Key of what a checkpoint has in the place of the prompt loader's state."""
+
+
+class Place:
+    """In the place of the prompt loader: its length and, for checkpoints, the place in the plan."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __len__(self) -> int:
+        return self._driver.prompts_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place in the plan."""
+        return self._driver.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues there. Raises `CannotAttach`."""
+        self._driver.continue_from(state)
+
+
+def prompt_tokens(answer: Mapping[str, Any]) -> int:
+    """Tokens of an engine's answer that stand before the response."""
+    ranges = answer["action_ranges"]
+    return int(ranges[0][0]) if ranges else len(answer["observation_tokens"])
+
+
+def install_everywhere(group: Any, orders: Orders | None) -> list[Receipt]:
+    """Runs `install` in every process of a group (None: undoes it), and holds the answers against each other."""
+    import ray
+
+    try:
+        answers = ray.get([handler.__ray_call__.remote(_in_worker, orders) for handler in group._actor_handlers])
+    except ImportError as error:
+        reason = f"a training process cannot import the adapter ({error}); install batchbridge on every node"
+        raise CannotAttach({"arrival": reason}) from None
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, CannotAttach):
+            raise CannotAttach(cause.reasons) from None
+        raise CannotAttach({"arrival": f"a training process did not take its orders: {cause or error}"}) from error
+    receipts = [answer for answer in answers if answer is not None]
+    if orders is None:
+        return []
+    ranks, count = sorted(receipt.rank for receipt in receipts), len(group._actor_handlers)
+    if ranks != list(range(count)):
+        reason = f"of {count} training processes those answered that have the ranks {ranks}"
+        raise CannotAttach({"arrival": reason})
+    if {receipt.spec_digest for receipt in receipts} != {orders.spec.digest()}:
+        raise CannotAttach({"arrival": "the training processes read another spec out of their orders: other versions"})
+    return receipts
+
+
+def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+    """Runs inside a `PolicyModelActor`."""
+    from batchbridge_openrlhf.engine import install, remove
+
+    if orders is None:
+        remove(worker.trainer)
+        return None
+    return install(worker.trainer, orders)

@@ -1,0 +1,138 @@
+"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+
+Order, membership, loss and clock stay OpenRLHF's; in mode "verify" each optimizer step is held against the plan before
+it is applied. One thing that is patched is no instance: the module of the sample generator sees another `ray`, whose
+`get` says whose completions it returns. The process has one trainer.
+Source: openrlhf 0.11.2 samples_generator.SamplesGenerator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge_openrlhf.driver import install_everywhere, prompt_tokens
+from batchbridge_openrlhf.engine import IDENTITY, Orders, Receipt, identify
+
+
+class Observer:
+    """The patches of one `PPOTrainer`."""
+
+    def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
+        from openrlhf.trainer.ppo_utils import samples_generator
+
+        self._trainer, self._orders, self._patches = trainer, orders, patches
+        self._receipts: list[Receipt] = []
+        self._drawn: deque[int] = deque()
+        self._asked: dict[Any, tuple[int, int]] = {}
+        self._trains, self._rollout, self._position = False, 0, 0
+        generator, self._loader = trainer.samples_generator, trainer.prompts_dataloader
+        self._native_start, self._native_samples = trainer.init_checkpoint_states, generator.generate_samples
+        self._native_generate, self._native_dispatch = generator._generate_vllm, generator._dispatch_prompts_to_vllm
+        self._native_process = generator._process_response_into_experience
+        # torch forbids a loader another dataset, but its iterator reads this entry.
+        self._dataset = vars(self._loader)["dataset"]
+        vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
+        for target, name, value in (
+            (trainer, "init_checkpoint_states", self._start),
+            (generator, "prompts_dataloader", _Drawing(self._loader, self._drawn)),
+            (generator, "generate_samples", self._samples),
+            (generator, "_generate_vllm", self._generate),
+            (generator, "_dispatch_prompts_to_vllm", self._dispatch),
+            (generator, "_process_response_into_experience", self._process),
+            (samples_generator, "ray", _Telling(samples_generator.ray, self._asked)),
+        ):
+            patches.set(target, name, value, what="completions are told apart", why="ledger")
+
+    def detach(self) -> None:
+        """Restores the trainer and, where they have orders, the training processes."""
+        self._patches.undo()
+        vars(self._loader)["dataset"] = self._dataset
+        if self._receipts:
+            install_everywhere(self._trainer.actor_model_group, None)
+
+    def _start(self) -> Any:
+        self._receipts = install_everywhere(self._trainer.actor_model_group, self._orders)
+        states = self._native_start()
+        self._rollout = int(states["global_step"])
+        return states
+
+    def _samples(self, **options: Any) -> Any:
+        if not self._receipts:
+            raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
+        self._position = 0
+        found = self._native_samples(**options)
+        self._rollout += bool(found[0])
+        return found
+
+    def _generate(self, dataloader_iter: Any, *arguments: Any, **options: Any) -> Any:
+        self._trains = dataloader_iter is getattr(self._trainer.samples_generator, "_dataloader_iter", None)
+        return self._native_generate(dataloader_iter, *arguments, **options)
+
+    def _dispatch(self, prompts: Sequence[str], *arguments: Any, **options: Any) -> Any:
+        refs = self._native_dispatch(prompts, *arguments, **options)
+        if self._trains:  # else for an evaluation
+            for ref in refs:
+                self._asked[ref] = (self._drawn.popleft(), self._position)
+                self._position += 1
+        return refs
+
+    def _process(self, response: Any, **options: Any) -> Any:
+        made = self._native_process(response, **options)
+        if IDENTITY in response:
+            prompt, position, sample = response[IDENTITY]
+            tokens = prompt_tokens(response)
+            identify(made, rollout=self._rollout, prompt=prompt, position=position, sample=sample, prompt_tokens=tokens)
+        return made
+
+
+class NumberedDataset:
+    """Prompts whose data source, which nobody reads in training, is their number."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def __len__(self) -> int:
+        return len(self._native)
+
+    def __getitem__(self, index: int) -> Any:
+        return (int(index), *self._native[index][1:])
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
+            raise AttributeError(name)
+        return getattr(self._native, name)
+
+
+class _Drawing:
+    """A prompt loader that writes down the numbers of the prompts that are drawn from it."""
+
+    def __init__(self, native: Any, drawn: deque[int]) -> None:
+        self._native, self._drawn = native, drawn
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._native:
+            self._drawn.extend(batch[0])
+            yield batch
+
+
+class _Telling:
+    """Ray, whose `get` marks an engine's answers with what was asked for."""
+
+    def __init__(self, native: Any, asked: dict[Any, tuple[int, int]]) -> None:
+        self._native, self._asked = native, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def get(self, ref: Any, *arguments: Any, **options: Any) -> Any:
+        """As Ray's."""
+        found = self._native.get(ref, *arguments, **options)
+        asked = None if isinstance(ref, list) else self._asked.pop(ref, None)
+        if asked is not None:
+            for sample, response in enumerate(found):
+                response[IDENTITY] = (*asked, sample)
+        return found

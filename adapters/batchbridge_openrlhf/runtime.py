@@ -1,0 +1,416 @@
+"""Attaching to OpenRLHF's trainers: `PPOTrainer`, the driver of a run of the command line, and `ActorPPOTrainer`, what
+each training process has, for people who build the processes themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.shares import steps_cross_rollouts
+from batchbridge.spec import Spec, walk
+from batchbridge_openrlhf.config import OpenRlhfAdapter, Running, is_idle
+from batchbridge_openrlhf.engine import Orders, install, new_start, remove
+from batchbridge_openrlhf.options import Option, defaults_of, options_of
+
+ENFORCED_VERSIONS = SpecifierSet(OpenRlhfAdapter.enforced_versions)
+"""Releases that the proofs ran on; others are refused until they ran there, too."""
+DEEPSPEED = SpecifierSet("==0.19.6")
+"""What that release requires, and the proofs ran with: whose steps end where they are told to."""
+ESTIMATORS = ("k1", "k2", "k3")
+"""KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
+OFF = 1e30
+"""A bound that is never reached, where a spec has none."""
+AGGREGATIONS = ("token_mean", "sequence_mean")
+
+
+def is_driver(trainer: object) -> bool:
+    """Whether `trainer` is a `PPOTrainer`, inside its Ray actor."""
+    return _has_base(trainer, "openrlhf.trainer.ppo_trainer", "BasePPOTrainer")
+
+
+def is_worker(trainer: object) -> bool:
+    """Whether `trainer` is an `ActorPPOTrainer`."""
+    return _has_base(trainer, "openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer")
+
+
+def _has_base(trainer: object, module: str, name: str) -> bool:
+    return any(base.__module__ == module and base.__name__ == name for base in type(trainer).__mro__)
+
+
+def source_of(trainer: Any) -> tuple[Source, Context]:
+    """The trainer's arguments, its world size, and its number of prompts. An `ActorPPOTrainer` has no prompts: there it
+    is the attribute `dataset_size`, which whoever builds it sets."""
+    version = importlib.metadata.version("openrlhf")
+    options, defaults = options_of(version), defaults_of(version)
+    given = {
+        name: _as_given(options[name], value)
+        for name, value in _leaves(trainer.args)
+        # What decides nothing here is changed while the program runs: eval.steps -1 is infinite there.
+        if name in options
+        and value not in (None, defaults[options[name].identity])
+        and not is_idle(options[name].identity)
+    }
+    world, prompts = None, None
+    if is_worker(trainer):
+        import torch
+
+        world, prompts = torch.distributed.get_world_size(), getattr(trainer, "dataset_size", None)
+    elif hasattr(trainer, "prompts_dataloader"):
+        prompts = len(trainer.prompts_dataloader.dataset)
+    context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+    return Source(values=given, native=Running()), context
+
+
+def _as_given(option: Option, value: Any) -> Any:
+    """A value as the parser takes it: the program splits some texts at commas, and makes pairs of numbers."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value)) if option.kind == "str" else list(value)
+    return value
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in vars(node).items():
+        if hasattr(value, "__dict__"):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
+    where `allowable`: then it stays native. `applies` gets the trainer's arguments and the request."""
+
+    name: str
+    reason: str
+    applies: Callable[[Any, Request], bool]
+    allowable: bool = False
+
+
+def _own(request: Request) -> Spec:
+    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
+    return request.reading.spec
+
+
+def _kl_estimator(spec: Spec) -> str | None:
+    return spec.objective.kl_estimator if spec.objective.kl_placement == "loss" else None
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "critic",
+        "a critic's own steps and its value loss are not proven against the oracle yet: algo.advantage.estimator gae",
+        lambda args, request: args.algo.advantage.estimator == "gae" or request.spec.advantage.baseline == "value",
+    ),
+    Refusal(
+        "batch_scale",
+        "openrlhf whitens advantages over every token of the rollout; the spec takes the deviation over completions, "
+        "or the trainer's estimator is another one",
+        lambda args, request: (
+            request.spec.advantage.scale == "batch" and request.spec.advantage != _own(request).advantage
+        ),
+    ),
+    Refusal(
+        "advantage_with_kl",
+        "the spec's advantages are another rule's than the trainer's, and the KL penalty is inside of them: openrlhf "
+        "adds it per token",
+        lambda args, request: (
+            request.spec.advantage != _own(request).advantage and request.spec.objective.kl_placement == "reward"
+        ),
+    ),
+    Refusal(
+        "asynchronous",
+        "train.async_enable trains on what has arrived: timing decides",
+        lambda args, request: bool(args.train.async_enable),
+    ),
+    Refusal(
+        "agent",
+        "train.agent_func_path: an agent decides how many experiences a sample becomes",
+        lambda args, request: bool(args.train.agent_func_path),
+    ),
+    Refusal(
+        "critic_warmup",
+        "critic.freezing_steps keeps the policy from training, and openrlhf keeps those rollouts; set it to -1",
+        lambda args, request: args.critic.freezing_steps >= 0,
+    ),
+    Refusal(
+        "ema",
+        "train.ema_enable moves its average by micro-batches that openrlhf counts itself; not proven",
+        lambda args, request: bool(args.train.enable_ema),
+    ),
+    Refusal(
+        "adaptive_kl",
+        "algo.kl.target changes the KL coefficient while the run goes on",
+        lambda args, request: args.algo.kl.target is not None,
+    ),
+    Refusal(
+        "sequence_parallel",
+        "ds.ring_attn_size above 1 splits completions over ranks; not proven yet",
+        lambda args, request: args.ds.ring_attn_size > 1,
+    ),
+    Refusal(
+        "tensor_parallel",
+        "ds.tensor_parallel_size above 1 is not proven yet",
+        lambda args, request: args.ds.tensor_parallel_size > 1,
+    ),
+    Refusal(
+        "fp16",
+        "the fp16 loss scaler leaves steps out on its own; use ds.param_dtype bf16",
+        lambda args, request: args.ds.param_dtype == "fp16",
+    ),
+    Refusal(
+        "packing",
+        "packed samples (ds.packing_samples, which dynamic batches turn on) need flash attention and so a GPU; their "
+        'forward pass was not run: allow=("packing",) accepts it as openrlhf computes it',
+        lambda args, request: bool(args.ds.packing_samples),
+        allowable=True,
+    ),
+    Refusal(
+        "router_loss",
+        "actor.aux_loss_coef: the router's loss is a mean per micro-batch and depends on the split; "
+        'allow=("router_loss",) accepts that',
+        lambda args, request: args.actor.aux_loss_coef > 1e-8,
+        allowable=True,
+    ),
+    Refusal(
+        "sampler_correction",
+        "algo.advantage.is_correction_level is not proven against the oracle yet; "
+        'allow=("sampler_correction",) accepts it as openrlhf computes it',
+        lambda args, request: args.algo.advantage.is_correction_level != "off",
+        allowable=True,
+    ),
+    Refusal(
+        "surrogate",
+        "openrlhf's losses are ppo and gspo (ppo with a ratio over sequences)",
+        lambda args, request: request.spec.objective.surrogate != "ppo",
+    ),
+    Refusal(
+        "sequence_ratio",
+        "openrlhf averages the loss over sequences where the ratio is the sequence's; the spec averages over tokens",
+        lambda args, request: (
+            request.spec.objective.ratio_level == "sequence" and request.spec.loss.policy.aggregation != "sequence_mean"
+        ),
+    ),
+    Refusal(
+        "aggregation",
+        f"openrlhf's losses aggregate as {', '.join(AGGREGATIONS)}",
+        lambda args, request: request.spec.loss.policy.aggregation not in AGGREGATIONS,
+    ),
+    Refusal(
+        "denominator_scope",
+        "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
+        lambda args, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
+    ),
+    Refusal(
+        "loss_per_term",
+        "openrlhf averages the KL and entropy terms over the step's tokens, whatever the policy term does; the spec "
+        "gives them other weights",
+        lambda args, request: any(
+            coefficient and (term or request.spec.loss.policy).aggregation != "token_mean"
+            for term, coefficient in (
+                (request.spec.loss.kl, _kl_estimator(request.spec) and request.spec.objective.kl_coefficient),
+                (request.spec.loss.entropy, request.spec.objective.entropy_coefficient),
+            )
+        ),
+    ),
+    Refusal(
+        "kl_placement",
+        "the spec and the trainer put the KL penalty in different places (none, reward, loss): what the loss needs is "
+        "computed where the trainer's own options say it",
+        lambda args, request: (
+            (
+                bool(request.spec.objective.kl_coefficient)
+                and request.spec.objective.kl_placement != _own(request).objective.kl_placement
+            )
+            or (
+                _own(request).objective.kl_placement == "reward"
+                and request.spec.objective.kl_coefficient != _own(request).objective.kl_coefficient
+            )
+        ),
+    ),
+    Refusal(
+        "kl_estimator",
+        f"proven against the oracle are {', '.join(ESTIMATORS)}; "
+        'allow=("kl_estimator",) accepts the trainer\'s own (algo.kl.unbiased_gradient)',
+        lambda args, request: _kl_estimator(request.spec) not in (None, *ESTIMATORS),
+        allowable=True,
+    ),
+    Refusal(
+        "old_logprobs",
+        "openrlhf scores a rollout before it trains on it; the spec takes the ratio over something else",
+        lambda args, request: request.spec.objective.old_logprobs != "rollout_start",
+    ),
+    Refusal(
+        "truncated_completions",
+        "the spec masks or drops completions that were cut off; openrlhf trains on them",
+        lambda args, request: request.spec.rollout.truncated_completions != "keep",
+    ),
+    Refusal(
+        "group_size",
+        "the spec has another number of completions per prompt; set rollout.n_samples_per_prompt",
+        lambda args, request: request.spec.rollout.completions_per_prompt != args.rollout.n_samples_per_prompt,
+    ),
+    Refusal(
+        "step_crosses_rollouts",
+        "some optimizer step would draw from two rollouts: the completions that fill none go on into the next one's "
+        "first, as openrlhf leaves it. Give sizes that divide, or a spec whose optimizer_step.step_may_span is none",
+        lambda args, request: request.plan is not None and steps_cross_rollouts(request.plan),
+    ),
+    Refusal(
+        "no_step",
+        "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+        lambda args, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
+    ),
+)
+
+PLANNED = (
+    "rollout.prompts_per_rollout",
+    "rollout.prompts_per_generation_batch",
+    "optimizer_step.",
+    "loss.",
+    "advantage.",
+    "order.",
+    "horizon.",
+    "staleness.",
+)
+"""Canonical fields (or their beginnings) that the plan, the weights and the driver of `enforce` bring about."""
+SETTABLE = (
+    "objective.ratio_level",
+    "objective.clip_low",
+    "objective.clip_high",
+    "objective.dual_clip",
+    "objective.entropy_coefficient",
+    "objective.kl_coefficient",
+    "objective.kl_placement",
+    "objective.kl_estimator",
+)
+"""Canonical fields that the training processes set."""
+
+
+def settings_of(request: Request) -> tuple[dict[str, Any], float | None, dict[str, str]]:
+    """What the training processes set (see `Orders.settings`), the KL coefficient of their loss (None: as called), and
+    what stays different by canonical field."""
+    spec, own = request.spec, _own(request)
+    objective = spec.objective
+    settings: dict[str, Any] = {
+        "loss.token_level_loss": spec.loss.policy.aggregation == "token_mean",
+        "loss.policy_loss_type": "gspo" if objective.ratio_level == "sequence" else "ppo",
+        "loss.clip_eps_low": 1.0 if objective.clip_low is None else objective.clip_low,
+        "loss.clip_eps_high": OFF if objective.clip_high is None else objective.clip_high,
+        "loss.dual_clip": objective.dual_clip,
+    }
+    if objective.entropy_coefficient != own.objective.entropy_coefficient:
+        settings["actor.entropy_coef"] = objective.entropy_coefficient or None
+    coefficient = None
+    if "loss" in (objective.kl_placement, own.objective.kl_placement):
+        coefficient = (objective.kl_coefficient or 0.0) if objective.kl_placement == "loss" else 0.0
+        if objective.kl_estimator in ESTIMATORS:
+            settings |= {"algo.kl.estimator": objective.kl_estimator, "algo.kl.unbiased_gradient": False}
+    have, left = {path: value for path, value, _ in walk(own)}, {}
+    for path, want, _ in walk(spec):
+        brought = path in SETTABLE or path.startswith(("topology.", "micro_batch.", *PLANNED))
+        if want != have.get(path) and not brought:
+            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
+    named = {path for path, _, _ in walk(spec)}
+    left |= {
+        path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
+    }
+    return settings, coefficient, left
+
+
+def attach(trainer: Any, request: Request) -> Attachment:
+    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
+    version = _version()
+    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
+    if request.allow - allowable:
+        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
+        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+    enforces = request.mode == "enforce"
+    reasons = {
+        refusal.name: refusal.reason
+        for refusal in REFUSALS
+        if (enforces or refusal.name in OBSERVED)
+        and not (refusal.allowable and refusal.name in request.allow)
+        and refusal.applies(trainer.args, request)
+    }
+    if reasons:
+        raise CannotAttach(reasons)
+    settings, kl, left = settings_of(request) if enforces else ({}, None, {})
+    orders = Orders(
+        spec=request.spec,
+        dataset_size=request.reading.dataset_size or 0,
+        planned=request.plan is not None,
+        mode=request.mode,
+        # Workers run in other folders.
+        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
+        framework_version=version,
+        start_id=new_start(),
+        ticks=ticks_of(request) if enforces else None,
+        settings=settings,
+        kl=kl,
+    )
+    attached = _attach_worker if is_worker(trainer) else _attach_driver
+    try:
+        patches, detach = attached(trainer, request, orders)
+    except AttributeError as error:
+        raise CannotAttach({"seam": f"{error}; openrlhf {version}"}) from error
+    for name, value in settings.items():
+        patches.note(name, what=f"{value} in every training process", why="the requested spec")
+    return Attachment(
+        framework="openrlhf",
+        framework_version=version,
+        request=request,
+        changes=patches.changes,
+        left_different=left,
+        detach=detach,
+    )
+
+
+OBSERVED = ("critic", "asynchronous", "agent", "sequence_parallel", "tensor_parallel")
+"""What cannot even be observed: completions are not told apart there, or have no weights of their own."""
+
+
+def ticks_of(request: Request) -> int:
+    """Learning-rate ticks of the whole run."""
+    assert request.plan is not None, "wrap refuses to enforce without a plan"
+    per_rollout = request.spec.horizon.lr_tick == "rollout"
+    return request.plan.total_rollouts if per_rollout else request.plan.total_optimizer_steps
+
+
+def _attach_worker(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+    import torch
+
+    shared = [orders.start_id]  # one start of all processes, which are all wrapped
+    torch.distributed.broadcast_object_list(shared, src=0)
+    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
+    return trainer.batchbridge_engine.patches, lambda: remove(trainer)
+
+
+def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+    from batchbridge_openrlhf.driver import Driver
+    from batchbridge_openrlhf.observe import Observer
+
+    patches = Patches()
+    try:
+        made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
+    except BaseException:
+        patches.undo()
+        raise
+    return patches, made.detach
+
+
+def _version() -> str:
+    version, deepspeed = importlib.metadata.version("openrlhf"), importlib.metadata.version("deepspeed")
+    for name, have, proven in (("openrlhf", version, ENFORCED_VERSIONS), ("deepspeed", deepspeed, DEEPSPEED)):
+        if have not in proven:
+            raise CannotAttach({"version": f"{name} {have} is not in {proven}: its training step is not proven"})
+    return version

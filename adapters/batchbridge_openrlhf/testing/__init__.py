@@ -1,0 +1,1 @@
+"""OpenRLHF, unmodified, on CPUs with scripted rollouts: what equivalence tests run."""

@@ -1,0 +1,161 @@
+"""OpenRLHF on the CPU, its files unedited: call `start` in a process before it imports torch or OpenRLHF.
+
+For tests. What it declares: DeepSpeed's CPU accelerator and gloo, without its shared-memory kernel; "cuda" device
+meshes are "cpu" ones; torch.cuda's current device is the CPU; modules that need a GPU and are not installed are empty
+(`ABSENT`). Two things that the command line does not offer are injected where the environment asks for them:
+
+`BATCHBRIDGE_FLOAT32`: parameters and optimizer in float32, whatever `ds.param_dtype` says.
+`BATCHBRIDGE_OPTIMIZER`: `sgd`, or `adamw` of torch (DeepSpeed's own compiles C++), in place of DeepSpeed's.
+
+Source: openrlhf 0.11.2, deepspeed 0.19.6.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+ABSENT = ("vllm", "ring_flash_attn", "flash_attn")
+"""Packages whose names OpenRLHF imports, and which decide nothing without packing, ring attention and real engines."""
+MISSING = "flash_attn.ops"
+"""Missing even so: without it OpenRLHF takes torch's cross entropy."""
+FLOAT32, OPTIMIZER = "BATCHBRIDGE_FLOAT32", "BATCHBRIDGE_OPTIMIZER"
+
+
+def start(more: Mapping[str, Callable[[Any], None]] | None = None) -> None:
+    """Installs the hooks and `more` (module: what is called with it after its import); called again it does nothing."""
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    hooks = {**HOOKS, **(more or {})}
+    sys.meta_path.insert(0, _Finder(hooks))
+    sys.meta_path.append(_Absent([name for name in ABSENT if importlib.machinery.PathFinder.find_spec(name) is None]))
+    for name, hook in hooks.items():
+        if name in sys.modules:
+            hook(sys.modules[name])
+
+
+# ---- what is different on the CPU
+
+
+class _Device(str):
+    """The CPU, that writes itself as a number: the replay buffer builds the name `cuda:{current_device()}`."""
+
+    def __format__(self, specification: str) -> str:
+        return "0"
+
+
+def _torch(torch: Any) -> None:
+    torch.cuda.current_device = lambda: _Device("cpu")
+    for name in ("set_device", "synchronize", "current_stream"):
+        setattr(torch.cuda, name, lambda *arguments, **options: None)
+
+
+def _strategy(module: Any) -> None:
+    native_mesh, native_config = module.init_device_mesh, module.get_train_ds_config
+
+    def mesh(device: str, *arguments: Any, **options: Any) -> Any:
+        return native_mesh("cpu", *arguments, **options)
+
+    def config(*arguments: Any, **options: Any) -> Any:
+        made = native_config(*arguments, **options)
+        if os.environ.get(FLOAT32):
+            made["bf16"]["enabled"] = False
+        optimizer, asked = made.get("optimizer"), os.environ.get(OPTIMIZER)
+        if optimizer is not None and asked == "sgd":
+            made["optimizer"] = {"type": "SGD", "params": {"lr": optimizer["params"]["lr"]}}
+            made["zero_allow_untested_optimizer"] = True
+        elif optimizer is not None and asked == "adamw":
+            optimizer["params"] = {**optimizer["params"], "torch_adam": True}
+        return made
+
+    module.init_device_mesh, module.get_train_ds_config = mesh, config
+
+
+def _precision(module: Any) -> None:
+    native = module.convert_to_torch_dtype
+
+    def convert(name: str) -> Any:
+        import torch
+
+        return torch.float32 if os.environ.get(FLOAT32) else native(name)
+
+    module.convert_to_torch_dtype = convert
+
+
+def _communication(module: Any) -> None:
+    module.build_shm_op = lambda: None
+
+
+HOOKS: Mapping[str, Callable[[Any], None]] = {
+    "torch": _torch,
+    "openrlhf.utils.utils": _precision,
+    "openrlhf.utils.deepspeed.deepspeed": _strategy,
+    "deepspeed.comm.torch": _communication,
+}
+
+
+# ---- finders
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Calls a hook after its module was executed."""
+
+    def __init__(self, hooks: Mapping[str, Callable[[Any], None]]) -> None:
+        self._hooks = hooks
+        self._finding: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._hooks or fullname in self._finding:
+            return None
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        hook, native = self._hooks[fullname], spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            native(module)
+            hook(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
+        return spec
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the packages named, every name of theirs a class that does nothing."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] not in self._names or fullname.startswith(MISSING):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+
+        def missing(name: str) -> type:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (), {"__init__": lambda self, *arguments, **named: None})
+
+        module.__getattr__ = missing  # type: ignore[method-assign]  # PEP 562
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        return None

@@ -1,0 +1,124 @@
+"""Generation engines that play `batchbridge.testing.tiny.Script`, in the place of vLLM's.
+
+`BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
+waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out of order. `BATCHBRIDGE_SHORT`: the
+prompt (its number) of which one completion does not come. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills
+itself after it has trained that optimizer step.
+Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from batchbridge.hookspecs import hookimpl
+
+
+class ScriptedEngine:
+    """Answers every call that OpenRLHF makes of an engine; takes no weights."""
+
+    def get_num_unfinished_requests(self) -> int:
+        return 0
+
+    async def generate_responses(
+        self, prompt: str, label: str, sampling_params: Any, max_length: int, hf_tokenizer: Any, **options: Any
+    ) -> list[dict[str, Any]]:
+        """All completions of a prompt, of its number and theirs."""
+        from batchbridge.testing.tiny import Script
+
+        script, count = Script(), options["num_samples"]
+        index = script.prompt_index(prompt)
+        jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
+        seed = f"{os.environ.get('BATCHBRIDGE_JITTER_SEED', '')}/{index}"
+        await asyncio.sleep(jitter * random.Random(seed).random())
+        count -= os.environ.get("BATCHBRIDGE_SHORT") == str(index)
+        ids = hf_tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        found: list[dict[str, Any]] = []
+        for sample in range(count):
+            completion, mask = script.completion(index, sample), script.loss_mask(index, sample)
+            found.append(
+                {
+                    "prompt": prompt,
+                    "label": label,
+                    "observation_tokens": [*ids, *completion],
+                    # An empty range says where the response begins, and that none of it is trained.
+                    "action_ranges": [(len(ids), len(ids) + sum(mask))],
+                    "rollout_log_probs": None,
+                    "reward": script.reward(index, sample),
+                    "scores": None,
+                    "extra_logs": {},
+                }
+            )
+        return found
+
+    def init_process_group(self, *arguments: Any, **options: Any) -> None: ...
+
+    def update_weight(self, *arguments: Any, **options: Any) -> None: ...
+
+    def wake_up(self, *arguments: Any, **options: Any) -> None: ...
+
+    def sleep(self, *arguments: Any, **options: Any) -> None: ...
+
+    def reset_prefix_cache(self) -> None: ...
+
+
+class _NoGroup:
+    """The process group that would take weights to the engines."""
+
+    def broadcast(self, *arguments: Any, **options: Any) -> None: ...
+
+
+class Killer:
+    """Ends this process after an optimizer step; see the module."""
+
+    @hookimpl
+    def batchbridge_optimizer_step(self, record: Mapping[str, Any]) -> None:
+        if os.environ["BATCHBRIDGE_KILL"] == f"{os.environ.get('RANK')}/{record['step']}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _ray(ray: Any) -> None:
+    native, options = ray.init, json.loads(os.environ.get("BATCHBRIDGE_RAY", "{}"))
+
+    @functools.wraps(native)
+    def init(*arguments: Any, **given: Any) -> Any:
+        return native(*arguments, **{**options, **given})
+
+    ray.init = init
+
+
+def _engines(module: Any) -> None:
+    def create(count: int, *arguments: Any, **options: Any) -> list[Any]:
+        import ray
+
+        engine = ray.remote(ScriptedEngine)
+        return [engine.options(num_cpus=0, max_concurrency=64).remote() for _ in range(count)]
+
+    module.create_vllm_engines = create
+
+
+def _weights(module: Any) -> None:
+    module.stateless_init_process_group = lambda *arguments, **options: _NoGroup()
+
+
+def _worker(module: Any) -> None:
+    if os.environ.get("BATCHBRIDGE_KILL"):
+        from batchbridge import plugins
+
+        plugins.manager().register(Killer(), "batchbridge_openrlhf_killer")
+
+
+HOOKS: Mapping[str, Callable[[Any], None]] = {
+    "ray": _ray,
+    "openrlhf.trainer.ray": _engines,
+    "openrlhf.utils.distributed_util": _weights,
+    "openrlhf.trainer.ray.ppo_actor": _worker,
+}
+"""What is called after these modules' imports."""

@@ -1,0 +1,131 @@
+"""The driver: OpenRLHF's real `PPOTrainer.fit`, wrapped, on one rank and without Ray's processes; see `fits.py`.
+
+Three rollouts of two optimizer steps, answers that arrive in another order, ragged lengths, a completion whose loss
+mask is all zero. Each step is compared with the oracle's gradient at the weights that the step started from.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchbridge import plugins
+from batchbridge.ledger import diff, read_steps
+from batchbridge.reading import read
+from batchbridge.testing.tiny import Script
+
+BAR = 1e-5
+GROUP = 3
+WHOLE = {
+    "rollout.batch_size": 4,
+    "rollout.n_samples_per_prompt": GROUP,
+    "train.batch_size": 12,
+    "train.micro_batch_size": 12,
+    "actor.num_gpus_per_node": 1,
+    "algo.advantage.estimator": "group_norm",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the run left what it measured, and its ledgers."""
+    made = tmp_path_factory.mktemp("fits")
+    script = Path(__file__).parent / "fits.py"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(made)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert ran.returncode == 0, ran.stderr[-20000:]
+    return made
+
+
+@pytest.fixture(scope="module")
+def measured(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = torch.load(folder / "measured.pt", weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize(("run", "sizes"), [("own", [6] * 6), ("passes", [5, 5, 2] * 6)])
+def test_every_step_trains_the_plans_completions_with_the_oracles_gradient(
+    measured: dict[str, Any], run: str, sizes: list[int]
+) -> None:
+    steps = measured[run]
+    assert [step["size"] for step in steps] == sizes
+    for step in steps:
+        assert step["planned"]
+        assert step["tick"]
+        assert step["advantages"]
+        assert step["error"] <= max(1e-6, 3 * step["floor"]), step
+        assert step["norm"] > 1e-2
+        assert step["logged_norm"] == pytest.approx(step["norm"], rel=1e-4)
+
+
+def test_the_learning_rate_ticks_once_per_rollout_where_the_spec_says_so(measured: dict[str, Any]) -> None:
+    rates = [0.06 * (3 - rollout) / 3 for rollout in range(3) for _ in range(6)]
+    assert measured["rates"] == pytest.approx(rates)
+
+
+def test_micro_batches_do_not_change_the_trajectory(measured: dict[str, Any]) -> None:
+    assert measured["moved"] >= 0.01
+    assert measured["micro"] <= BAR
+
+
+def test_negative_control_the_unwrapped_run_ends_elsewhere(measured: dict[str, Any]) -> None:
+    assert measured["observed_moved"] > 10 * BAR
+
+
+def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], folder: Path) -> None:
+    assert measured["resumed"] == {"steps": [4, 5], "equal": True}
+    whole = list(read_steps(folder / "own"))
+    for mine, theirs in zip(read_steps(folder / "resumed"), whole[4:], strict=True):
+        assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]
+        assert mine["old_logprobs"] == theirs["old_logprobs"]
+        assert mine["gradient_norm"] == theirs["gradient_norm"]
+
+
+def test_a_missing_completion_another_plan_and_a_missing_receipt_end_the_run(measured: dict[str, Any]) -> None:
+    short, plan, receipts, ledger = measured["refusals"]
+    assert short.startswith("optimizer step 0 departs from the plan in its membership: 2 completions of prompt")
+    assert "resume: spec was" in plan
+    assert "of 2 training processes those answered that have the ranks [0, 0]" in receipts
+    assert ledger == "False"
+
+
+def test_verify_stops_the_native_run_at_its_first_step(measured: dict[str, Any]) -> None:
+    assert measured["verify"].startswith("optimizer step 0 departs from the plan")
+
+
+def test_the_observed_run_trains_every_completion_once_and_other_steps_than_the_plan(folder: Path) -> None:
+    observed = list(read_steps(folder / "observed"))
+    assert len(observed) == 6
+    for rollout in range(3):
+        steps = [step for step in observed if step["rollout"][0] == rollout]
+        trained = [row for step in steps for row in zip(step["prompt"], step["sample"], strict=True)]
+        assert len(trained) == len(set(trained)) == 12
+        prompts = {prompt for prompt, _ in trained}
+        assert set(trained) == {(prompt, sample) for prompt in prompts for sample in range(GROUP)}
+    assert not diff(folder / "own", folder / "observed", rtol=1e-4).equal
+
+
+def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completion(folder: Path) -> None:
+    """L1: the adapter's prediction against the recorded step."""
+    (step,) = read_steps(folder / "whole")
+    reading = read(WHOLE, framework="openrlhf", version="0.11.2", dataset_size=4)
+    script = Script()
+    lengths = {
+        (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(4) for sample in range(GROUP)
+    }
+    (native,) = plugins.adapters()["openrlhf"].native_steps(reading, 4, lengths)
+    want: dict[tuple[Any, ...], float] = {
+        (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0) for row in native.rows
+    }
+    columns = ("rollout", "pass", "prompt", "sample", "rank", "weights")
+    have = {tuple(key): weight for *key, weight in zip(*(step[name] for name in columns), strict=True)}
+    assert have.keys() == want.keys()
+    for row, weight in have.items():
+        assert weight == pytest.approx(want[row], rel=1e-6), row

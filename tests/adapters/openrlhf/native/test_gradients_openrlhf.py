@@ -1,0 +1,154 @@
+"""L2: gradients of OpenRLHF's real `ActorPPOTrainer` under DeepSpeed's ZeRO (gloo) against the float64 oracle, on one
+and two ranks.
+
+The processes run `gradients.py`; this one compares. Ragged lengths, a completion whose loss mask is all zero, ranks of
+which one holds a fifth of the completions, short last steps, micro-batches of 1 to 8 completions and token budgets,
+trainers of which one half was configured for dynamic batches.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.plan import Plan
+from batchbridge.spec import Spec
+
+SCRIPT = Path(__file__).parent / "gradients.py"
+ONE_TRAINER = ("sequence_mean", "sequence_mean, empty ones counted", "dual clip", "gspo", "token_mean, k3 and entropy")
+EVERY_TRAINER = ("token_mean", "sequence_mean, k2 and entropy")
+LOSES = ("ZeRO-1, dynamic", "ZeRO-2, dynamic")
+KEEPS = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "ZeRO-3, dynamic")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Where each world size left what it measured."""
+    found = {}
+    for ranks in (1, 2):
+        folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+        ran = subprocess.run(
+            [*command, str(SCRIPT), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert ran.returncode == 0, ran.stderr[-20000:]
+        found[ranks] = folder
+    return found
+
+
+@pytest.fixture(scope="module")
+def measured(folders: dict[int, Path]) -> dict[int, dict[str, Any]]:
+    return {ranks: torch.load(folder / "measured.pt", weights_only=True) for ranks, folder in folders.items()}
+
+
+@pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])
+def ranks(request: pytest.FixtureRequest) -> int:
+    value: int = request.param
+    return value
+
+
+def bar(result: dict[str, Any]) -> float:
+    return float(max(1e-6, 3 * result["floor"]))
+
+
+@pytest.mark.parametrize("case", [*ONE_TRAINER, *EVERY_TRAINER])
+def test_every_step_has_the_oracles_gradient(measured: dict[int, dict[str, Any]], ranks: int, case: str) -> None:
+    results = [result for result in measured[ranks]["wrapped"] if result["case"] == case]
+    for result in results:
+        assert result["error"] <= bar(result), result
+        assert result["norm"] > 0.1, result
+    runs = Counter((result["trainer"], result["split"]) for result in results)
+    assert set(runs.values()) == {6}
+    assert len({trainer for trainer, _ in runs}) == (6 if case in EVERY_TRAINER else 1)
+    assert len(runs) == (10 if case in EVERY_TRAINER else 3)
+
+
+@pytest.mark.parametrize("case", ["token_mean", "sequence_mean", "gspo"])
+def test_enough_tokens_are_clipped_for_clipping_to_be_tested(measured: dict[int, dict[str, Any]], case: str) -> None:
+    shares = [result["clipped"] for result in measured[1]["wrapped"] if result["case"] == case]
+    assert max(shares) >= 0.05
+
+
+@pytest.mark.parametrize("trainer", LOSES)
+def test_negative_control_dynamic_batches_alone_miss_the_bar_tenfold(
+    measured: dict[int, dict[str, Any]], ranks: int, trainer: str
+) -> None:
+    assert measured[ranks]["natively"][trainer]["canonical"] > 10
+
+
+@pytest.mark.parametrize("trainer", KEEPS)
+def test_positive_control_openrlhf_alone_meets_the_bar_where_it_loses_nothing(
+    measured: dict[int, dict[str, Any]], ranks: int, trainer: str
+) -> None:
+    assert measured[ranks]["natively"][trainer]["canonical"] <= 1
+
+
+@pytest.mark.parametrize("trainer", [*LOSES, *KEEPS])
+def test_the_ledger_of_an_observed_run_has_the_weights_that_were_really_applied(
+    measured: dict[int, dict[str, Any]], ranks: int, trainer: str
+) -> None:
+    found = measured[ranks]["natively"][trainer]
+    assert found["recorded"] <= 1
+    assert found["steps"] == 2
+
+
+def test_other_rows_or_weights_than_planned_are_refused_before_the_update(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    members, weights, applied = measured[ranks]["drifts"]
+    assert members.startswith("optimizer step 3 departs from the plan in its membership: rollout 1 came without")
+    assert weights.startswith("optimizer step 0 departs from the plan in its weights")
+    assert applied == "0 applied"
+
+
+def test_wrap_follows_the_trainers_own_configuration_and_unwrap_restores_it(
+    measured: dict[int, dict[str, Any]], folders: dict[int, Path], ranks: int
+) -> None:
+    found = measured[ranks]["wrap"]
+    assert found["report"].startswith("openrlhf 0.11.2, mode enforce")
+    assert "left different" not in found["report"]
+    assert found["changed"] == []
+    assert found["seed"] == 5
+    folder = folders[ranks] / "wrap_ledger"
+    header = read_headers(folder)[0]
+    plan = Plan(Spec.from_dict(header["spec"]), header["dataset_size"])
+    steps = list(read_steps(folder))
+    assert len(steps) == plan.total_optimizer_steps == 4
+    for step in steps:
+        trained = sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
+        assert trained == sorted(tuple(member) for member in plan.step(step["step"]).members)
+
+
+def test_a_schedule_of_another_length_is_refused_and_verify_stops_at_the_first_departure(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    found = measured[ranks]["wrap"]
+    assert "built for 9 steps, the plan ticks 4 times" in found["clock"]
+    assert found["drift"] in ("membership", "order")
+
+
+def test_steps_without_a_token_update_nothing_and_the_ledger_says_so(
+    measured: dict[int, dict[str, Any]], folders: dict[int, Path], ranks: int
+) -> None:
+    assert measured[ranks]["empty"] == [0, 3]
+    steps = list(read_steps(folders[ranks] / "empty_ledger"))
+    assert [step["skipped"] for step in steps] == [True] * 3 + [False] * 3
+    assert [step["normaliser"]["tokens"] for step in steps][:3] == [0, 0, 0]
+    assert [len(step["prompt"]) for step in steps] == [5, 5, 2] * 2
+
+
+def test_one_and_two_ranks_write_the_same_ledger(folders: dict[int, Path]) -> None:
+    compared = diff(folders[1] / "empty_ledger", folders[2] / "empty_ledger", rtol=1e-5)
+    assert compared.equal, compared.text()

@@ -1,0 +1,377 @@
+"""OpenRLHF's runtime as far as it can be said without OpenRLHF: refusals, settings, which rank gets what."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.plan import Plan
+from batchbridge.reading import read_source
+from batchbridge.spec import LossTerm
+from batchbridge_openrlhf import runtime
+from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
+from batchbridge_openrlhf.driver import STATE, Driver, prompt_tokens
+from batchbridge_openrlhf.engine import Orders, Receipt
+
+GIVEN: dict[str, Any] = {
+    "algo.advantage.estimator": "group_norm",
+    "algo.kl.init_coef": 0.0,
+    "rollout.batch_size": 4,
+    "rollout.n_samples_per_prompt": 3,
+    "train.batch_size": 6,
+    "train.micro_batch_size": 1,
+    "train.seed": 7,
+    "actor.num_gpus_per_node": 2,
+    "ref.num_gpus_per_node": 2,
+}
+PROMPTS = 8
+
+
+def arguments(**changes: Any) -> Any:
+    """The arguments that refusals look at; double underscores stand for dots."""
+    values = {
+        "algo.advantage.estimator": "group_norm",
+        "algo.advantage.is_correction_level": "off",
+        "algo.kl.target": None,
+        "train.async_enable": False,
+        "train.agent_func_path": None,
+        "train.enable_ema": False,
+        "critic.freezing_steps": -1,
+        "ds.ring_attn_size": 1,
+        "ds.tensor_parallel_size": 1,
+        "ds.param_dtype": "bf16",
+        "ds.packing_samples": False,
+        "actor.aux_loss_coef": 0,
+        "rollout.n_samples_per_prompt": 3,
+        **{name.replace("__", "."): value for name, value in changes.items()},
+    }
+    root = SimpleNamespace()
+    for name, value in values.items():
+        *owners, last = name.split(".")
+        node = root
+        for owner in owners:
+            if not hasattr(node, owner):
+                setattr(node, owner, SimpleNamespace())
+            node = getattr(node, owner)
+        setattr(node, last, value)
+    return root
+
+
+def request_of(given: dict[str, Any] | None = None, prompts: int = PROMPTS, **changes: Any) -> Request:
+    """The trainer's own configuration, and a spec with `changes` (double underscores stand for dots)."""
+    source = Source(values={**GIVEN, **(given or {})}, native=Running())
+    reading = read_source(
+        source, OpenRlhfAdapter(), Context(framework_version="0.11.2", dataset_size=prompts, world_size=2)
+    )
+    assert reading.spec is not None, reading.findings
+    spec = reading.spec.replace(**{name.replace("__", "."): value for name, value in changes.items()})
+    return Request(spec=spec, plan=Plan(spec, prompts), reading=reading, mode="enforce")
+
+
+def refused(args: Any, request: Request) -> set[str]:
+    return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(args, request)}
+
+
+def test_a_running_trainers_prompts_are_ordered_by_its_seed() -> None:
+    request = request_of()
+    assert request.spec.order.seed == 7
+    assert request.reading.provenance["order.seed"].key == "train.seed"
+    plain = read_source(Source(values=GIVEN), OpenRlhfAdapter(), Context(framework_version="0.11.2"))
+    assert plain.spec is not None
+    assert plain.spec.order.seed is None
+
+
+def test_a_plain_group_normalised_run_is_refused_nothing() -> None:
+    assert refused(arguments(), request_of()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("critic", {"algo__advantage__estimator": "gae"}),
+        ("asynchronous", {"train__async_enable": True}),
+        ("agent", {"train__agent_func_path": "agent.py"}),
+        ("critic_warmup", {"critic__freezing_steps": 0}),
+        ("ema", {"train__enable_ema": True}),
+        ("adaptive_kl", {"algo__kl__target": 6.0}),
+        ("sequence_parallel", {"ds__ring_attn_size": 2}),
+        ("tensor_parallel", {"ds__tensor_parallel_size": 2}),
+        ("fp16", {"ds__param_dtype": "fp16"}),
+        ("packing", {"ds__packing_samples": True}),
+        ("router_loss", {"actor__aux_loss_coef": 0.01}),
+        ("sampler_correction", {"algo__advantage__is_correction_level": "token"}),
+        ("group_size", {"rollout__n_samples_per_prompt": 4}),
+    ],
+)
+def test_what_the_trainer_is_configured_for_and_cannot_follow_is_refused_by_name(
+    name: str, changes: dict[str, Any]
+) -> None:
+    assert refused(arguments(**changes), request_of()) == {name}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("batch_scale", {"advantage__scale": "batch"}),
+        ("surrogate", {"objective__surrogate": "cispo"}),
+        ("sequence_ratio", {"objective__ratio_level": "sequence"}),
+        ("aggregation", {"loss__policy__aggregation": "sequence_sum"}),
+        ("denominator_scope", {"loss__policy__denominator_scope": "rank"}),
+        ("kl_placement", {"objective__kl_placement": "loss", "objective__kl_coefficient": 0.1}),
+        ("old_logprobs", {"objective__old_logprobs": "detached"}),
+        ("truncated_completions", {"rollout__truncated_completions": "mask"}),
+    ],
+)
+def test_what_a_spec_asks_for_and_openrlhf_cannot_do_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
+    assert name in refused(arguments(), request_of(**changes))
+
+
+def test_kl_and_entropy_terms_with_other_weights_than_token_means_are_refused() -> None:
+    sequences = LossTerm(aggregation="sequence_mean")
+    asked = request_of(objective__entropy_coefficient=0.1, loss__policy__aggregation="sequence_mean")
+    assert "loss_per_term" in refused(arguments(), asked)
+    own = request_of({"actor.loss_agg_mode": "seq-mean-token-mean", "actor.entropy_coef": 0.1})
+    assert own.spec.loss.entropy == LossTerm(aggregation="token_mean")
+    assert refused(arguments(), own) == set()
+    spec = own.spec.replace(**{"loss.entropy.aggregation": "sequence_mean"})
+    assert spec.loss.entropy == dataclasses.replace(sequences, count_empty=spec.loss.entropy.count_empty)
+    assert refused(arguments(), dataclasses.replace(own, spec=spec)) == {"loss_per_term"}
+
+
+def test_steps_that_leak_into_the_next_rollout_are_refused_unless_the_spec_says_what_becomes_of_them() -> None:
+    leaking = request_of({"train.batch_size": 8})
+    assert leaking.spec.optimizer_step.step_may_span == "run"
+    assert refused(arguments(), leaking) == {"step_crosses_rollouts"}
+    told = request_of({"train.batch_size": 8}, optimizer_step__step_may_span="none")
+    assert refused(arguments(), told) == set()
+
+
+def test_settings_say_what_the_loss_shall_read_and_what_stays_different() -> None:
+    request = request_of(
+        objective__clip_high=0.3,
+        objective__clip_low=None,
+        objective__entropy_coefficient=0.01,
+        carried__temperature=0.7,
+    )
+    settings, kl, left = runtime.settings_of(request)
+    assert settings == {
+        "loss.token_level_loss": True,
+        "loss.policy_loss_type": "ppo",
+        "loss.clip_eps_low": 1.0,
+        "loss.clip_eps_high": 0.3,
+        "loss.dual_clip": None,
+        "actor.entropy_coef": 0.01,
+    }
+    assert kl is None
+    assert list(left) == ["carried.temperature"]
+
+
+def test_the_kl_coefficient_of_the_loss_is_the_specs() -> None:
+    own = {"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True, "algo.kl.estimator": "k2"}
+    settings, kl, _ = runtime.settings_of(request_of(own, objective__kl_coefficient=0.2, objective__kl_estimator="k3"))
+    assert (kl, settings["algo.kl.estimator"]) == (0.2, "k3")
+
+
+def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
+    assert runtime.ticks_of(request_of()) == 4
+    assert runtime.ticks_of(request_of(horizon__lr_tick="rollout")) == 2
+
+
+def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for versions, name in (
+        ({"openrlhf": "0.11.1", "deepspeed": "0.19.6"}, "openrlhf 0.11.1"),
+        ({"openrlhf": "0.11.2", "deepspeed": "0.20.0"}, "deepspeed 0.20.0"),
+    ):
+        monkeypatch.setattr(runtime.importlib.metadata, "version", versions.__getitem__)
+        with pytest.raises(CannotAttach, match=f"{name} is not in"):
+            runtime.attach(SimpleNamespace(args=arguments()), request_of())
+
+
+def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_version", lambda: "0.11.2")
+    request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
+    with pytest.raises(CannotAttach, match="critic cannot be allowed; what can: kl_estimator, packing"):
+        runtime.attach(SimpleNamespace(args=arguments()), request)
+
+
+def test_the_prompts_end_is_where_the_response_begins_even_where_nothing_is_trained() -> None:
+    assert prompt_tokens({"action_ranges": [(3, 3)], "observation_tokens": [1] * 9}) == 3
+    assert prompt_tokens({"action_ranges": [], "observation_tokens": [1] * 9}) == 9
+
+
+# ---- the driver
+
+
+class Ranks:
+    """A group of actors that nobody asks."""
+
+    def __init__(self, count: int) -> None:
+        self._actor_handlers = [object()] * count
+        self.duplicate_actors = 1
+
+    def async_run_method_batch(self, method_name: str, **columns: Any) -> list[Any]:
+        return []
+
+
+def driver(request: Request, ranks: int = 2, reference: int | None = None) -> tuple[Any, Driver]:
+    """A `PPOTrainer` as far as the driver looks at it, and the driver."""
+    maker = SimpleNamespace(
+        make_experience=lambda samples: samples,
+        compute_advantages_and_returns=lambda experiences: experiences,
+        actor_model_group=(group := Ranks(ranks)),
+        initial_model_group=None if reference is None else Ranks(reference),
+        reward_model_group=None,
+    )
+    trainer = SimpleNamespace(
+        max_steps=0,
+        prompts_dataloader=SimpleNamespace(dataset=[]),
+        init_checkpoint_states=lambda: {"global_step": 0, "data_loader_state_dict": {}},
+        samples_generator=SimpleNamespace(generate_samples=None),
+        experience_maker=maker,
+        actor_model_group=group,
+    )
+    orders = Orders(
+        spec=request.spec,
+        dataset_size=PROMPTS,
+        planned=True,
+        mode="enforce",
+        ledger=None,
+        framework_version="0.11.2",
+        start_id="x",
+        ticks=4,
+    )
+    return trainer, Driver(trainer, request, orders, Patches())
+
+
+def test_without_receipts_no_rollout_is_generated() -> None:
+    trainer, _ = driver(request_of())
+    with pytest.raises(CannotAttach, match="no training process has its orders"):
+        trainer.samples_generator.generate_samples()
+
+
+def test_every_step_is_dealt_out_evenly_and_what_no_step_trains_goes_along() -> None:
+    request = request_of({"train.batch_size": 5}, optimizer_step__step_may_span="none")
+    _, made = driver(request)
+    assert request.plan is not None
+    planned = request.plan.rollout(0)
+    items = [
+        SimpleNamespace(
+            info={"batchbridge": [0, prompt, position, sample, 2]},
+            attention_mask=SimpleNamespace(sum=lambda tokens=position + sample: tokens),
+        )
+        for position, prompt in enumerate(planned.prompts)
+        for sample in range(3)
+    ]
+    shares = made._shares(items)
+    held = [{item.info["batchbridge"][2] * 3 + item.info["batchbridge"][3] for item in share} for share in shares]
+    assert sorted(row for share in held for row in share) == list(range(12))
+    for index in range(2):
+        step = set(request.plan.step(index).positions)
+        assert sorted(len(share & step) for share in held) == [2, 3]
+
+
+def test_forward_micro_batches_are_filled_up_to_what_all_models_ranks_share_evenly() -> None:
+    sent: list[int] = []
+    _, made = driver(request_of(), ranks=2, reference=3)
+    made._native_make = lambda samples: sent.append(len(samples)) or samples
+    samples = [
+        SimpleNamespace(sequences=SimpleNamespace(numel=lambda size=size: size), info={"own": size})
+        for size in (5, 3, 9, 4)
+    ]
+    assert made._make(samples) == samples
+    assert sent == [6]
+
+
+def test_a_checkpoint_remembers_the_place_and_refuses_another_plan_or_number_of_ranks() -> None:
+    trainer, made = driver(request_of())
+    made._next = 1
+    state = trainer.prompts_dataloader.state_dict()
+    assert state[STATE]["plan"]["optimizer_steps"] == 2
+    resumed, other = driver(request_of())
+    resumed.prompts_dataloader.load_state_dict(state)
+    assert other._next == 1
+    for request, ranks, reason in (
+        (request_of(), 1, "was written by 2 ranks, this run has 1"),
+        (request_of(order__seed=8), 2, "spec was"),
+    ):
+        with pytest.raises(CannotAttach, match=reason):
+            driver(request, ranks)[0].prompts_dataloader.load_state_dict(state)
+
+
+def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from batchbridge_openrlhf import driver as module
+
+    receipt = Receipt(0, 2, "here", 1, "x")
+    monkeypatch.setattr(module, "install_everywhere", lambda group, orders: [receipt])
+    trainer, made = driver(request_of())
+    made._native_start = lambda: {"global_step": 3, "data_loader_state_dict": {"_sampler_iter": 1}}
+    with pytest.raises(CannotAttach, match="was written without batchbridge"):
+        trainer.init_checkpoint_states()
+
+
+def test_unwrapping_restores_every_attribute() -> None:
+    trainer, made = driver(request_of())
+    made.detach()
+    assert trainer.max_steps == 0
+    assert trainer.samples_generator.generate_samples is None
+
+
+def test_both_trainers_are_owned_and_nothing_else() -> None:
+    adapter = OpenRlhfAdapter()
+    for module, name in (
+        ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
+        ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
+    ):
+        base = type(name, (), {"__module__": module})
+        assert adapter.owns(type("Mine", (base,), {})())
+    assert not adapter.owns(type("ActorPPOTrainer", (), {})())
+
+
+def test_the_launch_hooks_ray_and_the_trainers_base() -> None:
+    from batchbridge_openrlhf import launched
+
+    assert set(OpenRlhfAdapter().hooks()) == {"ray", "openrlhf.trainer.ppo_trainer"}
+    followed: list[Any] = []
+
+    class Base:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launched, "follow", followed.append)
+        launched.driver(SimpleNamespace(BasePPOTrainer=Base))  # type: ignore[arg-type]  # as far as it looks
+        made = Base(3)
+    assert followed == [made]
+    assert made.size == 3
+
+
+def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    request = request_of()
+    trainer, made = driver(request)
+    made._receipts = [Receipt(0, 2, "here", 1, "x")]
+    collate = lambda rows: ([], ["p"] * len(rows), [""] * len(rows), [None] * len(rows))  # noqa: E731 - one line
+    made._dataset = type(
+        "Prompts", (), {"__getitem__": lambda self, index: index, "collate_fn": staticmethod(collate)}
+    )()
+    made._generator._dispatch_prompts_to_vllm = lambda prompts, labels, images: [[{}] * 3, [{}] * 2, [{}] * 3, [{}] * 3]
+    made._generator._process_response_into_experience = lambda answer: SimpleNamespace(info={})
+    trainer.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False))
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda refs: refs))
+    engine = SimpleNamespace(batch_vllm_engine_call=None)
+    for name in ("openrlhf", "openrlhf.trainer", "openrlhf.trainer.ray"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "openrlhf.trainer.ray.vllm_engine", engine)
+    monkeypatch.setattr("batchbridge_openrlhf.driver.identify", lambda made, **identity: made)
+    monkeypatch.setattr("batchbridge_openrlhf.driver.prompt_tokens", lambda answer: 1)
+    assert request.plan is not None
+    prompt = request.plan.rollout(0).prompts[1]
+    with pytest.raises(BatchDrift, match=f"2 completions of prompt {prompt} arrived, not 3"):
+        trainer.samples_generator.generate_samples()
