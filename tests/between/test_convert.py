@@ -15,6 +15,7 @@ from batchbridge.between.convert import Conversion, convert_to, left_behind
 from batchbridge.between.effects import EFFECTS, leaves
 from batchbridge.spec import LossTerm, Spec
 from batchbridge_trl.config import TrlAdapter
+from batchbridge_verl.config import VerlAdapter
 
 
 def statuses(found: Conversion) -> dict[str, str]:
@@ -172,6 +173,19 @@ def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
 
     found = convert_to(Warming(), reading_of(plain_spec(**{"carried.warmup_steps": 0.0})))
     assert statuses(found)["carried.warmup_ratio"] == "exact"
+
+
+def test_a_schedule_does_not_decide_which_engine_trains_but_split_devices_do() -> None:
+    linear = {"carried.lr_schedule": "linear", "carried.weight_decay_excludes": "biases_and_norms"}
+    found = convert_to(VerlAdapter(), reading_of(plain_spec(**linear)), version="0.9.1")
+    assert found.written is not None
+    assert "model_engine" not in found.written.values
+    assert statuses(found)["carried.lr_schedule"] == "inexpressible"
+    two = plain_spec(**linear, **{"topology.tensor_parallel": 2})
+    split = convert_to(VerlAdapter(), reading_of(two), version="0.9.1")
+    assert split.written is not None
+    assert split.written.values["model_engine"] == "megatron"
+    assert statuses(split)["carried.lr_schedule"] == "exact"
 
 
 def test_a_conversion_reads_back_under_the_version_that_was_written() -> None:

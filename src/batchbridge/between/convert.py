@@ -22,7 +22,7 @@ from batchbridge.between.effects import EFFECTS, Effect, leaves
 from batchbridge.derived import derive
 from batchbridge.reading import read_source
 from batchbridge.solve import divisors
-from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type
+from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
@@ -146,6 +146,9 @@ def convert_to(
         dataset_size=reading.dataset_size,
     )
     back = read_source(Source(values=written.values), adapter, context)
+    if back.spec is not None and (usual := search.in_usual_form(reading.spec, back.spec, written)) is not written:
+        written = usual
+        back = read_source(Source(values=written.values), adapter, context)
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start
@@ -206,6 +209,14 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+_UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Where None means unknown, and the target fills its default in. Source: `Adapter.write`."""
+
+
+def _keys(written: Written) -> set[str]:
+    return {key for key, _ in flat(written.values)}
 
 
 # ---- the account
@@ -357,6 +368,25 @@ class _Search:
         if isinstance(result, Written):
             return self._restored(spec, current, result)
         return None if defaults is None else self._from_defaults(spec, defaults)
+
+    def in_usual_form(self, spec: Spec, found: Spec, written: Written) -> Written:
+        """What is written for `found`, without the carried values for which alone it has another form than the usual.
+
+        A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
+        """
+        every = [path for path, _, _ in walk(found) if path.startswith("carried.")]
+        carried = {path: _get(found, path) for path in every if _get(spec, path) is not None}
+        filled = [path for path, value, _ in walk(spec) if value is None and path.startswith(_UNKNOWN)]
+        kept = found.replace(**dict.fromkeys([*every, *filled]))
+        usual = self._try(kept)
+        if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
+            return written
+        plain = usual
+        for path, value in carried.items():
+            one = self._try(kept.replace(**{path: value}))
+            if isinstance(one, Written) and _keys(plain) <= _keys(one):
+                kept, usual = kept.replace(**{path: value}), one
+        return usual
 
     def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
         """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
