@@ -17,7 +17,9 @@ from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.shares import deal, steps_of_rollout
-from batchbridge_openrlhf.engine import IDENTITY, Orders, Receipt, identify
+from batchbridge.workers import Receipt
+from batchbridge.workers_ray import install_everywhere
+from batchbridge_openrlhf.engine import IDENTITY, Orders, identify
 
 
 class Driver:
@@ -55,7 +57,7 @@ class Driver:
         """Restores the trainer and, where they have orders, the training processes."""
         self._patches.undo()
         if self._receipts:
-            install_everywhere(self._group, None)
+            install_everywhere(self._group._actor_handlers, None, in_worker)
 
     @property
     def ranks(self) -> int:
@@ -65,7 +67,7 @@ class Driver:
     # ---- start and resume
 
     def _start(self) -> Any:
-        self._receipts = install_everywhere(self._group, self._orders)
+        self._receipts = install_everywhere(self._group._actor_handlers, self._orders, in_worker)
         states = self._native_start()
         if states["global_step"] and STATE not in (states.get("data_loader_state_dict") or {}):
             reason = "the checkpoint was written without batchbridge: its place in the plan is unknown"
@@ -236,33 +238,7 @@ def prompt_tokens(answer: Mapping[str, Any]) -> int:
     return int(ranges[0][0]) if ranges else len(answer["observation_tokens"])
 
 
-def install_everywhere(group: Any, orders: Orders | None) -> list[Receipt]:
-    """Runs `install` in every process of a group (None: undoes it), and holds the answers against each other."""
-    import ray
-
-    try:
-        answers = ray.get([handler.__ray_call__.remote(_in_worker, orders) for handler in group._actor_handlers])
-    except ImportError as error:
-        reason = f"a training process cannot import the adapter ({error}); install batchbridge on every node"
-        raise CannotAttach({"arrival": reason}) from None
-    except ray.exceptions.RayTaskError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, CannotAttach):
-            raise CannotAttach(cause.reasons) from None
-        raise CannotAttach({"arrival": f"a training process did not take its orders: {cause or error}"}) from error
-    receipts = [answer for answer in answers if answer is not None]
-    if orders is None:
-        return []
-    ranks, count = sorted(receipt.rank for receipt in receipts), len(group._actor_handlers)
-    if ranks != list(range(count)):
-        reason = f"of {count} training processes those answered that have the ranks {ranks}"
-        raise CannotAttach({"arrival": reason})
-    if {receipt.spec_digest for receipt in receipts} != {orders.spec.digest()}:
-        raise CannotAttach({"arrival": "the training processes read another spec out of their orders: other versions"})
-    return receipts
-
-
-def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+def in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
     """Runs inside a `PolicyModelActor`."""
     from batchbridge_openrlhf.engine import install, remove
 

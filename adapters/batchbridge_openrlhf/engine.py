@@ -16,27 +16,23 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import os
-import socket
 import uuid
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import plugins
-from batchbridge.adapter import Mode
+from batchbridge import plugins, workers
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.drift import compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.microbatch import Length
 from batchbridge.patching import Patches
-from batchbridge.plan import Plan, StepPlan
+from batchbridge.plan import StepPlan
 from batchbridge.shares import cut_shares, steps_of_rollout
-from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser, Row
+from batchbridge.workers import Receipt
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -47,40 +43,15 @@ NO_TOKEN = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders:
-    """What every training process is told; travels by pickle.
+class Orders(workers.Orders):
+    """What every training process is told.
 
-    ticks: learning-rate ticks of the whole run, None where the schedule is known to have them. settings: attributes
-    of the loss (`loss.clip_eps_low`) and of the trainer's arguments (`actor.entropy_coef`) that the native loss shall
-    read. kl: the coefficient of a KL term in the loss; None: as it is called with. start_id: shared by all ranks of
-    one start.
+    ticks: None where the schedule is known to have them. settings: attributes of the loss (`loss.clip_eps_low`) and of
+    the trainer's arguments (`actor.entropy_coef`). kl: the coefficient of a KL term in the loss; None: as it is called
+    with.
     """
 
-    spec: Spec
-    dataset_size: int
-    planned: bool
-    mode: Mode
-    ledger: Path | None
-    framework_version: str
-    start_id: str
-    ticks: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
     kl: float | None = None
-
-    def plan(self) -> Plan | None:
-        """The plan that the run follows or is held against."""
-        return Plan(self.spec, self.dataset_size) if self.planned else None
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """A training process's answer to its orders: proof that the adapter arrived."""
-
-    rank: int
-    world_size: int
-    host: str
-    process: int
-    spec_digest: str
 
 
 @dataclass
@@ -149,13 +120,7 @@ def install(trainer: Any, orders: Orders) -> Receipt:
 
     remove(trainer)
     trainer.batchbridge_engine = EngineLayer(trainer, orders)
-    return Receipt(
-        torch.distributed.get_rank(),
-        torch.distributed.get_world_size(),
-        socket.gethostname(),
-        os.getpid(),
-        orders.spec.digest(),
-    )
+    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
 
 def remove(trainer: Any) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge_openrlhf.driver import install_everywhere, prompt_tokens
-from batchbridge_openrlhf.engine import IDENTITY, Orders, Receipt, identify
+from batchbridge.workers import Receipt
+from batchbridge.workers_ray import install_everywhere
+from batchbridge_openrlhf.driver import in_worker, prompt_tokens
+from batchbridge_openrlhf.engine import IDENTITY, Orders, identify
 
 
 class Observer:
@@ -52,10 +54,10 @@ class Observer:
         self._patches.undo()
         vars(self._loader)["dataset"] = self._dataset
         if self._receipts:
-            install_everywhere(self._trainer.actor_model_group, None)
+            install_everywhere(self._trainer.actor_model_group._actor_handlers, None, in_worker)
 
     def _start(self) -> Any:
-        self._receipts = install_everywhere(self._trainer.actor_model_group, self._orders)
+        self._receipts = install_everywhere(self._trainer.actor_model_group._actor_handlers, self._orders, in_worker)
         states = self._native_start()
         self._rollout = int(states["global_step"])
         return states

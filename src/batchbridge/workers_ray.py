@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from batchbridge.attach import CannotAttach
 from batchbridge.workers import Orders, Receipt
 
 
+AnyOrders = TypeVar("AnyOrders", bound=Orders)
+
+
 def install_everywhere(
-    workers: Sequence[Any], orders: Orders | None, install: Callable[[Any, Orders | None], Receipt | None]
+    workers: Sequence[Any], orders: AnyOrders | None, install: Callable[[Any, AnyOrders | None], Receipt | None]
 ) -> list[Receipt]:
     """Runs `install(actor, orders)` in every process of `workers`; orders None: undoes it.
 
@@ -31,8 +34,10 @@ def install_everywhere(
     receipts = [answer for answer in answers if answer is not None]
     if orders is None:
         return []
-    if sorted(receipt.rank for receipt in receipts) != list(range(len(workers))):
-        raise CannotAttach({"arrival": f"{len(receipts)} of {len(workers)} training workers answered"})
+    ranks = sorted(receipt.rank for receipt in receipts)
+    if ranks != list(range(len(workers))):
+        reason = f"of {len(workers)} training workers those answered that have the ranks {ranks}"
+        raise CannotAttach({"arrival": reason})
     if {receipt.spec_digest for receipt in receipts} != {orders.spec.digest()}:
         raise CannotAttach({"arrival": "the training workers read another spec out of their orders: other versions"})
     return receipts

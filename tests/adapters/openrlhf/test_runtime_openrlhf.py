@@ -308,7 +308,7 @@ def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyP
     from batchbridge_openrlhf import driver as module
 
     receipt = Receipt(0, 2, "here", 1, "x")
-    monkeypatch.setattr(module, "install_everywhere", lambda group, orders: [receipt])
+    monkeypatch.setattr(module, "install_everywhere", lambda workers, orders, install: [receipt])
     trainer, made = driver(request_of())
     made._native_start = lambda: {"global_step": 3, "data_loader_state_dict": {"_sampler_iter": 1}}
     with pytest.raises(CannotAttach, match="was written without batchbridge"):

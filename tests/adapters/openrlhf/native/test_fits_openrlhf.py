@@ -92,7 +92,7 @@ def test_a_missing_completion_another_plan_and_a_missing_receipt_end_the_run(mea
     short, plan, receipts, ledger = measured["refusals"]
     assert short.startswith("optimizer step 0 departs from the plan in its membership: 2 completions of prompt")
     assert "resume: spec was" in plan
-    assert "of 2 training processes those answered that have the ranks [0, 0]" in receipts
+    assert "of 2 training workers those answered that have the ranks [0, 0]" in receipts
     assert ledger == "False"
 
 
