@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from batchbridge.attach import CannotAttach
 from batchbridge.workers import Orders, Receipt
 
 
-AnyOrders = TypeVar("AnyOrders", bound=Orders)
-
-
 def install_everywhere(
-    workers: Sequence[Any], orders: AnyOrders | None, install: Callable[[Any, AnyOrders | None], Receipt | None]
+    workers: Sequence[Any], orders: Orders | None, install: Callable[[Any, Any], Receipt | None]
 ) -> list[Receipt]:
     """Runs `install(actor, orders)` in every process of `workers`; orders None: undoes it.
 
