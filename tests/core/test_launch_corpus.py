@@ -25,6 +25,7 @@ REASONS = {
     "BB-OI-010": "grpo_fast_mini_old.sh: a pack_length below prompt + response, which the script itself refuses",
     "BB107": "the same, in the core's words",
     "BB-VERL-003": "the script sets keys that verl 0.9.1 has not: it is of a later commit",
+    "BB-VERL-080": "the same: 0.9.1's dataclasses raise TypeError for megatron.grad_offload and policy_loss.tau_pos",
     "BB-VERL-021": "run_qwen2_5_7b_fsdp_multi_rs.sh: a micro-batch above what a replica has",
     "BB-VERL-026": "gdpo and the like have no canonical form: undecided",
 }
@@ -65,7 +66,7 @@ def test_no_command_has_an_error_but_for_a_known_reason() -> None:
 @pytest.mark.shared
 def test_most_commands_are_valid_as_they_stand() -> None:
     verdicts = [_read(repository, argv).verdict for repository, _, argv in _commands()]
-    assert verdicts.count("valid") >= 79
+    assert verdicts.count("valid") >= 78
 
 
 def test_what_a_launcher_starts_is_read() -> None:
