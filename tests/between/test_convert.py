@@ -175,6 +175,16 @@ def test_no_warm_up_in_one_unit_is_no_warm_up_in_the_other() -> None:
     assert statuses(found)["carried.warmup_ratio"] == "exact"
 
 
+def test_parts_that_cut_groups_become_steps_of_whole_groups() -> None:
+    thirds = {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": 3}
+    ahead = {"staleness.mode": "lookahead", "staleness.maximum": 1, "staleness.unit": "rollouts"}
+    micro = {"micro_batch.completions_per_device": 1}
+    found = convert_to(VerlAdapter(), reading_of(plain_spec(**thirds, **ahead, **micro)), version="0.7.1")
+    assert found.back is not None
+    assert found.back.spec is not None
+    assert found.back.spec.optimizer_step.completions_per_step == 40
+
+
 def test_a_schedule_does_not_decide_which_engine_trains_but_split_devices_do() -> None:
     linear = {"carried.lr_schedule": "linear", "carried.weight_decay_excludes": "biases_and_norms"}
     found = convert_to(VerlAdapter(), reading_of(plain_spec(**linear)), version="0.9.1")

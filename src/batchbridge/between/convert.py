@@ -680,8 +680,9 @@ def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
         parts = rollout // step.completions_per_step
         yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
     if rollout and step.parts_per_rollout:
-        completions = max(rollout // step.parts_per_rollout, 1)
-        yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": completions}
+        completions, group = max(rollout // step.parts_per_rollout, 1), spec.rollout.completions_per_prompt or 1
+        for size in dict.fromkeys((completions, max(completions // group, 1) * group)):  # some count whole groups
+            yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
 
 
 _LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
