@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -209,6 +210,7 @@ def _given(
     words = from_argv(source.argv)
     plain = parse_arguments(list(source.argv)) if source.argv else {}
     file = None if source.path is None else str(source.path)
+    names = sorted({*rows, *others})
     places: dict[str, Where] = {}
     given: dict[str, Any] = {}
     for key, value in source.values.items():
@@ -220,15 +222,19 @@ def _given(
             continue
         if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
             value = words[key]
-        name, value = _spelled(key, value, rows, others)
+        name, value = _spelled(key, value, rows, others, names)
         line = source.lines.get(key)
         given[name] = value
         places[name] = Where(name, _printable(value), file if line else None, line)
     return places, given
 
 
-def _spelled(key: str, value: Any, rows: Mapping[str, Setting], others: frozenset[str]) -> tuple[str, Any]:
+def _spelled(
+    key: str, value: Any, rows: Mapping[str, Setting], others: frozenset[str], names: Sequence[str]
+) -> tuple[str, Any]:
     """`--a-b` is a_b, `--no_x` is x off where x is on by default, and an unambiguous beginning is the whole name.
+
+    names: all of `rows` and `others`, sorted.
 
     Source: transformers HfArgumentParser, Python argparse (allow_abbrev).
     """
@@ -240,7 +246,8 @@ def _spelled(key: str, value: Any, rows: Mapping[str, Setting], others: frozense
         return negated.key, False
     if name.startswith("no_") and name.removeprefix("no_") in others:
         return name.removeprefix("no_"), False
-    longer = [known for known in (*rows, *others) if known.startswith(name)] if name else []
+    first = bisect.bisect_left(names, name)
+    longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
     return (longer[0], value) if len(longer) == 1 else (key, value)
 
 

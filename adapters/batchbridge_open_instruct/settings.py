@@ -6,6 +6,7 @@ have been read are known; the same flag has other defaults in the next.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -210,7 +211,8 @@ def checkout_of(version: str | None) -> str | None:
     return named if named in CHECKOUTS else None
 
 
-def settings_of(checkout: str) -> dict[str, Setting]:
+@functools.cache
+def settings_of(checkout: str) -> Mapping[str, Setting]:
     """Key to row, of one checkout."""
     return {row.key: row for row in ROWS if checkout in row.checkouts}
 
@@ -220,6 +222,7 @@ def has_flag(checkout: str, key: str) -> bool:
     return key in settings_of(checkout) or key in other_names(checkout)
 
 
+@functools.cache
 def other_names(checkout: str) -> frozenset[str]:
     """Known keys without a meaning here."""
     return frozenset(name for checkouts, names in OTHERS if checkout in checkouts for name in names.split())
