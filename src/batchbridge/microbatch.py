@@ -100,13 +100,15 @@ def partition_by_tokens(
     """
     if ranks < 1 or tokens_per_device < 1:
         raise ValueError(f"ranks = {ranks}, tokens_per_device = {tokens_per_device}: must be at least 1")
-    tokens = [length.tokens for length in lengths]
-    longest_first = sorted(range(len(lengths)), key=lambda i: (-tokens[i], -lengths[i].response, i))
+    prompts, responses = [length.prompt for length in lengths], [length.response for length in lengths]
+    tokens = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    longest_first = sorted(range(len(lengths)), key=responses.__getitem__, reverse=True)
+    longest_first.sort(key=tokens.__getitem__, reverse=True)  # equal ones stay as they are: a longer response first
     if longest_first and not soft and tokens[longest_first[0]] > tokens_per_device:
         raise TooLong(longest_first[0], tokens[longest_first[0]], tokens_per_device)
     shares = _balance(longest_first, [cost(count) for count in tokens], ranks)
     waste = overhead_tokens if padded else None
-    cuts = [_cut(share, lengths, tokens_per_device, waste) for share in shares]
+    cuts = [_cut(share, prompts, responses, tokens_per_device, waste) for share in shares]
     most = max(len(cut) for cut in cuts)
     return [_to_count(cut, most, tokens) for cut in cuts]
 
@@ -122,22 +124,25 @@ def _balance(longest_first: Sequence[int], costs: Sequence[float], ranks: int) -
     return shares
 
 
-def _cut(share: Sequence[int], lengths: Sequence[Length], budget: int, waste: int | None) -> list[list[int]]:
+def _cut(
+    share: Sequence[int], prompts: Sequence[int], responses: Sequence[int], budget: int, waste: int | None
+) -> list[list[int]]:
     """Runs of neighbours within the budget, as long as padding stays below `waste`; None: nothing is padded.
 
     Ending a run when its padding has cost as much as another run would, is at most twice the least possible sum of
     both: the argument of the ski-rental problem.
     """
     runs: list[list[int]] = []
-    prompt = response = total = rows = 0
+    longest_prompt = longest_response = total = rows = 0
     for item in share:
-        length = lengths[item]
-        prompt, response = max(prompt, length.prompt), max(response, length.response)
-        total, rows = total + length.tokens, rows + 1
-        area = total if waste is None else rows * (prompt + response)
+        prompt, response = prompts[item], responses[item]
+        longest_prompt = max(longest_prompt, prompt)
+        longest_response = max(longest_response, response)
+        total, rows = total + prompt + response, rows + 1
+        area = total if waste is None else rows * (longest_prompt + longest_response)
         if not runs or area > budget or (waste is not None and area - total > waste):
             runs.append([])
-            prompt, response, total, rows = length.prompt, length.response, length.tokens, 1
+            longest_prompt, longest_response, total, rows = prompt, response, prompt + response, 1
         runs[-1].append(item)
     return runs
 
