@@ -152,6 +152,12 @@ class EasyR1Adapter(Adapter):
 
         return TEXTS
 
+    def enforces(self, path: str, value: object) -> bool:
+        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
+        from batchbridge_easyr1.enforced import enforces
+
+        return enforces(path, value)
+
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
