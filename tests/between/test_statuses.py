@@ -110,6 +110,8 @@ def test_equivalent_is_another_value_that_diff_finds_no_difference_in(one: str, 
         ("verl", "trl", "1.16.0", "horizon.lr_tick", "rollout", "optimizer_step"),
         ("trl", "verl", "0.9.1", "objective.dual_clip", None, 3.0),
         ("openrlhf", "verl", "0.9.1", "advantage.epsilon", 1e-9, 1e-6),
+        ("trl", "easyr1", "0.3.3.dev0", "advantage.epsilon", 1e-4, 1e-6),
+        ("openrlhf", "easyr1", "0.3.2", "advantage.epsilon", 1e-9, 1e-6),
     ],
 )
 def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
@@ -123,23 +125,26 @@ def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "version"), [("openrlhf", "trl", "1.5.0"), ("openrlhf", "verl", "0.7.1"), ("verl", "easyr1", None)]
+    ("one", "other", "version"),
+    [("openrlhf", "trl", "1.5.0"), ("openrlhf", "verl", "0.7.1"), ("trl", "easyr1", "0.3.1")],
 )
-def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str | None) -> None:
+def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str) -> None:
     found = converted(read(one), other, version)
     assert "patched" not in {field.status for field in found.fields}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "path", "factor"),
+    ("one", "other", "version", "path", "factor"),
     [
-        ("trl", "easyr1", "advantage.epsilon", 1e-6 / 1e-4),
-        ("openrlhf", "easyr1", "advantage.epsilon", 1e-6 / 1e-9),
-        ("openrlhf", "open_instruct", "carried.beta2", 0.999 / 0.95),
+        ("trl", "easyr1", "0.3.1", "advantage.epsilon", 1e-6 / 1e-4),  # no run of this version is wrapped
+        ("openrlhf", "easyr1", "0.3.1", "advantage.epsilon", 1e-6 / 1e-9),
+        ("openrlhf", "open_instruct", None, "carried.beta2", 0.999 / 0.95),
     ],
 )
-def test_approximate_is_another_number_with_its_factor(one: str, other: str, path: str, factor: float) -> None:
-    found = converted(read(one), other)
+def test_approximate_is_another_number_with_its_factor(
+    one: str, other: str, version: str | None, path: str, factor: float
+) -> None:
+    found = converted(read(one), other, version)
     field = report(found, path)
     assert field.status == "approximate"
     assert field.factor == pytest.approx(factor)
