@@ -282,21 +282,35 @@ def _micro_batch(run: Run) -> dict[str, Told]:
 
 
 def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
-    key = f"{ACTOR}loss_agg_mode"
-    if (insisted := mode.insists_on(run.version)) is not None:
-        told = {"loss.policy.aggregation": Told(insisted, None, f"{mode.name} always aggregates so")}
-        aggregation = insisted
-    else:
-        told = {"loss.policy.aggregation": Told(aggregation, key)}
-    if aggregation == "sequence_sum_over_constant":
+    said = Told(aggregation, f"{ACTOR}loss_agg_mode")
+    insisted = mode.insists_on(run.version)
+    if insisted in (None, aggregation):
+        return _term(run, "policy", said if insisted is None else _always(mode))
+    told = _term(run, "policy", _always(mode))
+    # Source: verl 0.6.0 to 0.7.1 dp_actor.update_policy, 0.8.0 to 0.9.1 workers/utils/losses.py ppo_loss.
+    if run[f"{ACTOR}use_kl_loss"] and run[f"{ACTOR}kl_loss_coef"]:
+        told |= _term(run, "kl", said)
+    if run[f"{ACTOR}entropy_coeff"]:
+        told |= _term(run, "entropy", said)
+    return told
+
+
+def _always(mode: LossMode) -> Told:
+    return Told(mode.aggregation, None, f"{mode.name} always aggregates so")
+
+
+def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
+    """How one term of the loss (policy, kl, entropy) weighs tokens."""
+    told = {f"loss.{term}.aggregation": aggregation}
+    if aggregation.value == "sequence_sum_over_constant":
         factor = f"{ACTOR}loss_scale_factor"
-        told["loss.policy.constant"] = (
+        told[f"loss.{term}.constant"] = (
             Told(run["data.max_response_length"], None, "loss_scale_factor null: the response's width")
             if run[factor] is None
             else Told(run[factor], factor)
         )
-    if run.legacy and aggregation.startswith("sequence") and holds(">=0.6.1", run.version):
-        told["loss.policy.count_empty"] = Told(False, None, "agg_loss leaves fully masked sequences out")
+    if run.legacy and aggregation.value.startswith("sequence") and holds(">=0.6.1", run.version):
+        told[f"loss.{term}.count_empty"] = Told(False, None, "agg_loss leaves fully masked sequences out")
     return told
 
 
@@ -532,12 +546,15 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
     for path, entry in told.items():
         group, _, name = path.partition(".")
         groups.setdefault(group, {})[name] = entry.value
-    policy = {name.removeprefix("policy."): value for name, value in groups["loss"].items()}
+    terms: dict[str, dict[str, Any]] = {}
+    for path, value in groups["loss"].items():
+        term, _, name = path.partition(".")
+        terms.setdefault(term, {})[name] = value
     return Spec(
         topology=Topology(**groups["topology"]),
         rollout=Rollout(**groups["rollout"]),
         optimizer_step=OptimizerStep(**groups["optimizer_step"]),
-        loss=Loss(policy=LossTerm(**policy)),
+        loss=Loss(**{term: LossTerm(**values) for term, values in terms.items()}),
         horizon=Horizon(**groups["horizon"]),
         micro_batch=MicroBatch(**groups.get("micro_batch", {})),
         advantage=Advantage(**groups["advantage"]),
@@ -691,8 +708,15 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
 
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    policy = spec.loss.policy
     native = {canonical: name for name, canonical in AGGREGATIONS.items()}
+    policy = spec.loss.policy
+    other = next((term for term in (spec.loss.kl, spec.loss.entropy) if term not in (None, policy)), None)
+    modes = _loss_modes_for(spec.objective)
+    if other is not None and problems.need(
+        bool(modes) and modes[0].insists_on(to.version) == policy.aggregation,
+        "loss.kl, loss.entropy: verl's are as the policy's term, except beside sapo, geo_mean, and gspo before 0.9.1",
+    ):
+        policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
     if problems.need(
         policy.aggregation in native, f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}"
     ):
@@ -723,10 +747,15 @@ def _estimators_for(advantage: Advantage) -> Iterator[str]:
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
 
 
+def _loss_modes_for(objective: Objective) -> list[LossMode]:
+    surrogate, level = objective.surrogate or "ppo", objective.ratio_level
+    return [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
+
+
 def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
-    modes = [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
+    modes = _loss_modes_for(objective)
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
     if problems.need(bool(modes), f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"):
         mode = modes[0]

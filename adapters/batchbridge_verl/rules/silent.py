@@ -258,7 +258,8 @@ def _aggregation_ignored(run: Run) -> str | None:
     insisted = None if mode is None else mode.insists_on(run.version)
     if insisted is None or AGGREGATION not in run.given or AGGREGATIONS.get(run[AGGREGATION]) == insisted:
         return None
-    return f"{AGGREGATION} = {run[AGGREGATION]} is ignored: {run.surrogate} always takes a mean over sequences"
+    others = " by the policy's term" if run[f"{ACTOR}use_kl_loss"] or run[f"{ACTOR}entropy_coeff"] else ""
+    return f"{AGGREGATION} = {run[AGGREGATION]} is ignored{others}: {run.surrogate} always takes a mean over sequences"
 
 
 def _rejected_tokens(run: Run) -> str | None:

@@ -18,6 +18,7 @@ from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
 from batchbridge.sources import load
+from batchbridge.spec import Loss, LossTerm
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import look
 from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
@@ -561,6 +562,44 @@ def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
 def test_gspo_reads_loss_agg_mode_from_0_9_1_on(version, aggregation):
     values = {**RUN, f"{ACTOR}policy_loss.loss_mode": "gspo", f"{ACTOR}loss_agg_mode": "token-sum"}
     assert read(values, version=version).spec.loss.policy.aggregation == aggregation
+
+
+KL_AND_ENTROPY = {
+    f"{ACTOR}use_kl_loss": True,
+    f"{ACTOR}entropy_coeff": 0.01,
+    f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm",
+    f"{ACTOR}loss_scale_factor": 40,
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 1,
+}
+NORM = LossTerm(aggregation="sequence_sum_over_constant", constant=40)
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "loss"),
+    [
+        ("gspo", "0.9.1", Loss(policy=NORM)),
+        ("gspo", "0.9.0", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("gspo", "0.8.0", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("sapo", "0.9.1", Loss(policy=LossTerm(aggregation="sequence_mean"), kl=NORM, entropy=NORM)),
+        ("vanilla", "0.8.0", Loss(policy=NORM)),
+    ],
+)
+def test_kl_and_entropy_take_loss_agg_mode_where_the_loss_mode_insists_on_its_own(mode, version, loss):
+    spec = read({**RUN, **KL_AND_ENTROPY, f"{ACTOR}policy_loss.loss_mode": mode}, version=version).spec
+    assert spec.loss == loss
+    written = VerlAdapter().write(spec, version)
+    assert read(written.values, version=version).spec == spec
+
+
+def test_terms_that_are_off_are_not_told_apart():
+    own = {f"{ACTOR}use_kl_loss": False, f"{ACTOR}entropy_coeff": 0, f"{ACTOR}policy_loss.loss_mode": "sapo"}
+    assert read({**RUN, **KL_AND_ENTROPY, **own}).spec.loss == Loss(policy=LossTerm(aggregation="sequence_mean"))
+
+
+def test_a_kl_term_of_its_own_is_not_written_where_verl_has_none():
+    spec = read({**RUN, **KL_AND_ENTROPY}).spec.replace(**{"loss.kl": LossTerm(aggregation="token_mean")})
+    with pytest.raises(CannotWrite, match=r"loss\.kl, loss\.entropy: verl's are as the policy's term"):
+        VerlAdapter().write(spec)
 
 
 @pytest.mark.parametrize("mode", ["vanilla", "gspo", "cispo", "sapo", "geo_mean", "gpg", "dppo_tv", "clip_cov", "dro"])
