@@ -27,6 +27,7 @@ from batchbridge_easyr1.settings import (
     PROMPTS,
     RESPONSE_TOKENS,
     ROLLOUT,
+    holds,
     settings_of,
 )
 from batchbridge_verl.meaning import Problems, Told, nodes_and_gpus
@@ -58,6 +59,9 @@ RENAMED = {
     "trainer.total_epochs": "trainer.total_episodes",
 }
 """Key from 0.3.1 on -> the key before."""
+STARTS_AT_ZERO = "<0.3.3.dev0"
+"""Versions whose schedule is min(1, tick / max(1, warm-up)): no warm-up is one of a tick. Source: EasyR1
+torch_functional.get_constant_schedule_with_warmup; the learning rates in tests/adapters/easyr1/recorded."""
 KL_CLAMP = 10.0
 """Bound of k3. Source: EasyR1 core_algos.compute_kl."""
 
@@ -173,10 +177,12 @@ def _carried(run: Run) -> dict[str, Told]:
         "precision": Told(run[f"{ACTOR}fsdp.mp_param_dtype"], f"{ACTOR}fsdp.mp_param_dtype"),
     }
     steps, share = run[f"{optim}lr_warmup_steps"], run[f"{optim}lr_warmup_ratio"]
-    if steps is not None:
+    if steps:
         told["warmup_steps"] = Told(float(steps), None, f"{optim}lr_warmup_steps")
-    elif share:
+    elif steps is None and share:
         told["warmup_ratio"] = Told(share, f"{optim}lr_warmup_ratio")
+    elif holds(STARTS_AT_ZERO, run.version):
+        told["warmup_steps"] = Told(1.0, None, "without a warm-up the first rollout's learning rate is 0")
     else:
         told["warmup_steps"] = Told(0.0, None, f"{optim}lr_warmup_ratio is 0")
     return told
@@ -185,6 +191,14 @@ def _carried(run: Run) -> dict[str, Told]:
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
     """EasyR1 `version`'s settings that say `spec`; what is overlooked comes out when `write` reads its own work."""
     values = _newest_settings(spec, problems)
+    if holds(STARTS_AT_ZERO, version):
+        problems.need(
+            0.0 not in (spec.carried.warmup_steps, spec.carried.warmup_ratio),
+            f"carried.warmup_steps = 0: without a warm-up easyr1 {version} trains its first rollout with a learning "
+            "rate of 0, as 1 says",
+        )
+        if spec.carried.warmup_steps == 1.0:
+            values.pop(f"{ACTOR}optim.lr_warmup_steps")  # 0.3.0 has no such setting
     rows = settings_of(version)
     for newest, older in RENAMED.items():
         if newest in values and newest not in rows:

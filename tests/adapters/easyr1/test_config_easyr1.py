@@ -159,6 +159,18 @@ def test_the_mode_that_depends_on_the_split_was_swapped_in_0_3_2(version, mode, 
     assert ("BB-EZR1-023" in codes({f"{ACTOR}loss_avg_mode": mode}, version=version)) is (scope == "micro_batch")
 
 
+@pytest.mark.parametrize(("version", "ticks"), [("0.3.0", 1.0), ("0.3.1", 1.0), ("0.3.2", 1.0), ("0.3.3.dev0", 0.0)])
+def test_without_a_warm_up_the_first_rollout_was_trained_with_a_learning_rate_of_0(version, ticks):
+    assert read(RUN, version=version).spec.carried.warmup_steps == ticks
+
+
+def test_a_learning_rate_that_starts_at_its_peak_cannot_be_said_before_0_3_3():
+    spec = read(RUN, version="0.3.3.dev0").spec
+    with pytest.raises(CannotWrite, match=r"carried\.warmup_steps = 0: without a warm-up easyr1 0\.3\.2"):
+        EasyR1Adapter().write(spec, "0.3.2")
+    assert EasyR1Adapter().write(spec.replace(**{"carried.warmup_steps": 1.0}), "0.3.2").values
+
+
 CASES = [
     ({"data.rollout_batch_size": 60}, "BB-EZR1-011"),
     ({FORWARD: 7}, "BB-EZR1-012"),
