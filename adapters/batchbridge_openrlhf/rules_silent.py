@@ -224,6 +224,17 @@ def _pass_rate(facts: Facts) -> str | None:
     )
 
 
+def _no_token(facts: Facts) -> str | None:
+    s = facts.sizes
+    if not facts["train.agent_func_path"]:
+        return None
+    share = "of dynamic size" if s.dynamic else f"of {s.micro} x {s.replicas} replicas"
+    return (
+        f"{facts.said('train.agent_func_path')} may return completions without a token to train: a micro-batch {share} "
+        "that has no other ends the run, whose metrics are divided by its tokens"
+    )
+
+
 def _idle_first_step(facts: Facts) -> str | None:
     ratio, name = facts["actor.lr_warmup_ratio"], facts["actor.lr_scheduler"]
     if ratio <= 0 or name == "constant":
@@ -500,5 +511,16 @@ SILENT_RULES: tuple[Rule, ...] = (
         native="a rate above 100 % in the log",
         source="openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
         versions=">=0.9.9",
+    ),
+    Rule(
+        "BB-ORL-067",
+        "note",
+        "optimizer_step",
+        _no_token,
+        ("train.agent_func_path", MICRO),
+        native="ZeroDivisionError: float division by zero",
+        source="measured: openrlhf 0.10.4 to 0.11.2 ActorPPOTrainer.ppo_train; read: 0.9.8 to 0.10.3",
+        fixes=lambda facts: (Fix("return at least one action token for every completion"),),
+        versions=">=0.9.8",
     ),
 )

@@ -55,4 +55,19 @@ TEXTS: tuple[ErrorText, ...] = (
         source=_PARSER.format("0.8.1 to 0.11.2"),
         neighbours=lambda n: (Fix("give --reward.remote_url (a URL or a Python file) or --train.agent_func_path"),),
     ),
+    ErrorText(
+        name="openrlhf-no-token",
+        framework="openrlhf",
+        versions=">=0.9.8",
+        pattern=r"merged_status\[k\] = value / denom",
+        rule="every micro-batch (train.micro_batch_size completions on each rank) has a token to train on some rank",
+        meaning="the metrics of a micro-batch are divided by its tokens, and it had none: an agent returned no action "
+        "token, or nothing of the responses was left at data.max_len",
+        phase="optimizer_step",
+        source="openrlhf 0.9.8 to 0.11.2 ActorPPOTrainer.ppo_train",
+        neighbours=lambda n: (
+            Fix("return at least one action token for every completion"),
+            Fix("leave room for responses: no prompt as long as data.max_len"),
+        ),
+    ),
 )

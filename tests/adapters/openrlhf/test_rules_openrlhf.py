@@ -119,6 +119,7 @@ BROKEN = {
     "BB-ORL-062": {"ds.ring_attn_size": 2, "vllm.num_engines": 1},
     "BB-ORL-065": {"eval.steps": 10},
     "BB-ORL-066": {"algo.dynamic_filtering_enable": True, "reward.remote_url": "math.py"},
+    "BB-ORL-067": {"train.agent_func_path": "agent.py"},
 }
 
 
@@ -316,6 +317,11 @@ def test_the_pass_rate_counts_completions_over_prompts_from_0_9_9_on(version, fi
     assert ("BB-ORL-066" in codes(values, version=version)) is fires
 
 
+@pytest.mark.parametrize(("version", "fires"), [("0.9.7", False), ("0.9.8", True)])
+def test_completions_without_a_token_are_divided_by_from_0_9_8_on(version, fires):
+    assert ("BB-ORL-067" in codes({**OLD, "agent_func_path": "agent.py"}, version=version)) is fires
+
+
 def test_the_filters_range_of_0_8_1_is_never_checked_but_the_rewards_is():
     values = {**OLD, "dynamic_filtering": True, "remote_rm_url": "math.py"}
     assert "BB-ORL-014" not in codes({**values, "dynamic_filtering_reward_range": (1, 0)}, version="0.8.1")
@@ -340,6 +346,7 @@ def away(values, code, **context):
 NO_WAY_OUT = {
     "BB-ORL-065": "a note on a unit",
     "BB-ORL-066": "a note on a number in the log",
+    "BB-ORL-067": "a note on what an agent may return",
 }
 
 
