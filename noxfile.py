@@ -179,8 +179,11 @@ def install_openrlhf(session: nox.Session) -> None:
 @nox.session(python="3.11")  # the constraints are those of one Python
 def verl(session: nox.Session) -> None:
     """The newest supported verl: its validator, gradients, and full runs of its stock entry on two CPU ranks."""
-    install(session, "verl", f"torch=={TORCH}", *TEST, *VERL, ".[verl]")
-    pytest(session, *native("adapters/verl"), "-m", "not by_hand")
+    install(session, "verl", f"torch=={TORCH}", *TEST, "pytest-xdist", *VERL, ".[verl]")
+    (folder,) = native("adapters/verl")
+    # The runs first: one process has them, one after the other, and the other process has all other files.
+    files = sorted(Path(folder).glob("test_*.py"), key=lambda file: (file.name != "test_runs_verl.py", file.name))
+    pytest(session, *map(str, files), *TWO_PROCESSES, "--no-loadscope-reorder", "-m", "not by_hand")
 
 
 @nox.session(python="3.11")  # the constraints are those of one Python

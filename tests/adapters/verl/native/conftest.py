@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -24,9 +25,13 @@ def record() -> Callable[..., None]:
     def keep(what: str, case: str, **figures: float) -> None:
         if os.environ.get("BATCHBRIDGE_RECORD") != "1":
             return
-        kept = json.loads(MEASURED.read_text(encoding="utf-8")) if MEASURED.exists() else {}
-        of_version = kept.setdefault(importlib.metadata.version("verl"), {})
-        of_version.setdefault(what, {})[case] = {name: float(f"{value:.1e}") for name, value in figures.items()}
-        MEASURED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        with MEASURED.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # pytest's other process may record, too
+            file.seek(0)
+            kept = json.loads(file.read() or "{}")
+            of_version = kept.setdefault(importlib.metadata.version("verl"), {})
+            of_version.setdefault(what, {})[case] = {name: float(f"{value:.1e}") for name, value in figures.items()}
+            file.truncate(0)
+            file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
     return keep
