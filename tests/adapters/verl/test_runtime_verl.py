@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,12 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchbridge.adapter import Reading
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan, PlanError
 from batchbridge.reading import read
-from batchbridge.spec import Spec
+from batchbridge.spec import LossTerm, Spec
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime
@@ -203,7 +207,32 @@ def test_what_another_spec_asks_for_reaches_the_workers_or_is_named() -> None:
     assert left == {"carried.learning_rate": "0.5 in the requested spec, 1e-06 in the trainer"}
 
 
-def refused(name: str, spec: Spec, version: str = "0.9.1", trainer: Any = None) -> bool:
+class Node(SimpleNamespace):
+    """A group of a trainer's configuration, read as OmegaConf's are."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name, default)
+
+
+V1_TRAINER = type("PPOTrainer", (SimpleNamespace,), {"__module__": "verl.trainer.ppo.v1.trainer_base"})
+V0_TRAINER = type("RayPPOTrainer", (SimpleNamespace,), {"__module__": "verl.trainer.ppo.ray_trainer"})
+
+
+def trainer_of(reading: Reading, trainer: type, settings: Mapping[str, Any], **attributes: Any) -> Any:
+    """What a refusal looks at, of a trainer with this configuration and, beside it, these settings."""
+    config = Node()
+    for key, value in {**reading.run.native, **settings}.items():  # type: ignore[attr-defined]  # verl's reading has it
+        node, (*groups, leaf) = config, key.split(".")
+        for group in groups:
+            if not hasattr(node, group):
+                setattr(node, group, Node())
+            node = getattr(node, group)
+        setattr(node, leaf, value)
+    usual = {"use_critic": False, "use_teacher_policy": False, "use_reference_policy": False, "trainer_mode": "sync"}
+    return trainer(config=config, **{**usual, **attributes})
+
+
+def refused(name: str, spec: Spec, version: str = "0.9.1") -> bool:
     (refusal,) = (one for one in runtime.REFUSALS if one.name == name)
     request = Request(
         spec=spec,
@@ -211,7 +240,91 @@ def refused(name: str, spec: Spec, version: str = "0.9.1", trainer: Any = None) 
         reading=read(COMMAND, version=version, dataset_size=12),
         mode="enforce",
     )
-    return refusal.applies(trainer, request)
+    return refusal.applies(None, request)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One run that is refused. words: of its command. spec: what is asked for instead of the command's own. settings,
+    attributes: of the trainer, beside the command's."""
+
+    words: tuple[str, ...] = ()
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    trainer: type = V1_TRAINER
+
+    def names(self) -> set[str]:
+        """The refusals that apply."""
+        reading = read([*COMMAND, *self.words], version="0.9.1", dataset_size=12)
+        assert reading.spec is not None, reading.findings
+        spec = reading.spec.replace(**self.spec)
+        trainer = trainer_of(reading, self.trainer, self.settings, **self.attributes)
+        try:
+            plan = Plan(spec, 12)
+        except PlanError:
+            plan = None
+        request = Request(spec=spec, plan=plan, reading=reading, mode="enforce")
+        return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(trainer, request)}
+
+
+ACTOR, CORRECTION = "actor_rollout_ref.actor.", "algorithm.rollout_correction."
+KL = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss", "objective.kl_estimator": "k3"}
+ASKED = {
+    "critic": Asked(attributes={"use_critic": True}),
+    "value_baseline": Asked(spec={"advantage.baseline": "value"}),
+    "batch_scale": Asked(spec={"advantage.scale": "batch"}),
+    "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
+    "distillation": Asked(attributes={"use_teacher_policy": True}),
+    "asynchronous": Asked(attributes={"trainer_mode": "separate_async"}),
+    "sync_refill_failed_groups": Asked(("trainer.v1.sampler.sync_refill_failed_groups=True",)),
+    "critic_warmup": Asked(("trainer.critic_warmup=2",)),
+    "surrogate": Asked((f"{ACTOR}policy_loss.loss_mode=geo_mean",)),
+    "dro_beta": Asked((f"{ACTOR}policy_loss.loss_mode=dro",)),
+    "aggregation": Asked(spec={"loss.policy.aggregation": "prompt_mean"}),
+    "release": Asked(spec={"loss.policy.aggregation": "prompt_mean"}),
+    "denominator_scope": Asked(spec={"loss.policy.denominator_scope": "micro_batch"}),
+    "loss_per_term": Asked(spec={"loss.kl": LossTerm(aggregation="token_sum")}),
+    "kl_without_reference": Asked(spec=KL),
+    "kl_in_reward": Asked(spec={**KL, "objective.kl_placement": "reward"}),
+    "sampler_logprobs": Asked(spec={"objective.old_logprobs": "sampler"}),
+    "truncated_completions": Asked(spec={"rollout.truncated_completions": "drop"}),
+    "step_crosses_rollouts": Asked(
+        spec={"optimizer_step.step_may_span": "run", "optimizer_step.completions_per_step": 5}
+    ),
+    "no_step": Asked(spec={"optimizer_step.passes_per_rollout": 0}),
+    "kl_estimator": Asked(spec={**KL, "objective.kl_estimator": "k9"}),
+    "bypass_mode": Asked((f"{CORRECTION}bypass_mode=True",)),
+    "rejection": Asked((f"{CORRECTION}rollout_rs=token_k1", f"{CORRECTION}rollout_rs_threshold=0.6_1.6")),
+    "sampler_correction": Asked((f"{CORRECTION}rollout_is=token",)),
+    "group_size": Asked(spec={"rollout.completions_per_prompt": 8}, trainer=V0_TRAINER),
+    "engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
+    "sequence_parallel": Asked(settings={f"{ACTOR}ulysses_sequence_parallel_size": 2}),
+    "fp16": Asked((f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp16",)),
+    "prefix_grouper": Asked(settings={f"{ACTOR}use_prefix_grouper": True}),
+}
+"""Refusal -> a run that it refuses."""
+
+
+def test_every_refusal_is_tried() -> None:
+    assert list(ASKED) == [refusal.name for refusal in runtime.REFUSALS]
+
+
+def test_the_page_has_a_row_for_every_refusal(repository: Path) -> None:
+    page = (repository / "docs" / "verl.md").read_text(encoding="utf-8")
+    section = page.partition("### What is refused")[2].partition("###")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(ASKED)
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_run_that_cannot_be_followed_is_refused_by_name(name: str) -> None:
+    assert name in ASKED[name].names()
+
+
+@pytest.mark.parametrize("trainer", [V0_TRAINER, V1_TRAINER], ids=["V0", "V1"])
+def test_a_plain_run_is_not_refused(trainer: type) -> None:
+    assert Asked(trainer=trainer).names() == set()
 
 
 @pytest.mark.parametrize(
@@ -246,13 +359,6 @@ def test_what_a_release_means_by_itself_is_not_refused_there(loss_mode: str, ver
 def test_groups_that_rewards_filter_have_no_plan_and_the_refusal_says_so() -> None:
     with pytest.raises(PlanError, match="group_filter = drop_zero_variance: rewards decide what is trained"):
         Plan(spec_of("algorithm.filter_groups.enable=True"), 12)
-
-
-@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
-def test_modes_that_train_on_what_has_arrived_are_refused_by_name(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "is_v1", lambda trainer: True)
-    for value, expected in ((mode, True), ("sync", False)):
-        assert refused("asynchronous", spec_of(), trainer=SimpleNamespace(trainer_mode=value)) is expected
 
 
 def test_the_forerunner_of_the_v1_trainer_is_refused_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,12 +399,3 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
 def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
     with pytest.raises(CannotAttach, match="before init"):
         V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())
-
-
-def test_a_token_budget_of_wrap_is_refused_since_verl_cuts_itself() -> None:
-    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
-    spec, reading = spec_of(), read(COMMAND, version="0.9.1", dataset_size=12)
-    cut = spec.replace(**{"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": 64})
-    for wanted, refused in ((spec, False), (cut, True)):
-        request = Request(spec=wanted, plan=Plan(wanted, 12), reading=reading, mode="enforce")
-        assert refusal.applies(None, request) is refused
