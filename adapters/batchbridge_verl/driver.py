@@ -20,10 +20,7 @@ from batchbridge_verl.engine import STEP
 
 
 class Driver(StepDriver):
-    """What both trainers need: the plan, the workers, and the cut of a rollout into steps.
-
-    update: sends one step's rows, given as places, to `update_actor` and returns its metrics.
-    """
+    """What both trainers need: the plan, the workers, and the cut of a rollout into steps."""
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)

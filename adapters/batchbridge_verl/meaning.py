@@ -140,7 +140,7 @@ INEXPRESSIBLE_ESTIMATORS: Mapping[str, str] = {
 
 KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 """Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""
-_KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
+KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
 KL_CLAMP = 10.0
 """Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""
 
@@ -733,8 +733,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
         if names[0] == "gae":
-            for key in ("ppo_micro_batch_size_per_gpu",):
-                values[f"critic.{key}"] = values.get(MICRO)
+            values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
 
 
 def _estimators_for(advantage: Advantage) -> Iterator[str]:
@@ -815,9 +814,9 @@ def _write_kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     if objective.kl_estimator is not None:
         plain = objective.kl_estimator.removesuffix("+")
         if problems.need(
-            plain in _KL_NAMES, f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(_KL_NAMES)}"
+            plain in KL_NAMES, f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(KL_NAMES)}"
         ):
-            values[name] = _KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
+            values[name] = KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
 
 
 def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:

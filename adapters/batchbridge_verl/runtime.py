@@ -15,7 +15,7 @@ from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
-from batchbridge_verl.meaning import _KL_NAMES, AGGREGATIONS, LOSS_MODES, aggregations_of
+from batchbridge_verl.meaning import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.settings import BY_KEY, holds
 
 ENFORCED_VERSIONS = SpecifierSet("==0.9.1")
@@ -169,10 +169,10 @@ REFUSALS: tuple[Refusal, ...] = (
     *common("verl"),
     Refusal(
         "kl_estimator",
-        f"verl's estimators are {', '.join(_KL_NAMES)}",
+        f"verl's estimators are {', '.join(KL_NAMES)}",
         lambda trainer, request: (
             bool(request.spec.objective.kl_coefficient)
-            and (request.spec.objective.kl_estimator or "").removesuffix("+") not in _KL_NAMES
+            and (request.spec.objective.kl_estimator or "").removesuffix("+") not in KL_NAMES
         ),
     ),
     Refusal(
@@ -238,7 +238,7 @@ SETTABLE: Settable = {
     "objective.kl_estimator": (
         "kl_loss_type",
         lambda value, spec: (
-            "low_var_kl" if value is None else _KL_NAMES[value.removesuffix("+")] + ("+" if value.endswith("+") else "")
+            "low_var_kl" if value is None else KL_NAMES[value.removesuffix("+")] + ("+" if value.endswith("+") else "")
         ),
     ),
     "objective.entropy_coefficient": ("entropy_coeff", lambda value, spec: value or 0.0),
