@@ -16,7 +16,6 @@ from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.rules import defects, facts_of
-from batchbridge_openrlhf.sizes import DROPPED_TAIL
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def behaviour(reading: Reading) -> Behaviour | None:
     s = facts.sizes
     row = _denominator(facts)
     unseeded = holds(UNSEEDED, s.version)
-    last = "dropped" if holds(DROPPED_TAIL, s.version) else "a short rollout"
+    last = "dropped" if s.drops_tail else "a short rollout"
     mixed = "permuted in every pass, all replicas by the same positions, then " if _shuffled(facts) else ""
     share = "a contiguous block"
     if s.dynamic and holds(">=0.8.6", s.version):
@@ -115,7 +114,7 @@ def native_steps(
         raise ValueError("the options give no run: see the findings")
     s = facts.sizes
     prompts = max(min(dataset_size, facts["data.max_samples"]), 0)
-    if prompts == 0 or (prompts < s.prompts_per_rollout and holds(DROPPED_TAIL, s.version)):
+    if prompts == 0 or (prompts < s.prompts_per_rollout and s.drops_tail):
         return iter(())
     undecided = list(_open(facts, prompts))
     if undecided:

@@ -23,7 +23,7 @@ from batchbridge.spec import (
     Topology,
 )
 from batchbridge_openrlhf.options import holds
-from batchbridge_openrlhf.sizes import DROPPED_TAIL, FIELDS, Sizes
+from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
 UNSEEDED = ">=0.8.1"
 """Versions whose prompt loader lives in a process that nobody seeds. Source: openrlhf 0.11.2 (run), 0.8.1 to 0.11.1
@@ -266,17 +266,14 @@ def _advantage(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
 
 
 def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
-    dropped = holds(DROPPED_TAIL, sizes.version)
-    last = "drops" if dropped else "trains on"
+    last, does = ("drop", "drops") if sizes.drops_tail else ("short", "trains on")
     seed = Told(settings["train.seed"], "train.seed")
     if holds(UNSEEDED, sizes.version):
         seed = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
     return {
         "order.seed": seed,
         "order.prompt_shuffle": Told("epoch_permutation", None, "openrlhf always shuffles prompts"),
-        "order.last_rollout": Told(
-            "drop" if dropped else "short", None, f"openrlhf {sizes.version} {last} an epoch's incomplete rollout"
-        ),
+        "order.last_rollout": Told(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout"),
         "order.last_optimizer_step": Told("drop", None, "micro-batches that fill no optimizer step are never applied"),
     }
 

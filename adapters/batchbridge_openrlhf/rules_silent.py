@@ -70,7 +70,7 @@ def _left_over(facts: Facts) -> str | None:
 
 def _tail(facts: Facts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
-    if prompts is None or not (rest := prompts % s.prompts_per_rollout):
+    if prompts is None or s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
     completions = rest * s.group
     message = (
@@ -86,7 +86,7 @@ def _tail(facts: Facts) -> str | None:
 
 def _tail_dropped(facts: Facts) -> str | None:
     prompts, s = facts.trained_prompts, facts.sizes
-    if prompts is None or not (rest := prompts % s.prompts_per_rollout):
+    if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
         return None
     if prompts < s.prompts_per_rollout:
         return f"{prompts} prompts do not fill a rollout of {s.prompts_per_rollout}: nothing is trained"
@@ -194,7 +194,7 @@ def _steps_made(prompts: int, facts: Facts) -> int | None:
     if s.dynamic or not s.whole_replicas or not s.whole_accumulation:
         return None
     full, rest = divmod(prompts, s.prompts_per_rollout)
-    kept = rest if not holds(DROPPED_TAIL, facts.version) else 0
+    kept = 0 if s.drops_tail else rest
     rollouts = [s.prompts_per_rollout] * min(full, 1) + [kept]
     if any(size * s.group % s.replicas for size in rollouts):
         return None
@@ -360,7 +360,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         _tail,
         (ROLLOUT, GROUP, TRAIN),
         native="the short rollout is trained on as far as its micro-batches fill optimizer steps",
-        source="measured: openrlhf 0.11.2 SamplesGenerator.generate_samples; read: 0.9.9 to 0.11.1",
+        source="measured: openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit; read: 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
         fixes=_dataset_fixes,
         versions=">=0.9.9",
     ),
@@ -370,8 +370,11 @@ SILENT_RULES: tuple[Rule, ...] = (
         "never",
         _tail_dropped,
         (ROLLOUT,),
-        native="the prompts are skipped without a word",
-        source="openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm",
+        native="the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
+        source=(
+            "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
+            "PPOTrainer.fit; measured: 0.10.4"
+        ),
         fixes=_dataset_fixes,
         versions=DROPPED_TAIL,
     ),

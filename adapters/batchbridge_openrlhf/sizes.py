@@ -22,9 +22,11 @@ FIELDS = {
     "tensor": "ds.tensor_parallel_size",
 }
 """Field of `Sizes` -> identity of its option."""
-DROPPED_TAIL = "<0.9.9"
-"""Versions that drop an epoch's incomplete rollout. Source: openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True),
-0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when exhausted); 0.9.9 trains on what was collected."""
+DROPPED_TAIL, DROPPED_TAIL_ASYNC = "<0.11", "<0.9.9"
+"""Versions that drop an epoch's incomplete rollout, and those that do so with asynchronous training. Source: openrlhf
+0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 SamplesGenerator._generate_vllm (returns nothing when
+exhausted), 0.9.9 to 0.10.4 PPOTrainer.fit (leaves before it trains on what was generated last; measured: 0.10.4);
+0.9.9 GenerateSamplesActor.fit hands it on."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Sizes:
     generation: int | None
     filtered: bool
     dynamic: bool
+    asynchronous: bool
     version: str
 
     @property
@@ -85,6 +88,11 @@ class Sizes:
         if holds("<0.9.1", self.version):
             return self.rollout_prompts if self.filtered else self.generation
         return min(self.rollout_prompts, self.generation)
+
+    @property
+    def drops_tail(self) -> bool:
+        """Whether an epoch's incomplete rollout is never trained."""
+        return holds(DROPPED_TAIL_ASYNC if self.asynchronous else DROPPED_TAIL, self.version)
 
     @property
     def completions_per_rollout(self) -> int:
@@ -125,5 +133,6 @@ def sizes_of(settings: Mapping[str, Any], version: str, world: int | None) -> Si
         generation=generation or None,  # 0 counts as unset there
         filtered=bool(settings.get("algo.dynamic_filtering_enable")),
         dynamic=bool(settings.get("train.dynamic_batch_enable")),
+        asynchronous=bool(settings.get("train.async_enable")),
         version=version,
     )

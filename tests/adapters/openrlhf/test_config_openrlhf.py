@@ -320,9 +320,15 @@ def test_a_smaller_generation_batch_makes_smaller_rollouts_in_some_versions(vers
     assert read(values, version=version).spec.rollout.prompts_per_rollout == expected
 
 
-@pytest.mark.parametrize(("version", "last"), [("0.9.8", "drop"), ("0.9.9", "short"), ("0.11.2", "short")])
-def test_an_incomplete_rollout_is_dropped_until_0_9_8(version, last):
+@pytest.mark.parametrize(("version", "last"), [("0.9.8", "drop"), ("0.10.4", "drop"), ("0.11.0", "short")])
+def test_an_incomplete_rollout_is_dropped_until_0_10_4(version, last):
     assert read({}, version=version).spec.order.last_rollout == last
+
+
+@pytest.mark.parametrize(("version", "last"), [("0.9.8", "drop"), ("0.9.9", "short"), ("0.11.0", "short")])
+def test_with_asynchronous_training_it_is_dropped_until_0_9_8(version, last):
+    values = {names_of(version)["train.async_enable"]: True}
+    assert read(values, version=version).spec.order.last_rollout == last
 
 
 def test_defaults_differ_from_other_frameworks_where_it_hurts():

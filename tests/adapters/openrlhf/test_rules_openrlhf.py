@@ -151,7 +151,9 @@ def test_the_rule_fires_on_an_older_version_that_breaks_it(code):
     ("code", "version", "values", "prompts"),
     [
         ("BB-ORL-045", "0.11.2", LEGAL, 130),
-        ("BB-ORL-046", "0.9.8", OLD, 130),
+        ("BB-ORL-045", "0.9.9", {**OLD, "async_train": True}, 130),
+        ("BB-ORL-046", "0.9.9", OLD, 130),
+        ("BB-ORL-046", "0.9.8", {**OLD, "async_train": True}, 130),
         ("BB-ORL-046", "0.8.0", OLD, 100),
         ("BB-ORL-063", "0.11.2", {**LEGAL, "data.max_samples": 128}, 256),
         ("BB-ORL-053", "0.11.2", {**LEGAL, "rollout.batch_size": 120, "train.num_episodes": 3}, 200),
