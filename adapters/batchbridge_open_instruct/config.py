@@ -21,6 +21,7 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
+    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
 
 
@@ -42,6 +43,7 @@ class OpenInstructAdapter(Adapter):
 
     framework: ClassVar[str] = "open_instruct"
     versions: ClassVar[str] = tables.VERSIONS
+    enforced_versions: ClassVar[str] = f"=={tables.NEWEST}"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:
@@ -164,6 +166,24 @@ class OpenInstructAdapter(Adapter):
         from batchbridge_open_instruct.texts import TEXTS
 
         return TEXTS
+
+    def owns(self, trainer: object) -> bool:
+        """A learner of grpo_fast.py."""
+        from batchbridge_open_instruct.runtime import is_learner
+
+        return is_learner(trainer)
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """See `runtime.source_of`."""
+        from batchbridge_open_instruct import runtime
+
+        return runtime.source_of(trainer)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """See `runtime.attach`."""
+        from batchbridge_open_instruct import runtime
+
+        return runtime.attach(trainer, request)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

@@ -1,0 +1,240 @@
+"""In a learner: the step's token weights, every optimizer step held against the plan and written down.
+
+`PolicyTrainerRayProcess.step` runs as it is written; what it reads and calls is patched on the instance: its data
+loader, its arguments, its DeepSpeed engine's `backward` and `step`. Forward and backward passes, the loss of a token,
+DeepSpeed, the optimizer and its schedule stay theirs.
+
+Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.calculate_token_counts; deepspeed
+0.19.6.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.patching import Patches
+from batchbridge.weights import Normaliser, Row
+from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_open_instruct import feed
+
+AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
+"""Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
+
+
+def ask(learner: Any, function: Any, *values: Any) -> Any:
+    """Runs `function(actor, *values)` in the data preparation actor of a loaded learner."""
+    import ray
+
+    handle = learner._streaming_dataloader.data_prep_actor
+    return ray.get(handle.__ray_call__.remote(function, *values))
+
+
+def install(learner: Any, orders: Orders) -> Receipt:
+    """Patches a learner that is loaded, and the actor that prepares its data; replaces what an earlier call installed.
+
+    Collective: the ranks begin together. Raises `CannotAttach`.
+    """
+    import torch.distributed as dist
+
+    remove(learner)
+    learner.batchbridge_layer = LearnerLayer(learner, orders)
+    dist.barrier()
+    return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def remove(learner: Any) -> None:
+    """Undoes `install`; a learner without it is left alone. Raises `CannotAttach` while data preparation runs."""
+    layer = vars(learner).get("batchbridge_layer")
+    if layer is not None:
+        layer.remove()
+        del learner.batchbridge_layer
+
+
+class LearnerLayer:
+    """The patches of one learner."""
+
+    def __init__(self, learner: Any, orders: Orders) -> None:
+        import torch.distributed as dist
+
+        self._learner, self._orders, self._engine = learner, orders, learner.model
+        self._ranks = dist.get_world_size()
+        self._recorder = Recorder(
+            "open_instruct", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+        )
+        self._plan = self._recorder.plan
+        self._patches = Patches()
+        self._native_backward, self._native_step = self._engine.backward, self._engine.step
+        self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
+        self._normaliser: Normaliser | None = None
+        self._first_step, self._backwards, self._steps = 0, 0, 0
+        self._open: list[int] = []
+        self._last: int | None = None
+        try:
+            self._patch()
+        except BaseException:
+            self.remove()
+            raise
+
+    def _patch(self) -> None:
+        learner, orders = self._learner, self._orders
+        ask(learner, feed.install, orders)
+        held, why = "held against the plan", "ledger"
+        if self._enforces:
+            args = copy.copy(learner.args)  # shared with others
+            for name, value in orders.settings.items():
+                setattr(args, name, value)
+            what = "what the loss reads"
+            self._patches.set(learner, "args", args, what=what, why="weights and objective of the spec")
+        self._patches.set(learner, "dataloader", self._batches(learner.dataloader), what="rows are known", why=why)
+        self._patches.set(self._engine, "backward", self._backward, what="counted", why=why)
+        self._patches.set(self._engine, "step", self._step, what=held, why=why)
+
+    @property
+    def patches(self) -> Patches:
+        """What was patched."""
+        return self._patches
+
+    @property
+    def _enforces(self) -> bool:
+        return self._orders.mode == "enforce"
+
+    def remove(self) -> None:
+        """Restores the learner and its actor, and closes the ledger."""
+        ask(self._learner, feed.remove)
+        self._patches.undo()
+        self._recorder.close()
+
+    # ---- a rollout
+
+    def _batches(self, native: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            if self._enforces:
+                ask(self._learner, feed.begin, self._learner._streaming_dataloader.training_step)
+            try:
+                data = next(native)
+            except StopIteration:
+                return
+            self._start(data["batch"])
+            yield data
+
+    def _start(self, batch: Any) -> None:
+        table = vars(batch).get(feed.ATTRIBUTE)
+        if table is None:
+            reason = "a batch that BatchBridge's feed did not make reached the learner"
+            raise CannotAttach({"unplanned_batch": reason})
+        if table.spec_digest != self._orders.spec.digest():
+            raise CannotAttach({"arrival": "the data preparation actor follows another spec than this learner"})
+        self._micro_batches = [
+            [trained(batch, index, row, piece) for row, pieces in enumerate(rows) for piece in pieces]
+            for index, rows in enumerate(table.micro_batches)
+        ]
+        if not self._learner.args.use_vllm_logprobs:
+            for _, told in [pair for part in self._micro_batches for pair in part]:
+                told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
+        mine = [(row.rollout, row.prompt, row.tokens) for part in self._micro_batches for row, _ in part]
+        everyone = self._gather(mine)
+        rollouts = {rollout for rollout, _, _ in everyone}
+        if len(rollouts) != 1:
+            raise CannotAttach({"rollout": f"the ranks hold rollouts {sorted(rollouts)}; one at a time"})
+        self._backwards, self._steps, self._open = 0, 0, []
+        if not self._enforces:
+            self._first_step = rollouts.pop() * self._orders.steps_per_rollout
+            return
+        assert self._plan is not None, "wrap refuses to enforce without a plan"
+        self._first_step = self._plan.rollout(rollouts.pop()).generated_at_step
+        if self._last is not None and self._first_step != self._last + 1:
+            raise CannotAttach({"clock": f"optimizer step {self._first_step} follows step {self._last}"})
+        term = self._orders.spec.loss.policy
+        self._normaliser = Normaliser.of(term, [Row(tokens=tokens, group=prompt) for _, prompt, tokens in everyone])
+        if not self._normaliser.tokens:
+            reason = "no completion of the rollout has a trained token: the native loss has no gradient then, and fails"
+            raise BatchDrift(self._first_step, "weights", reason)
+        factor = self._normaliser.step_factor()
+        self._learner.args.loss_denominator = "token" if term.aggregation == "token_mean" else repr(1.0 / factor)
+
+    # ---- one optimizer step
+
+    def _backward(self, *arguments: Any, **options: Any) -> Any:
+        self._open.append(self._backwards % self._kept)
+        self._backwards += 1
+        return self._native_backward(*arguments, **options)
+
+    def _step(self, *arguments: Any, **options: Any) -> Any:
+        rows = [row for index in self._open for row, _ in self._micro_batches[index]]
+        told = [fact for index in self._open for _, fact in self._micro_batches[index]]
+        weight = self._weight(rows)
+        for row in rows:
+            row.weight = weight if row.tokens else 0.0
+        index = self._first_step + self._steps
+        self._recorder.compare(index, self._pass, rows)
+        rate = float(self._engine.optimizer.param_groups[0]["lr"])
+        said = self._native_step(*arguments, **options)
+        norm = self._engine.get_global_grad_norm()
+        norm = None if norm is None else float(norm)
+        self._recorder.write(
+            index,
+            rows,
+            told,
+            normaliser=self._normaliser,
+            pass_index=self._pass,
+            lr_tick=lambda: True,
+            learning_rate=rate,
+            gradient_norm=norm,
+            skipped=norm is not None and not math.isfinite(norm),
+        )
+        self._steps, self._open, self._last = self._steps + 1, [], index
+        return said
+
+    @property
+    def _group(self) -> int:
+        """Micro-batches of one native optimizer step."""
+        parts = int(self._learner.num_mini_batches)
+        return max(math.ceil(len(self._micro_batches) / parts - 0.5), 1)
+
+    @property
+    def _kept(self) -> int:
+        """Micro-batches of a pass: those that fill no step are dropped."""
+        count = len(self._micro_batches)
+        return count - count % self._group
+
+    def _pass(self) -> int:
+        return int(self._steps // (self._kept // self._group))
+
+    def _weight(self, rows: Sequence[TrainedRow]) -> float:
+        """Of a token, as the native loss has it: its factor `world_size` cancels DeepSpeed's mean over the ranks."""
+        tokens = sum(count for (count,) in self._gather([(row.tokens,) for row in rows]))
+        said = self._learner.args.loss_denominator
+        denominator = float(tokens) if said == "token" else float(said)
+        scale = self._learner.args.world_size // self._learner.args.sequence_parallel_size / self._ranks
+        return scale / denominator if denominator else 0.0
+
+    @staticmethod
+    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every rank's tuples. Collective."""
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(mine))
+        return [row for part in parts for row in part]
+
+
+def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:
+    """A completion of a collated batch, and what the ledger says of it."""
+    middle = piece.start + piece.prompt_tokens
+    end = middle + piece.completion_tokens
+    ids = batch.query_responses[micro_batch][row]
+    # The first token of a row is predicted by nothing.
+    mask = batch.response_masks[micro_batch][row][max(middle, 1) : end].bool()
+    told = facts(
+        prompt=ids[piece.start : middle].tolist(),
+        completion=ids[middle:end].tolist(),
+        trained=batch.advantages[micro_batch][row][max(middle, 1) : end][mask].tolist(),
+        old_logprobs=batch.vllm_logprobs[micro_batch][row][middle:end].float().tolist(),
+        reward=piece.reward,
+    )
+    tokens = int(mask.sum())
+    return TrainedRow(piece.rollout, piece.prompt, piece.position, piece.sample, tokens, micro_batch), told

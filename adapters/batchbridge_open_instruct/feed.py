@@ -1,0 +1,347 @@
+"""In the data preparation actor: rollouts of the plan, packed so that no row is dropped, every completion told apart.
+
+The actor's own loop runs as it is written, with the functions that gather results, pack them and hand rows to ranks
+bound to ours. Ours ask for a rollout's prompts when its training step begins, and refuse answers of other weights:
+upstream has no synchronous mode. Processing of groups, packing and collating stay Open-Instruct's.
+
+Imports the framework only inside functions that the actor runs. Source: open-instruct e6c3044 data_loader.py,
+rl_utils.pack_sequences.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from queue import Empty
+from typing import Any
+
+from batchbridge.advantages import group_advantages
+from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.patching import Patches
+from batchbridge.plan import PlanError, RolloutPlan
+from batchbridge.shares import deal
+from batchbridge.workers import Orders
+from batchbridge_easyr1.engine import rebound
+
+ATTRIBUTE = "batchbridge"
+"""Of an actor that was given orders, and of a batch: its `Table`."""
+_POLL_SECONDS = 0.2
+_KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
+"""Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One completion in a packed row. start: of its prompt in the row (tokens)."""
+
+    rollout: int
+    prompt: int
+    position: int
+    sample: int
+    start: int
+    prompt_tokens: int
+    completion_tokens: int
+    reward: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one rank's batch holds: pieces by micro-batch and row. A filler row has none."""
+
+    spec_digest: str
+    micro_batches: tuple[tuple[tuple[Piece, ...], ...], ...]
+
+
+def install(actor: Any, orders: Orders) -> int:
+    """Patches a `DataPreparationActor` that was not started, once per start of the run; returns its prompts.
+
+    Raises `CannotAttach`.
+    """
+    have = vars(actor).get(ATTRIBUTE)
+    if have is not None and have.start_id == orders.start_id:
+        return len(actor.dataset)
+    if actor._prep_future is not None:
+        raise CannotAttach({"in_training": "data preparation has started; wrap the learners before it starts"})
+    remove(actor)
+    setattr(actor, ATTRIBUTE, Feed(actor, orders))
+    return len(actor.dataset)
+
+
+def remove(actor: Any) -> None:
+    """Undoes `install`; raises `CannotAttach` once data preparation runs: what it prepares is patched."""
+    feed = vars(actor).get(ATTRIBUTE)
+    if feed is None:
+        return
+    if actor._prep_future is not None and not actor._prep_future.done():
+        raise CannotAttach({"in_training": "data preparation runs; a wrapped job can be unwrapped when it has ended"})
+    feed.remove()
+    delattr(actor, ATTRIBUTE)
+
+
+def begin(actor: Any, rollout: int) -> None:
+    """A learner is about to train on `rollout`: the engines have the weights that shall generate it."""
+    vars(actor)[ATTRIBUTE].begin(rollout)
+
+
+def facts_of(actor: Any) -> dict[str, Any]:
+    """What a learner must know of the actor: prompts, names of tools, whether it was started."""
+    tools = [*actor.tool_names, *getattr(actor.base_env_config, "env_configs", ())]
+    return {"prompts": len(actor.dataset), "tools": tools, "started": actor._prep_future is not None}
+
+
+class Feed:
+    """The patches of one actor, and the rollout that is being prepared."""
+
+    def __init__(self, actor: Any, orders: Orders) -> None:
+        self.start_id = orders.start_id
+        self._actor, self._orders, self._patches = actor, orders, Patches()
+        self._plan = orders.plan() if orders.mode == "enforce" else None
+        self._begun = -1
+        self._pieces: list[Piece] = []
+        self._rows: list[tuple[Piece, ...]] = []
+        self._numbers: list[Any] = []
+        loop = inspect.unwrap(type(actor)._data_preparation_loop)  # Ray's tracing wraps it
+        scope = loop.__globals__
+        self._native_pack, self._native_collate = scope["pack_sequences"], scope["prepare_collated_data_for_workers"]
+        self._native_accumulate = scope["accumulate_inference_batches"]
+        self._module = self._native_accumulate.__globals__
+        names: dict[str, Any] = {
+            "accumulate_inference_batches": self._observe if self._plan is None else self._accumulate,
+            "pack_sequences": self._pack,
+            "prepare_collated_data_for_workers": self._collate,
+        }
+        what, why = "the plan's rollouts, whole", "membership of the plan"
+        if self._plan is None:
+            what, why = "completions are told apart", "ledger"
+        else:
+            names["add_prompt_to_generator"] = self._nothing
+            place = Place(actor, self._plan)
+            self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
+        patched = types.MethodType(rebound(loop, **names), actor)
+        self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
+
+    def remove(self) -> None:
+        """Restores the actor."""
+        self._patches.undo()
+
+    def begin(self, rollout: int) -> None:
+        """See `begin`."""
+        self._begun = max(self._begun, rollout)
+
+    # ---- results
+
+    @staticmethod
+    def _nothing(*arguments: Any, **options: Any) -> None:
+        """In place of `add_prompt_to_generator` in the loop, which asks for async_steps rollouts ahead."""
+
+    def _accumulate(self, results: Any, generation_config: Any, *, training_step: int, **given: Any) -> Any:
+        """In place of `accumulate_inference_batches`: exactly one planned rollout, by position, whatever arrives
+        first."""
+        assert self._plan is not None, "bound where the plan is enforced"
+        planned = self._plan.rollout(training_step)
+        sentinel = self._module["data_types"].ShutdownSentinel
+        while self._begun < training_step:
+            try:
+                early = results.get(timeout=_POLL_SECONDS)
+            except Empty:
+                continue
+            if isinstance(early, sentinel):
+                return early, None, None, None
+            raise _drift(planned, "membership", f"an answer to prompt {early.index} came that nobody asked for")
+        self._ask(planned, generation_config, given)
+        groups: dict[int, Any] = {}
+        while len(groups) < len(planned.prompts):
+            result = results.get()
+            if isinstance(result, sentinel):
+                return result, None, None, None
+            position = _position(result, planned, groups)
+            groups[position] = self._module["process_group"](
+                result=result,
+                generation_config=generation_config,
+                tokenizer=given["tokenizer"],
+                dataset=given["dataset"],
+                max_possible_score=given["max_possible_score"],
+                no_resampling_pass_rate=None,
+                iter_dataloader=None,
+                filter_zero_std_samples=False,
+                replenish_prompts=False,
+                param_prompt_Q=None,
+                base_env_config=given["base_env_config"],
+                ground_truth_overrides=given["ground_truth_overrides"],
+            )
+        ordered = [groups[position] for position in range(len(planned.prompts))]
+        made = self._module["make_batch_from_groups"](ordered, generation_config, training_step, given["actor_manager"])
+        self._identify(training_step, planned.prompts, [group.reward_scores for group in ordered])
+        return made
+
+    def _ask(self, planned: RolloutPlan, generation_config: Any, given: Mapping[str, Any]) -> None:
+        for position, prompt in enumerate(planned.prompts):
+            self._module["add_prompt_to_generator"](
+                {**given["dataset"][prompt], "index": prompt},
+                f"{planned.index}.{position}",  # in place of the epoch: the request's name is unique, and comes back
+                given["param_prompt_Q"],
+                generation_config,
+                is_eval=False,
+                base_env_config=given["base_env_config"],
+                ground_truth_overrides=given["ground_truth_overrides"],
+            )
+
+    def _observe(self, *arguments: Any, training_step: int, **given: Any) -> Any:
+        made = self._native_accumulate(*arguments, training_step=training_step, **given)
+        batch, group = made[1], self._actor.config.num_samples_per_prompt_rollout
+        if batch is not None:
+            scores = list(batch.scores)
+            rewards = [scores[start : start + group] for start in range(0, len(scores), group)]
+            self._identify(training_step, batch.indices[::group], rewards)
+        return made
+
+    def _identify(self, rollout: int, prompts: Sequence[int], rewards: Sequence[Sequence[float]]) -> None:
+        self._pieces = [
+            Piece(rollout, int(prompt), position, sample, 0, 0, 0, float(reward))
+            for position, (prompt, group) in enumerate(zip(prompts, rewards, strict=True))
+            for sample, reward in enumerate(group)
+        ]
+
+    # ---- packed rows
+
+    def _pack(self, **given: Any) -> Any:
+        """In place of `pack_sequences`; see `_packed`."""
+        if self._plan is None:
+            packed = self._native_pack(**given)
+            self._rows = self._located(packed, range(len(self._pieces)))
+            return packed
+        ranks = self._actor.dp_world_size
+        costs = [len(query) + len(answer) for query, answer in zip(given["queries"], given["responses"], strict=True)]
+        blocks = []
+        for hand in deal(costs, ranks):
+            part = self._native_pack(**_chosen(given, hand))
+            blocks.append((part, self._located(part, hand)))
+            part.response_masks = [_renumbered(mask, hand) for mask in part.response_masks]
+        most = max(len(rows) for _, rows in blocks)
+        short = min(range(len(costs)), key=costs.__getitem__)
+        filler = {**_chosen(given, [short]), "masks": [[0] * len(given["masks"][short])], "mask_tool_use": True}
+        self._rows, parts = [], []
+        for part, rows in blocks:
+            spare = most - len(rows)
+            self._rows += [*rows, *[()] * spare]
+            parts += [part, *[self._native_pack(**filler) for _ in range(spare)]]
+        packed = dataclasses.replace(
+            parts[0], **{name: [row for part in parts for row in getattr(part, name)] for name in _KEPT}
+        )
+        self._numbers = list(packed.response_masks)  # the loop makes flags of them
+        return packed
+
+    def _located(self, packed: Any, places: Sequence[int]) -> list[tuple[Piece, ...]]:
+        """The pieces of each row; `places` are the completions that were packed, in order."""
+        rows, coming = [], iter(places)
+        for lengths, answers in zip(packed.packed_seq_lens, packed.num_actions, strict=True):
+            row, start = [], 0
+            for length, answer in zip(lengths.tolist(), answers.tolist(), strict=True):
+                piece = self._pieces[next(coming)]
+                row.append(
+                    dataclasses.replace(piece, start=start, prompt_tokens=length - answer, completion_tokens=answer)
+                )
+                start += length
+            rows.append(tuple(row))
+        return rows
+
+    def _collate(self, packed: Any, ranks: int, rows_per_micro_batch: int, pad_token: int, **more: Any) -> Any:
+        """`prepare_collated_data_for_workers`, whose permutations are known: none where the plan is enforced."""
+        import numpy as np
+
+        orders: list[list[int]] = []
+
+        def permutation(count: int) -> Any:
+            order = np.arange(count) if self._plan is not None else np.random.permutation(count)
+            orders.append(order.tolist())
+            return order
+
+        if self._plan is not None:
+            packed.advantages = self._advantages()
+        known = types.SimpleNamespace(random=types.SimpleNamespace(permutation=permutation))
+        made = rebound(self._native_collate, np=known)(packed, ranks, rows_per_micro_batch, pad_token, **more)
+        block, size = len(self._rows) // ranks, rows_per_micro_batch
+        for rank, (batch, order) in enumerate(zip(made, orders, strict=True)):
+            rows = [self._rows[rank * block + place] for place in order]
+            cut = tuple(tuple(rows[start : start + size]) for start in range(0, len(rows), size))
+            setattr(batch, ATTRIBUTE, Table(self._orders.spec.digest(), cut))
+        return made
+
+    def _advantages(self) -> list[Any]:
+        """By the spec's rule, in place of the loop's own."""
+        import torch
+
+        assert self._plan is not None, "asked for where the plan is enforced"
+        size, rewards = self._plan.completions_per_prompt, [piece.reward for piece in self._pieces]
+        groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
+        values = [value for group in group_advantages(groups, self._plan.spec.advantage) for value in group]
+        return [torch.tensor([0.0, *values], dtype=torch.float32)[numbers] for numbers in self._numbers]
+
+
+class Place:
+    """In place of the prompts' data loader, which nobody draws from: for checkpoints, the place in the plan."""
+
+    _epoch = 0
+
+    def __init__(self, actor: Any, plan: Any) -> None:
+        self._actor, self._plan = actor, plan
+
+    def __next__(self) -> None:
+        """The loop draws what it would ask for ahead."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """After the rollouts that were handed out."""
+        done = self._actor._last_consumed_step + 1
+        steps = self._plan.rollout(done).generated_at_step
+        return {"plan": self._plan.state(steps), "ranks": self._actor.dp_world_size}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raises `CannotAttach` unless `state` continues this plan on as many ranks."""
+        if "plan" not in state:
+            reason = "the checkpoint was written without batchbridge: its place in the plan is unknown"
+            raise CannotAttach({"resume": reason})
+        if state["ranks"] != self._actor.dp_world_size:
+            reason = f"the checkpoint was written by {state['ranks']} ranks, this run has {self._actor.dp_world_size}"
+            raise CannotAttach({"resume": f"{reason}: start as many"})
+        try:
+            self._plan.seek(state["plan"])
+        except PlanError as error:
+            raise CannotAttach({"resume": error.reason}) from None
+
+
+def _position(result: Any, planned: RolloutPlan, have: Mapping[int, Any]) -> int:
+    """The result's place in its rollout. Raises `BatchDrift` where nobody asked for it or other weights made it."""
+    name = str(result.prompt_id).partition("_")[0]
+    rollout, _, position = name.partition(".")
+    if rollout != str(planned.index) or not position.isdigit() or int(position) in have:
+        raise _drift(planned, "membership", f"the answer {result.prompt_id} came, which is not missing")
+    if planned.prompts[int(position)] != result.index:
+        raise _drift(planned, "membership", f"the answer {result.prompt_id} is to prompt {result.index}")
+    if result.model_step != planned.index:
+        raise _drift(
+            planned,
+            "clock",
+            f"prompt {result.index} of rollout {planned.index} was answered by the weights after {result.model_step} "
+            "training steps: send the weights to the engines, as model_step, before the learners' next step",
+        )
+    return int(position)
+
+
+def _drift(planned: RolloutPlan, aspect: str, detail: str) -> BatchDrift:
+    return BatchDrift(planned.generated_at_step, aspect, detail)
+
+
+def _chosen(given: Mapping[str, Any], hand: Sequence[int]) -> dict[str, Any]:
+    """The arguments of `pack_sequences` for some completions, on one rank."""
+    lists = ("queries", "responses", "masks", "vllm_logprobs")
+    return {**given, **{name: [given[name][place] for place in hand] for name in lists}, "min_num_batches": 1}
+
+
+def _renumbered(mask: Any, hand: Sequence[int]) -> Any:
+    """A row's completion numbers (from 1; 0 elsewhere) in the whole rollout, from those in `hand`."""
+    import torch
+
+    return torch.tensor([0, *(place + 1 for place in hand)])[mask]

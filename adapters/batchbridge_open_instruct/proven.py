@@ -1,0 +1,101 @@
+"""Which code of Open-Instruct the running trainer was proven on, function by function.
+
+Open-Instruct is used from a checkout, and a checkout has no version: each function that is patched, replaced or relied
+upon is compared by its text (comments and blank lines aside).
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+
+SEAMS: Mapping[str, tuple[str, ...]] = {
+    "grpo_fast.py": (
+        "PolicyTrainerRayProcess.__init__",
+        "PolicyTrainerRayProcess.from_pretrained",
+        "PolicyTrainerRayProcess.step",
+    ),
+    "data_loader.py": (
+        "DataPreparationActor.__init__",
+        "DataPreparationActor._data_preparation_loop",
+        "DataPreparationActor.get_data",
+        "DataPreparationActor.get_state",
+        "DataPreparationActor.set_state",
+        "DataPreparationActor.start",
+        "StreamingDataLoader._iter_batches",
+        "accumulate_inference_batches",
+        "add_prompt_to_generator",
+        "collate_fn",
+        "make_batch_from_groups",
+        "prepare_collated_data_for_workers",
+        "process_group",
+    ),
+    "rl_utils.py": ("masked_mean", "pack_sequences", "reset_position_ids"),
+    "grpo_utils.py": (
+        "calculate_token_counts",
+        "compute_grpo_loss",
+        "compute_logprobs",
+        "compute_rho_correction",
+        "forward_for_logprobs",
+        "mask_logprobs",
+        "resolve_old_logprob",
+    ),
+    "model_utils.py": ("estimate_kl", "log_softmax_and_gather"),
+    "data_types.py": ("CollatedBatchData.__getitem__", "CollatedBatchData.__len__", "CollatedBatchData.to"),
+}
+"""File of the package `open_instruct` -> functions."""
+
+
+@lru_cache(maxsize=4)
+def digests(package: Path) -> Mapping[str, str]:
+    """`file: function` -> digest of its text; empty text where it is missing."""
+    found = {}
+    for file, names in SEAMS.items():
+        try:
+            text = (package / file).read_text(encoding="utf-8")
+            functions = dict(_functions(ast.parse(text)))
+        except (OSError, ValueError, SyntaxError):
+            text, functions = "", {}
+        lines = text.splitlines()
+        for name in names:
+            node = functions.get(name)
+            source = [] if node is None else [line.rstrip() for line in lines[node.lineno - 1 : node.end_lineno]]
+            kept = "\n".join(line for line in source if line and not line.lstrip().startswith("#"))
+            found[f"{file}: {name}"] = hashlib.blake2b(kept.encode(), digest_size=8).hexdigest() if kept else ""
+    return found
+
+
+def _functions(module: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
+    found = []
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef):
+            found.append((node.name, node))
+        elif isinstance(node, ast.ClassDef):
+            found += [(f"{node.name}.{inner.name}", inner) for inner in node.body if isinstance(inner, ast.FunctionDef)]
+    return found
+
+
+@lru_cache(maxsize=1)
+def _proven() -> Mapping[str, Mapping[str, str]]:
+    """By checkout. Made by tests/adapters/open_instruct/native/record_seams.py."""
+    text = resources.files("batchbridge_open_instruct").joinpath("proven.json").read_text(encoding="utf-8")
+    found: Mapping[str, Mapping[str, str]] = json.loads(text)
+    return found
+
+
+def checkout_in(package: Path) -> tuple[str | None, str]:
+    """The proven checkout whose code `package` has; None and why, where it has another's."""
+    have = digests(package)
+    reasons = []
+    for checkout, wanted in _proven().items():
+        other = sorted(seam for seam, digest in wanted.items() if have.get(seam) != digest)
+        if not other:
+            return checkout, ""
+        more = f" and {len(other) - 4} more" if len(other) > 4 else ""
+        reasons.append(f"it differs from {checkout} in {', '.join(other[:4])}{more}")
+    return None, f"the training step of this open-instruct is not proven: {'; '.join(reasons)}; use commit e6c3044"

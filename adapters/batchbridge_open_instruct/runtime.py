@@ -1,0 +1,281 @@
+"""Attaching to a learner of Open-Instruct's grpo_fast.py, in its process, and to the actor that prepares its data."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.spec import Spec
+from batchbridge.workers import orders_of
+from batchbridge_open_instruct import feed, settings
+from batchbridge_open_instruct.engine import AGGREGATIONS, ask, install, remove
+from batchbridge_open_instruct.meaning import KL_ESTIMATORS
+from batchbridge_open_instruct.proven import checkout_in
+
+DEEPSPEED = SpecifierSet("==0.19.6")
+"""What the proofs ran with: whose accumulation ends where it is told to."""
+OFF = 1e30
+"""A bound that is never reached: upstream has no word for a clip that is off."""
+LOSSES = {"ppo": "dapo", "cispo": "cispo"}
+"""Surrogate to `loss_fn`."""
+ESTIMATORS = KL_ESTIMATORS[:3]
+"""KL estimators whose gradient is held against the oracle."""
+
+
+def is_learner(trainer: object) -> bool:
+    """Whether `trainer` is a `PolicyTrainerRayProcess`, of the module or of the script itself."""
+    return any(
+        base.__name__ == "PolicyTrainerRayProcess" and base.__module__ in ("open_instruct.grpo_fast", "__main__")
+        for base in type(trainer).__mro__
+    )
+
+
+@dataclass(frozen=True)
+class View:
+    """What refusals look at. tools: names that the data preparation actor has."""
+
+    args: Any
+    config: Any
+    tools: tuple[str, ...]
+
+    @property
+    def use_reference_policy(self) -> bool:
+        """Whether a reference policy is loaded; see `refusals.common`."""
+        return bool(self.args.load_ref_policy)
+
+
+def source_of(trainer: Any) -> tuple[Source, Context]:
+    """The learner's arguments, its world size, and the prompts of the actor that prepares its data.
+
+    Raises `CannotAttach` for a learner that is not loaded, or of an unknown checkout.
+    """
+    checkout = _checkout()
+    if not hasattr(trainer, "_streaming_dataloader"):
+        raise CannotAttach({"not_loaded": "the learner has no model yet; wrap it after from_pretrained"})
+    values: dict[str, Any] = {settings.SCRIPT: settings.GRPO_FAST}
+    for key in settings.settings_of(checkout):
+        holder = next(
+            (one for one in (trainer.args, trainer.streaming_config, trainer.vllm_config) if hasattr(one, key)), None
+        )
+        if holder is not None and getattr(holder, key) is not None:
+            values[key] = _plain(getattr(holder, key))
+    prompts = int(ask(trainer, feed.facts_of)["prompts"])
+    context = Context(framework_version=checkout, world_size=int(trainer.world_size), dataset_size=prompts)
+    return Source(values=values), context
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _checkout() -> str:
+    found = importlib.util.find_spec("open_instruct")
+    if found is None or not found.submodule_search_locations:
+        raise CannotAttach({"version": "the package open_instruct is not in reach of this process"})
+    checkout, why = checkout_in(Path(found.submodule_search_locations[0]))
+    if checkout is None:
+        raise CannotAttach({"version": why})
+    version = importlib.metadata.version("deepspeed")
+    if version not in DEEPSPEED:
+        raise CannotAttach({"version": f"deepspeed {version} is not in {DEEPSPEED}: its training step is not proven"})
+    return checkout
+
+
+def _whole_rollout(spec: Spec) -> bool:
+    return spec.optimizer_step.completions_per_step == spec.completions_per_rollout
+
+
+def _clock(view: View, request: Request) -> bool:
+    plan, args = request.plan, view.args
+    return plan is not None and (
+        plan.total_rollouts != args.num_training_steps
+        or plan.total_optimizer_steps != args.num_training_steps * args.num_epochs
+        or request.spec.horizon.lr_tick != "optimizer_step"
+    )
+
+
+REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "mini_batches",
+        "num_mini_batches above 1 cuts each rank's packed rows, so lengths and ranks decide what a step trains; set it "
+        "to 1, and a spec whose optimizer step is the whole rollout",
+        lambda view, request: view.args.num_mini_batches != 1 or not _whole_rollout(request.spec),
+    ),
+    Refusal(
+        "tokens_per_device",
+        "open-instruct packs rows itself: set pack_length and per_device_train_batch_size",
+        lambda view, request: request.spec.micro_batch != own_spec(request).micro_batch,
+    ),
+    Refusal(
+        "passes",
+        "the spec passes over a rollout another number of times; set num_epochs",
+        lambda view, request: request.spec.optimizer_step.passes_per_rollout != view.args.num_epochs,
+    ),
+    Refusal(
+        "active_sampling",
+        "active_sampling replaces planned prompts by others; set it to false",
+        lambda view, request: bool(view.config.active_sampling),
+    ),
+    Refusal(
+        "group_filter",
+        "filter_zero_std_samples drops planned groups by their rewards; set it to false",
+        lambda view, request: bool(view.config.filter_zero_std_samples),
+    ),
+    Refusal(
+        "no_resampling",
+        "no_resampling_pass_rate leaves prompts out of later epochs; leave it open",
+        lambda view, request: view.config.no_resampling_pass_rate is not None,
+    ),
+    Refusal(
+        "mask_truncated_completions",
+        "it removes completions before groups are formed: groups are misaligned, or the run fails; set it to false",
+        lambda view, request: bool(view.config.mask_truncated_completions),
+    ),
+    Refusal(
+        "evolving_rubrics",
+        "apply_evolving_rubric_reward changes what later rollouts are scored by; not proven",
+        lambda view, request: bool(view.config.apply_evolving_rubric_reward),
+    ),
+    Refusal(
+        "tools",
+        "tools and environments put tokens of their own into completions; not proven",
+        lambda view, request: bool(view.tools),
+    ),
+    Refusal(
+        "sequence_parallel",
+        "sequence_parallel_size above 1 cuts rows over ranks and loses targets at the cuts",
+        lambda view, request: view.args.sequence_parallel_size > 1,
+    ),
+    Refusal(
+        "value_baseline",
+        "the spec's advantages need a critic, and grpo_fast.py has none",
+        lambda view, request: request.spec.advantage.baseline == "value",
+    ),
+    Refusal(
+        "aggregation",
+        f"one number divides a step's sum, so its tokens weigh alike; what can be enforced: {', '.join(AGGREGATIONS)}",
+        lambda view, request: request.spec.loss.policy.aggregation not in AGGREGATIONS,
+    ),
+    Refusal(
+        "surrogate",
+        "open-instruct's losses are dapo (ppo) and cispo, their ratio is a token's, and none is clipped twice",
+        lambda view, request: (
+            (request.spec.objective.surrogate or "ppo") not in LOSSES
+            or request.spec.objective.ratio_level == "sequence"
+            or request.spec.objective.dual_clip is not None
+        ),
+    ),
+    Refusal(
+        "old_logprobs",
+        "a rollout's first pass is the ratio's denominator; with several passes the spec takes another",
+        lambda view, request: (
+            view.args.num_epochs > 1 and request.spec.objective.old_logprobs not in (None, "rollout_start")
+        ),
+    ),
+    Refusal(
+        "sampler_correction",
+        "the spec corrects towards the sampler in another way; set use_rho_correction and its bounds",
+        lambda view, request: (
+            request.spec.objective.sampler_correction != own_spec(request).objective.sampler_correction
+        ),
+    ),
+    Refusal(
+        "rho_by_row",
+        "rho_mask_sequence_level and rho_mask_tv_divergence average over packed rows, not completions",
+        lambda view, request: bool(
+            view.args.use_rho_correction and (view.args.rho_mask_sequence_level or view.args.rho_mask_tv_divergence)
+        ),
+    ),
+    Refusal(
+        "entropy",
+        "open-instruct has no entropy term",
+        lambda view, request: bool(request.spec.objective.entropy_coefficient),
+    ),
+    Refusal(
+        "kl_estimator",
+        f"proven against the oracle are {', '.join(ESTIMATORS)}",
+        lambda view, request: (
+            bool(request.spec.objective.kl_coefficient) and request.spec.objective.kl_estimator not in ESTIMATORS
+        ),
+    ),
+    Refusal(
+        "group_size",
+        "the spec has another number of completions per prompt; set num_samples_per_prompt_rollout",
+        lambda view, request: request.spec.rollout.completions_per_prompt != view.config.num_samples_per_prompt_rollout,
+    ),
+    Refusal(
+        "prompts_per_rollout",
+        "the spec has another number of prompts per rollout; set num_unique_prompts_rollout",
+        lambda view, request: request.spec.rollout.prompts_per_rollout != view.config.num_unique_prompts_rollout,
+    ),
+    Refusal(
+        "short_rollout",
+        "the spec has an epoch's remainder of prompts in a rollout of its own; take order.last_rollout wrap or drop",
+        lambda view, request: (
+            request.plan is not None
+            and request.spec.order.last_rollout in ("short", "pad")
+            and bool(request.plan.dataset_size % request.plan.prompts_per_rollout)
+        ),
+    ),
+    Refusal(
+        "clock",
+        "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step; the plan has "
+        "another number of rollouts or steps, or moves per rollout",
+        _clock,
+    ),
+    *common("Open-Instruct"),
+)
+UNOBSERVED = ("mask_truncated_completions", "sequence_parallel")
+"""Refused in every mode: completions are not told apart."""
+SETTABLE: Settable = {
+    "objective.surrogate": ("loss_fn", lambda value, spec: LOSSES[value or "ppo"]),
+    "objective.clip_low": ("clip_lower", lambda value, spec: OFF if value is None else value),
+    "objective.clip_high": ("clip_higher", lambda value, spec: OFF if value is None else value),
+    "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
+    "objective.kl_estimator": ("kl_estimator", lambda value, spec: KL_ESTIMATORS.index(value or "k3")),
+}
+"""What the native loss reads of the learner's arguments; see `refusals.Settable`."""
+
+
+def attach(trainer: Any, request: Request) -> Attachment:
+    """Patches the learner and its actor as `request.mode` says. Collective: all learners are wrapped together.
+
+    Raises `CannotAttach` with every reason.
+    """
+    import torch.distributed as dist
+
+    checkout = _checkout()
+    check_allowed(REFUSALS, request.allow)
+    known = ask(trainer, feed.facts_of)
+    view = View(trainer.args, trainer.streaming_config, tuple(known["tools"]))
+    enforces = request.mode == "enforce"
+    refuse([one for one in REFUSALS if enforces or one.name in UNOBSERVED], view, request)
+    own, left = split(request, SETTABLE) if enforces else ({}, {})
+    own.pop("use_kl_loss", None)  # the coefficient says it
+    orders = orders_of(request, checkout, settings=own)
+    shared = [orders.start_id]  # one start of all learners
+    dist.broadcast_object_list(shared, src=0)
+    try:
+        install(trainer, dataclasses.replace(orders, start_id=shared[0]))
+    except AttributeError as error:
+        raise CannotAttach({"seam": f"{error}; open-instruct {checkout}"}) from error
+    patches = trainer.batchbridge_layer.patches
+    for name, value in own.items():
+        patches.note(name, what=f"{value} in the loss", why="objective of the requested spec")
+    return Attachment(
+        framework="open_instruct",
+        framework_version=checkout,
+        request=request,
+        changes=patches.changes,
+        left_different=left,
+        detach=lambda: remove(trainer),
+    )

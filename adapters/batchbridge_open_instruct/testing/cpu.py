@@ -1,0 +1,151 @@
+"""Open-Instruct on the CPU, its files unedited: call `start` in a process before it imports torch or open_instruct.
+
+For tests. What it declares: DeepSpeed's CPU accelerator without its compiled kernel, gloo for NCCL; torch.cuda's device
+is the CPU; packages that need a GPU or belong to an engine are empty (`ABSENT`), and so is the module of the vLLM
+engines; nothing is compiled; models load with eager attention. Two things that the command line does not offer are
+injected: float32 instead of bf16, always, and with `BATCHBRIDGE_OPTIMIZER=sgd` plain SGD instead of AdamW.
+
+Source: open-instruct e6c3044 grpo_fast.py, model_utils.py, utils.py; deepspeed 0.19.6.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+import types
+from typing import Any
+
+from batchbridge.launch import call_after_import
+
+ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel", "open_instruct.vllm_utils")
+"""What open_instruct imports and a training step on packed rows does not need."""
+OPTIMIZER = "BATCHBRIDGE_OPTIMIZER"
+HERE = __name__
+HOOKS = {
+    "torch": f"{HERE}:after_torch",
+    "deepspeed.comm.torch": f"{HERE}:after_communication",
+    "mcp.client.streamable_http": f"{HERE}:after_mcp",
+    "open_instruct.utils": f"{HERE}:after_utils",
+    "open_instruct.model_utils": f"{HERE}:after_models",
+    "open_instruct.grpo_fast": f"{HERE}:after_script",
+}
+
+
+class _Anything:
+    def __init__(self, *arguments: Any, **options: Any) -> None: ...
+
+
+class _Empty(types.ModuleType):
+    __path__: list[str] = []  # noqa: RUF012 - a module's attribute, not a class's default
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, type(name, (_Anything,), {"__module__": self.__name__}))
+        return getattr(self, name)
+
+
+class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name in ABSENT or name.partition(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Empty(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None: ...
+
+
+def start() -> None:
+    """Installs the hooks; called again, it does nothing."""
+    if any(isinstance(finder, _Absent) for finder in sys.meta_path):
+        return
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    sys.meta_path.insert(0, _Absent())
+    call_after_import(HOOKS)
+
+
+def after_torch(torch: Any) -> None:
+    """torch.cuda, as far as the training step calls it; gloo."""
+    torch.set_num_threads(1)
+    for name in ("set_device", "manual_seed", "empty_cache"):
+        setattr(torch.cuda, name, lambda *arguments, **options: None)
+    native = torch.distributed.init_process_group
+    torch.distributed.init_process_group = lambda backend=None, **options: native(backend="gloo", **options)
+
+
+def after_communication(module: Any) -> None:
+    """Without the shared-memory kernel, which is compiled."""
+    module.build_shm_op = lambda: None
+
+
+def after_mcp(module: Any) -> None:
+    """Open-Instruct wants mcp 1's name."""
+    if not hasattr(module, "streamablehttp_client"):
+        module.streamablehttp_client = module.streamable_http_client
+
+
+def after_utils(module: Any) -> None:
+    """DeepSpeed's configuration asks for float32."""
+    for name in ("get_train_ds_config", "get_eval_ds_config"):
+        setattr(module, name, _in_float32(getattr(module, name)))
+
+
+def _in_float32(native: Any) -> Any:
+    def made(*arguments: Any, **options: Any) -> Any:
+        found = native(*arguments, **{**options, "bf16": False})
+        (found[0] if isinstance(found, tuple) else found)["zero_allow_untested_optimizer"] = True
+        return found
+
+    return made
+
+
+def after_models(module: Any) -> None:
+    """The reference policy is loaded in float32, on the CPU."""
+    module.AutoModelForCausalLM = module.transformers.AutoModelForCausalLM = _Loader(
+        module.transformers.AutoModelForCausalLM
+    )
+
+
+class _Loader:
+    """`AutoModelForCausalLM`, float32 and eager on the CPU."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def from_pretrained(self, *arguments: Any, **options: Any) -> Any:
+        """As transformers'."""
+        import torch
+
+        options = {name: value for name, value in options.items() if name != "device_map"}
+        return self._native.from_pretrained(
+            *arguments, **{**options, "dtype": torch.float32, "attn_implementation": "eager"}
+        )
+
+
+def after_script(module: Any) -> None:
+    """The policy in float32, on the CPU, and another optimizer where the environment asks for it."""
+    module.AutoModelForCausalLM = _Loader(module.AutoModelForCausalLM)
+    module.torch = _OnCpu(module.torch)
+
+
+class _OnCpu(types.ModuleType):
+    """torch, whose devices are the CPU."""
+
+    def __init__(self, native: Any) -> None:
+        super().__init__("torch")
+        self._native = native
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "device":
+            return lambda *arguments: self._native.device("cpu")
+        if name == "optim" and os.environ.get(OPTIMIZER) == "sgd":
+            return types.SimpleNamespace(AdamW=lambda parameters, lr, **options: self._native.optim.SGD(parameters, lr))
+        return getattr(self._native, name)

@@ -1,0 +1,90 @@
+"""The recorded proofs: gradients.json, jobs.json, and figures.json, whose table is written into the page.
+
+    python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
+
+RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import proofs
+
+JOBS = ("enforced", "adamw", "resumed", "observed")
+
+
+def parameters(folder: Path, name: str, end: str) -> torch.Tensor:
+    made: torch.Tensor = torch.load(folder / f"{name}.pt", weights_only=True)[end]
+    return made
+
+
+def moved(folder: Path, name: str) -> torch.Tensor:
+    return parameters(folder, name, "last") - parameters(folder, name, "first")
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+def rounded(value: Any) -> Any:
+    """Floats to nine digits, anywhere."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {name: rounded(inner) for name, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def jobs_of(place: Path) -> dict[str, Any]:
+    """Finished jobs by name and ranks, how far they moved, and how far their ends lie from each other."""
+    one, two = (place / f"jobs-{ranks}" for ranks in (1, 2))
+    jobs = {
+        f"{name}, {folder.name[-1]}": json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        for folder in (one, two)
+        for name in JOBS
+    }
+    for name in ("ray", "killed"):
+        file = place / "ray_job-0" / f"{name}.json"
+        if file.exists():
+            jobs[f"{name}, 2"] = json.loads(file.read_text(encoding="utf-8"))
+    return {
+        "jobs": jobs,
+        "killed": said.read_text(encoding="utf-8")[:600]
+        if (said := place / "ray_job-0" / "killed.txt").exists()
+        else None,
+        "foreign": (one / "foreign.txt").read_text(encoding="utf-8"),
+        "moved": {name: float(moved(one, name).norm() / parameters(one, name, "first").norm()) for name in JOBS[:2]},
+        "ranks_apart": {name: apart(moved(two, name), moved(one, name)) for name in JOBS[:2]},
+        "resumed_is_equal": all(
+            torch.equal(parameters(folder, "adamw", "last"), parameters(folder, "resumed", "last"))
+            for folder in (one, two)
+        ),
+        "unwrapped_apart": apart(moved(two, "observed"), moved(one, "enforced")),
+    }
+
+
+def main(place: Path, out: Path, page: Path) -> None:
+    gradients = {
+        str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
+        for ranks in (1, 2)
+    }
+    made = {"gradients": gradients, "jobs": jobs_of(place)}
+    made["figures"] = proofs.figures(made["gradients"], made["jobs"])
+    for name, value in made.items():
+        text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
+        (out / f"{name}.json").write_text(text, encoding="utf-8")
+    before, start, rest = page.read_text(encoding="utf-8").partition("<!-- figures -->\n")
+    _, end, after = rest.partition("<!-- end of figures -->\n")
+    page.write_text(f"{before}{start}{proofs.table(rounded(made['figures']))}\n{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]))

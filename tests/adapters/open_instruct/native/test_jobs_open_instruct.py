@@ -1,0 +1,68 @@
+"""L1 and L3: whole jobs of the real learner and the real data preparation actor, wrapped, unwrapped, and resumed; and
+one with Ray's actors. `proofs.py` says what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+import torch
+
+Ran = Callable[..., Path]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def jobs(request: pytest.FixtureRequest, ran: Ran) -> tuple[int, Path]:
+    return request.param, ran("jobs", request.param, "resumed.json")
+
+
+def run_of(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def moved(folder: Path, name: str) -> torch.Tensor:
+    ends = torch.load(folder / f"{name}.pt", weights_only=True)
+    made: torch.Tensor = ends["last"] - ends["first"]
+    return made
+
+
+@pytest.mark.parametrize("name", ["enforced", "adamw", "resumed"])
+def test_a_wrapped_job_is_the_plan(jobs: tuple[int, Path], name: str) -> None:
+    ranks, folder = jobs
+    proofs.check_plan(run_of(folder, name), ranks=ranks)
+
+
+def test_a_resumed_job_ends_bit_equal_to_the_uninterrupted_one(jobs: tuple[int, Path]) -> None:
+    folder = jobs[1]
+    ends = [torch.load(folder / f"{name}.pt", weights_only=True)["last"] for name in ("adamw", "resumed")]
+    assert torch.equal(*ends)
+    assert "written by 3 ranks" in (folder / "foreign.txt").read_text(encoding="utf-8")
+
+
+def test_the_unwrapped_job_does_what_its_command_line_is_read_to_do(jobs: tuple[int, Path]) -> None:
+    ranks, folder = jobs
+    proofs.check_behaviour(run_of(folder, "observed"), ranks)
+
+
+@pytest.mark.parametrize("name", ["enforced", "adamw"])
+def test_one_rank_and_two_train_the_same_and_unwrapped_jobs_do_not(ran: Ran, name: str) -> None:
+    one, two = (ran("jobs", ranks, "resumed.json") for ranks in (1, 2))
+    proofs.check_same(run_of(one, name), run_of(two, name))
+    apart = float((moved(two, name) - moved(one, name)).norm() / moved(one, name).norm())
+    assert apart <= 1e-5
+    native = float((moved(two, "observed") - moved(one, "enforced")).norm() / moved(one, "enforced").norm())
+    assert native > 1e-3
+    assert proofs.differing_steps(run_of(two, "observed"), run_of(one, "enforced")) == 6
+
+
+def test_with_rays_actors_the_job_is_the_same_and_a_killed_learner_ends_it(ran: Ran) -> None:
+    folder = ran("ray_job", 0, "killed.txt")
+    run = run_of(folder, "ray")
+    proofs.check_plan(run, ranks=2)
+    proofs.check_same(run, run_of(ran("jobs", 2, "resumed.json"), "enforced"))
+    proofs.check_killed(run_of(folder, "killed"), (folder / "killed.txt").read_text(encoding="utf-8"))

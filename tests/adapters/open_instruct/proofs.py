@@ -1,0 +1,295 @@
+"""What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
+
+A record is JSON: `gradients` by number of ranks (what native/gradients.py measured), `jobs` by name (`summary` of a
+ledger). native/record_proofs.py makes the recorded ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from batchbridge.advantages import group_advantages
+from batchbridge.ledger import read_headers, read_steps
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.spec import Spec
+from batchbridge.weights import Row, token_weights
+
+COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
+SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
+SPLITS = 3
+CASES: Mapping[str, tuple[int, int]] = {
+    # objective -> (splits, aggregations)
+    "dapo": (3, 4),
+    "dapo, ZeRO-0": (1, 2),
+    "dapo, ZeRO-1": (1, 2),
+    "dapo, ZeRO-3": (1, 2),
+    "dapo, advantages by deviation": (1, 1),
+    "dapo, k3": (3, 2),
+    "dapo, k2": (1, 2),
+    "dapo, k1": (1, 2),
+    "dapo, corrected": (1, 2),
+    "cispo": (1, 2),
+}
+GROUP, STEPS = 4, 4
+
+
+def summary(ledger: Path) -> dict[str, Any]:
+    """A ledger as JSON: its spec, and every step's rows."""
+    header = read_headers(ledger)[0]
+    steps = [{name: step[name] for name in (*SCALARS, *COLUMNS)} for step in read_steps(ledger)]
+    kept = {name: header[name] for name in ("framework", "framework_version", "mode", "spec", "dataset_size")}
+    return {**kept, "steps": steps}
+
+
+def bar(result: Mapping[str, Any]) -> float:
+    """DESIGN 8: of a gradient's relative error."""
+    return float(max(1e-6, 3 * result["floor"]))
+
+
+def over(result: Mapping[str, Any], name: str = "error") -> float:
+    """An error over the bar."""
+    return float(result[name]) / bar(result)
+
+
+# ---- L2
+
+
+def check_gradients(measured: Mapping[str, Any]) -> None:
+    """Every objective, aggregation, split and step is within the bar, and weighs something."""
+    found: dict[str, int] = {}
+    for result in measured["wrapped"]:
+        assert result["error"] <= bar(result), result
+        assert result["norm"] > 0.1, result
+        found[result["case"]] = found.get(result["case"], 0) + 1
+    assert found == {case: splits * aggregations * STEPS for case, (splits, aggregations) in CASES.items()}
+    assert max(result["clipped"] for result in measured["wrapped"]) >= 0.05
+    if measured["ranks"] > 1:
+        assert any(result["fillers"] for result in measured["wrapped"])
+
+
+def check_controls(measured: Mapping[str, Any]) -> None:
+    """Natively: a dropped row or a rank's own denominator misses the bar; without them the gradient is the rollout's;
+    what was trained and how it was weighed is what the ledger says and the packing predicts."""
+    said = measured["natively"]
+    dropped = [one for one in said if one["trained"] < 3 * GROUP]
+    whole = [one for one in said if one["trained"] == 3 * GROUP]
+    assert whole
+    assert bool(dropped) == (measured["ranks"] > 1)
+    for one in said:
+        right = one["trained"] == 3 * GROUP and (one["name"] != "tokens of each rank" or measured["ranks"] == 1)
+        assert over(one) <= 1 if right else over(one) > 10, one
+        if one["name"] != "tokens of each rank" or measured["ranks"] == 1:
+            assert over(one, "error_with_its_weights") <= 1, one
+        want = 1 / 288 if one["name"] == "constant" else 1 / one["tokens"]
+        assert all(math.isclose(weight, want, rel_tol=1e-6) for weight in one["weights"] if weight), one
+
+
+def check_edges(measured: Mapping[str, Any]) -> None:
+    """What is no step of the plan, or cannot be one, is refused by name before the update."""
+    said = measured["edges"]
+    assert "staleness.mode = bounded" in said["own configuration"]
+    assert said["restored"]
+    assert said["left behind"] == []
+    assert said["stale"].startswith("optimizer step 2 departs from the plan in its clock")
+    assert said["weights"].startswith("optimizer step 0 departs from the plan in its weights")
+    assert "unplanned_batch" in said["unplanned batch"]
+    assert "mini_batches" in said["mini-batches"]
+    assert said["verified"].startswith("optimizer step 0 departs from the plan")
+    assert "in_training" in said["started"]
+    assert "no completion of the rollout has a trained token" in said["silent"]
+    assert {value for name, value in said.items() if name.endswith(", moved")} == {0.0}
+
+
+# ---- L3
+
+
+def rows_of(step: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(step[name] for name in names), strict=True))
+
+
+def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
+    """The ledger is the plan: members, token weights, advantages, clock; gradients are not zero."""
+    from batchbridge.testing.tiny import Script
+
+    script = Script()
+    assert run["mode"] == "enforce"
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
+    for step in run["steps"]:
+        planned = plan.step(step["step"])
+        trained = sorted(rows_of(step, "rollout", "pass", "prompt", "sample"))
+        assert trained == sorted(tuple(member) for member in planned.members)
+        assert {step["ranks"], len(set(step["rank"]))} == {ranks}
+        members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
+        weights = token_weights(plan.spec.loss.policy, members)
+        for weight, (have,) in zip(weights, rows_of(step, "weights"), strict=True):
+            assert math.isclose(have, float(weight), rel_tol=1e-6)
+        for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
+            rewards = [script.reward(prompt, other) for other in range(GROUP)]
+            want = group_advantages([rewards], plan.spec.advantage)[0][sample]
+            assert have is None if not tokens else math.isclose(have, want, rel_tol=1e-6, abs_tol=1e-7)
+        assert step["gradient_norm"] > 1e-2
+        assert step["lr_tick"] == planned.lr_tick
+
+
+def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float = 1e-4) -> None:
+    """Two runs trained the same steps, whatever their ranks and packing."""
+    names = ("rollout", "pass", "prompt", "sample", "response_tokens")
+    assert len(run["steps"]) == len(other["steps"])
+    for mine, theirs in zip(run["steps"], other["steps"], strict=True):
+        assert sorted(rows_of(mine, *names)) == sorted(rows_of(theirs, *names))
+        assert math.isclose(mine["gradient_norm"], theirs["gradient_norm"], rel_tol=rtol)
+        assert mine["learning_rate"] == theirs["learning_rate"]
+
+
+def differing_steps(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """Steps whose members differ."""
+    names = ("rollout", "prompt", "sample")
+    pairs = zip(run["steps"], other["steps"], strict=True)
+    return sum(set(rows_of(mine, *names)) != set(rows_of(theirs, *names)) for mine, theirs in pairs)
+
+
+# ---- L1
+
+COMMAND = (
+    *("python", "open_instruct/grpo_fast.py", "--num_unique_prompts_rollout", "3"),
+    *("--num_samples_per_prompt_rollout", "4", "--max_prompt_token_length", "8", "--response_length", "24"),
+    *("--pack_length", "40", "--async_steps", "1", "--filter_zero_std_samples", "False", "--beta", "0.0"),
+    *("--load_ref_policy", "False", "--use_rho_correction", "False", "--num_epochs", "2", "--total_episodes", "36"),
+    *("--lr_scheduler_type", "linear", "--learning_rate", "0.06", "--seed", "7", "--deepspeed_stage", "2"),
+)
+
+
+def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
+    """What the command line is read to do, against the unwrapped job: steps, passes, members of one rollout or fewer,
+    denominators of the step, ticks; and the finding about dropped rows where ranks can drop some."""
+    said = read(
+        [*COMMAND, "--num_learners_per_node", str(ranks)], version="2026.8.20", dataset_size=run["dataset_size"]
+    )
+    assert said.spec is not None
+    assert said.behaviour is not None
+    assert said.spec.staleness.mode == "bounded"
+    rollouts, passes = said.spec.horizon.rollouts, said.spec.optimizer_step.passes_per_rollout
+    assert rollouts is not None
+    assert len(run["steps"]) == rollouts * passes
+    assert said.behaviour.denominator_scope == "optimizer_step"
+    assert said.behaviour.undecided
+    for index, step in enumerate(run["steps"]):
+        assert {*step["rollout"]} == {index // passes}
+        assert {*step["pass"]} == {index % passes}
+        assert len(set(rows_of(step, "prompt", "sample"))) == len(step["prompt"])
+        assert len(step["prompt"]) <= (said.spec.completions_per_rollout or 0)
+        rows = [Row(tokens=tokens, group=prompt) for tokens, prompt in rows_of(step, "response_tokens", "prompt")]
+        for weight, have in zip(token_weights(said.spec.loss.policy, rows), step["weights"], strict=True):
+            assert math.isclose(have, float(weight), rel_tol=1e-6)
+        assert step["lr_tick"]
+    dropped = any(len(step["prompt"]) < (said.spec.completions_per_rollout or 0) for step in run["steps"])
+    codes = {defect.code for defect in said.behaviour.defects} | {finding.code for finding in said.findings}
+    assert not dropped or "BB-OI-050" in codes
+
+
+# ---- faults
+
+
+def check_killed(run: Mapping[str, Any], said: str) -> None:
+    """A learner that was killed ends the job with an error that says so, and leaves whole records."""
+    assert "Actor" in said
+    assert "died" in said
+    assert [step["step"] for step in run["steps"]] == list(range(2))
+
+
+# ---- what the page says
+
+
+def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of docs/open_instruct.md, of the recorded proofs."""
+    wrapped = [result for measured in gradients.values() for result in measured["wrapped"]]
+    native = [result for measured in gradients.values() for result in measured["natively"]]
+    two = gradients["2"]["natively"]
+    dropped = [one for one in two if one["trained"] < 3 * GROUP and one["name"] != "tokens of each rank"]
+    local = [one for one in two if one["name"] == "tokens of each rank"]
+    right = [one for one in native if one not in dropped and one not in local]
+    jobs_here = [name for name in jobs["jobs"] if not name.startswith(("observed", "killed"))]
+    return {
+        "steps": len(wrapped),
+        "jobs": len(jobs_here),
+        "with_ray": "ray, 2" in jobs["jobs"],
+        "objectives": len({result["case"].partition(", ZeRO")[0] for result in wrapped}),
+        "error": max(result["error"] for result in wrapped),
+        "of_the_bar": max(over(result) for result in wrapped),
+        "dropped_bars": min(over(one) for one in dropped),
+        "local_bars": min(over(one) for one in local),
+        "right_of_the_bar": max(over(one) for one in right),
+        "ranks_apart": max(jobs["ranks_apart"].values()),
+        "unwrapped_apart": jobs["unwrapped_apart"],
+        "moved": min(jobs["moved"].values()),
+    }
+
+
+def digits(value: float) -> str:
+    """Two digits, as the pages write them."""
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def table(said: Mapping[str, Any]) -> str:
+    """The table of docs/open_instruct.md."""
+    rows = [
+        ("proof", "where", "measured"),
+        ("---", "---", "---"),
+        (
+            "gradient of every optimizer step against the float64 oracle",
+            "native/test_gradients_open_instruct.py",
+            f"{said['steps']} steps, at most {digits(said['error'])}, {said['of_the_bar']:.2f} of the bar; "
+            f"{said['objectives']} objectives (dapo with both advantage rules, k1, k2, k3 and the correction towards "
+            "the sampler, cispo), 4 aggregations, 3 ways of packing, ZeRO-0 to 3, 1 and 2 ranks, two passes",
+        ),
+        (
+            "the same unwrapped, where 2 ranks drop a row (token and constant)",
+            "the same",
+            f"at least {said['dropped_bars']:,.0f} times the bar",
+        ),
+        ("a known-bad denominator: each rank's own tokens", "the same", f"{said['local_bars']:,.0f} times the bar"),
+        (
+            "unwrapped, nothing dropped",
+            "the same",
+            f"{said['right_of_the_bar']:.2f} of the bar; with the ledger's members and weights also where rows are "
+            "dropped",
+        ),
+        (
+            "answers of other weights, tampered denominators, foreign batches, mini-batches, silent rollouts",
+            "the same",
+            "refused before the update: no parameter moved",
+        ),
+        (
+            "jobs of 3 rollouts and 2 passes (SGD, AdamW) against the plan",
+            "native/test_jobs_open_instruct.py",
+            f"ledgers equal to the plan, {said['jobs']} jobs of 6 steps; parameters' movement (at least "
+            f"{said['moved'] * 100:.1f} %) between 1 and 2 ranks within {digits(said['ranks_apart'])}",
+        ),
+        (
+            "a job resumed from DeepSpeed's checkpoint after one rollout, 1 and 2 ranks",
+            "the same",
+            "bit-equal to the uninterrupted one; a checkpoint of other ranks is refused",
+        ),
+        (
+            "the same job unwrapped",
+            "the same",
+            f"no step has the planned members; the movement differs by {said['unwrapped_apart'] * 100:.0f} %; "
+            "steps, passes, weights and ticks are those that the command line is read to mean",
+        ),
+    ]
+    if said["with_ray"]:
+        rows.append(
+            (
+                "learners and actor as Ray's actors; a learner killed in the second rollout",
+                "the same",
+                "the ledger of the job without Ray; Ray's error names the actor that died, the first rollout's records "
+                "are whole",
+            )
+        )
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

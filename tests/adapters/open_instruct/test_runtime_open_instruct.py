@@ -1,0 +1,268 @@
+"""The parts of the running trainer that need no Open-Instruct: refusals, code that is proven, answers, resume."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.cli import USAGE
+from batchbridge.cli import main as run
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.refusals import refuse, split
+from batchbridge.spec import Spec, Staleness
+from batchbridge_open_instruct import feed, proven, runtime
+from batchbridge_open_instruct.config import OpenInstructAdapter
+
+COMMAND = (
+    *("python", "open_instruct/grpo_fast.py", "--num_unique_prompts_rollout", "6", "--async_steps", "1"),
+    *("--num_samples_per_prompt_rollout", "4", "--num_learners_per_node", "2", "--total_episodes", "72"),
+    *("--filter_zero_std_samples", "False", "--beta", "0.0", "--load_ref_policy", "False", "--num_epochs", "2"),
+)
+NEWEST = "2026.8.20"
+
+
+def view(**changed: Any) -> runtime.View:
+    args = {
+        "num_mini_batches": 1,
+        "num_epochs": 2,
+        "num_training_steps": 3,
+        "sequence_parallel_size": 1,
+        "use_rho_correction": True,
+        "rho_mask_sequence_level": False,
+        "rho_mask_tv_divergence": False,
+        "load_ref_policy": False,
+    }
+    config = {
+        "active_sampling": False,
+        "filter_zero_std_samples": False,
+        "no_resampling_pass_rate": None,
+        "mask_truncated_completions": False,
+        "apply_evolving_rubric_reward": False,
+        "num_samples_per_prompt_rollout": 4,
+        "num_unique_prompts_rollout": 6,
+    }
+    tools = changed.pop("tools", ())
+    args |= {name: value for name, value in changed.items() if name in args}
+    config |= {name: value for name, value in changed.items() if name in config}
+    assert changed.keys() <= args.keys() | config.keys()
+    return runtime.View(SimpleNamespace(**args), SimpleNamespace(**config), tools)
+
+
+def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
+    found = read([*COMMAND, *more], version=NEWEST, dataset_size=dataset_size)
+    assert found.spec is not None, found.findings
+    wanted = found.spec.replace(staleness=Staleness()).replace(**changes)
+    return Request(spec=wanted, plan=Plan(wanted, dataset_size), reading=found, mode="enforce")
+
+
+def refused(trainer: runtime.View, request: Request) -> set[str]:
+    try:
+        refuse(runtime.REFUSALS, trainer, request)
+    except CannotAttach as error:
+        return set(error.reasons)
+    return set()
+
+
+def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
+    assert refused(view(), request_of()) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("mini_batches", {"num_mini_batches": 2}),
+        ("active_sampling", {"active_sampling": True}),
+        ("group_filter", {"filter_zero_std_samples": True}),
+        ("no_resampling", {"no_resampling_pass_rate": 0.9}),
+        ("mask_truncated_completions", {"mask_truncated_completions": True}),
+        ("evolving_rubrics", {"apply_evolving_rubric_reward": True}),
+        ("tools", {"tools": ("python",)}),
+        ("sequence_parallel", {"sequence_parallel_size": 2}),
+        ("rho_by_row", {"rho_mask_sequence_level": True}),
+        ("rho_by_row", {"rho_mask_tv_divergence": True}),
+        ("group_size", {"num_samples_per_prompt_rollout": 8}),
+        ("prompts_per_rollout", {"num_unique_prompts_rollout": 3}),
+        ("clock", {"num_training_steps": 4}),
+    ],
+)
+def test_what_the_trainer_does_with_rows_or_prompts_is_refused_by_name(name: str, changed: dict[str, Any]) -> None:
+    assert refused(view(**changed), request_of()) == {name}
+
+
+def test_another_number_of_passes_is_refused_with_the_clock_that_it_changes() -> None:
+    assert refused(view(num_epochs=1), request_of()) == {"passes", "clock"}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("mini_batches", {"optimizer_step.completions_per_step": 12, "horizon.optimizer_steps": 6}),
+        ("aggregation", {"loss.policy.aggregation": "sequence_mean"}),
+        ("aggregation", {"loss.policy.aggregation": "prompt_mean"}),
+        ("denominator_scope", {"loss.policy.denominator_scope": "micro_batch"}),
+        ("surrogate", {"objective.surrogate": "sapo"}),
+        ("surrogate", {"objective.ratio_level": "sequence"}),
+        ("surrogate", {"objective.dual_clip": 3.0}),
+        ("value_baseline", {"advantage.baseline": "value"}),
+        ("old_logprobs", {"objective.old_logprobs": "detached"}),
+        ("sampler_correction", {"objective.sampler_correction": None}),
+        ("entropy", {"objective.entropy_coefficient": 0.01}),
+        ("truncated_completions", {"rollout.truncated_completions": "drop"}),
+        ("clock", {"horizon.lr_tick": "rollout"}),
+        ("tokens_per_device", {"micro_batch.tokens_per_device": 64}),
+    ],
+)
+def test_a_spec_that_cannot_be_brought_about_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
+    if "horizon.optimizer_steps" in changes:
+        changes = {**changes, "horizon.rollouts": None}
+    assert name in refused(view(), request_of(**changes))
+
+
+def test_kl_needs_the_reference_that_was_loaded_and_an_estimator_that_is_proven() -> None:
+    wanted = {"objective.kl_coefficient": 0.1, "objective.kl_placement": "loss"}
+    loaded = ("--beta", "0.05", "--load_ref_policy", "True")
+    good = request_of(*loaded, **wanted, **{"objective.kl_estimator": "k3"})
+    assert refused(view(load_ref_policy=True), good) == set()
+    assert refused(view(), good) == {"kl_without_reference"}
+    other = request_of(*loaded, **wanted, **{"objective.kl_estimator": "k1_times_ratio"})
+    assert refused(view(load_ref_policy=True), other) == {"kl_estimator"}
+
+
+def test_a_remainder_of_prompts_in_a_rollout_of_its_own_is_refused() -> None:
+    request = request_of(dataset_size=15, **{"order.last_rollout": "short"})
+    assert "short_rollout" in refused(view(), request)
+
+
+def test_own_staleness_has_no_plan_so_the_spec_must_ask_for_synchronous_rollouts() -> None:
+    found = read([*COMMAND], version=NEWEST, dataset_size=12)
+    assert found.spec is not None
+    with pytest.raises(ValueError, match=r"staleness\.mode = bounded"):
+        Plan(found.spec, 12)
+
+
+def test_what_the_loss_reads_is_set_in_its_own_words() -> None:
+    request = request_of(**{"objective.clip_low": None, "objective.clip_high": 0.3, "objective.surrogate": "cispo"})
+    settings, left = split(request, runtime.SETTABLE)
+    settings.pop("use_kl_loss", None)
+    assert settings == {"clip_lower": runtime.OFF, "clip_higher": 0.3, "loss_fn": "cispo"}
+    assert left == {}
+
+
+def test_the_launcher_refuses_the_script_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert OpenInstructAdapter().hooks() == {}
+    assert run(["run", "--", *COMMAND]) == USAGE
+    assert "open_instruct: no adapter that can be launched" in capsys.readouterr().err
+
+
+# ---- code that is proven
+
+
+def test_another_code_than_the_proven_is_refused_with_the_functions_that_differ(tmp_path: Path) -> None:
+    (tmp_path / "grpo_fast.py").write_text("class PolicyTrainerRayProcess:\n    def step(self):\n        return 1\n")
+    checkout, why = proven.checkout_in(tmp_path)
+    assert checkout is None
+    assert "differs from 2026.8.20 in" in why
+    assert "use commit e6c3044" in why
+
+
+def test_the_proven_checkout_is_the_newest_and_has_every_seam() -> None:
+    text = Path(proven.__file__).with_name("proven.json").read_text(encoding="utf-8")
+    made = json.loads(text)
+    assert OpenInstructAdapter.enforced_versions == f"=={NEWEST}"
+    assert list(made) == [NEWEST]
+    assert set(made[NEWEST]) == {f"{file}: {name}" for file, names in proven.SEAMS.items() for name in names}
+    assert all(made[NEWEST].values())
+
+
+def test_comments_and_blank_lines_are_no_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proven, "SEAMS", {"a.py": ("f",)})
+    for folder, text in (("one", "def f():\n    return 1\n"), ("two", "def f():\n    # why\n\n    return 1\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.py").write_text(text)
+    assert proven.digests(tmp_path / "one") == proven.digests(tmp_path / "two")
+
+
+def test_a_learner_is_known_by_its_class_of_the_module_or_the_script() -> None:
+    adapter = OpenInstructAdapter()
+    for module, known in (("open_instruct.grpo_fast", True), ("__main__", True), ("elsewhere", False)):
+        assert adapter.owns(type("PolicyTrainerRayProcess", (), {"__module__": module})()) is known
+
+
+# ---- the feed
+
+
+def planned() -> Any:
+    return request_of().plan.rollout(1)  # type: ignore[union-attr]  # an enforced request has a plan
+
+
+def answer(position: int, **changed: Any) -> Any:
+    rollout = planned()
+    made = {"prompt_id": f"1.{position}_{rollout.prompts[position]}", "index": rollout.prompts[position]}
+    return SimpleNamespace(**{**made, "model_step": 1, **changed})
+
+
+def test_an_answer_that_was_asked_for_has_its_place_whenever_it_arrives() -> None:
+    assert [feed._position(answer(place), planned(), {}) for place in (5, 0, 3)] == [5, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("aspect", "made", "have"),
+    [
+        ("membership", lambda: answer(2, prompt_id="0.2_5"), {}),
+        ("membership", lambda: answer(2, prompt_id="0_7"), {}),
+        ("membership", lambda: answer(2, index=99), {}),
+        ("membership", lambda: answer(2), {2: "here already"}),
+        ("clock", lambda: answer(2, model_step=0), {}),
+        ("clock", lambda: answer(2, model_step=2), {}),
+        ("clock", lambda: answer(2, model_step=None), {}),
+    ],
+)
+def test_an_answer_that_is_not_the_plans_is_a_departure_at_the_rollouts_first_step(
+    aspect: str, made: Callable[[], Any], have: dict[int, Any]
+) -> None:
+    with pytest.raises(BatchDrift) as caught:
+        feed._position(made(), planned(), have)
+    assert (caught.value.step, caught.value.aspect) == (2, aspect)
+
+
+def place(*, consumed: int, ranks: int = 2, spec: Spec | None = None) -> feed.Place:
+    plan = request_of().plan
+    assert plan is not None
+    wanted = plan if spec is None else Plan(spec, 12)
+    return feed.Place(SimpleNamespace(_last_consumed_step=consumed, dp_world_size=ranks), wanted)
+
+
+def test_a_checkpoint_continues_the_plan_that_it_was_written_by() -> None:
+    state = json.loads(json.dumps(place(consumed=1).state_dict()))
+    place(consumed=-1).load_state_dict(state)
+    assert state["plan"] == request_of().plan.state(4)  # type: ignore[union-attr]  # see planned
+
+
+def test_a_checkpoint_of_other_ranks_another_plan_or_an_unwrapped_run_is_refused() -> None:
+    state = place(consumed=1).state_dict()
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 4: start as many"):
+        place(consumed=-1, ranks=4).load_state_dict(state)
+    with pytest.raises(CannotAttach, match="without batchbridge"):
+        place(consumed=-1).load_state_dict({"epoch": 0, "batches_processed": 4})
+    other = request_of(**{"order.seed": 9}).spec
+    with pytest.raises(CannotAttach, match="resume"):
+        place(consumed=-1, spec=other).load_state_dict(state)
+
+
+def test_an_actor_that_prepares_already_is_not_patched() -> None:
+    actor = SimpleNamespace(_prep_future=object(), dataset=[1, 2])
+    with pytest.raises(CannotAttach, match="in_training"):
+        feed.install(actor, SimpleNamespace(start_id="a"))  # type: ignore[arg-type]  # what install reads of orders
+
+
+def test_every_refusal_is_named_in_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "open_instruct.md").read_text(encoding="utf-8")
+    refused_in_page = page.partition("### What is refused")[2].partition("### Testing")[0]
+    assert [one.name for one in runtime.REFUSALS if one.name not in refused_in_page] == []
