@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.clipping import canonical_bound, native_bound
 from batchbridge.schedules import schedule_parts, schedule_text
 from batchbridge.spec import Spec
 from batchbridge_easyr1.run import ABSENT, Run
 from batchbridge_easyr1.settings import (
     ACTOR,
     BATCH,
+    BOUND,
     DATA,
     DYNAMIC,
     ESTIMATOR,
@@ -167,7 +169,7 @@ def _carried(run: Run) -> dict[str, Told]:
         "optimizer_epsilon": Told(1e-8, None, "torch's default"),
         "weight_decay": Told(run[f"{optim}weight_decay"], f"{optim}weight_decay"),
         "weight_decay_excludes": Told("nothing", None, "one group of parameters"),
-        "max_gradient_norm": Told(run[f"{ACTOR}max_grad_norm"], f"{ACTOR}max_grad_norm"),
+        "max_gradient_norm": Told(canonical_bound(run[BOUND]), BOUND),
         "dropout": Told("on", None, "as the model's configuration says"),
         "max_prompt_tokens": Told(run[PROMPT_TOKENS], PROMPT_TOKENS),
         "max_completion_tokens": Told(run[RESPONSE_TOKENS], RESPONSE_TOKENS),
@@ -235,7 +237,6 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         ("optimizer", f"{optim}strategy"),
         ("weight_decay", f"{optim}weight_decay"),
         ("warmup_ratio", f"{optim}lr_warmup_ratio"),
-        ("max_gradient_norm", f"{ACTOR}max_grad_norm"),
         ("max_prompt_tokens", PROMPT_TOKENS),
         ("max_completion_tokens", RESPONSE_TOKENS),
         ("temperature", f"{ROLLOUT}temperature"),
@@ -245,6 +246,8 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     ):
         if getattr(carried, name) is not None:
             values[key] = getattr(carried, name)
+    if carried.max_gradient_norm is not None:
+        values[BOUND] = native_bound(carried.max_gradient_norm)
     if carried.warmup_steps and problems.need(
         carried.warmup_steps == int(carried.warmup_steps), "carried.warmup_steps: easyr1 takes whole rollouts"
     ):

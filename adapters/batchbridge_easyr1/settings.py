@@ -24,6 +24,7 @@ PROMPTS, MINI_ROLLOUT = f"{DATA}rollout_batch_size", f"{DATA}mini_rollout_batch_
 GROUP, BATCH = f"{ROLLOUT}n", f"{ACTOR}global_batch_size"
 MICRO = f"{ACTOR}micro_batch_size_per_device_for_update"
 FORWARD = f"{ACTOR}micro_batch_size_per_device_for_experience"
+BOUND = f"{ACTOR}max_grad_norm"
 DYNAMIC, PASSES = f"{ACTOR}dynamic_batching", f"{ACTOR}ppo_epochs"
 MODE, LOSS_TYPE = f"{ACTOR}loss_avg_mode", f"{ACTOR}loss_type"
 ESTIMATOR = "algorithm.adv_estimator"
@@ -65,7 +66,7 @@ SETTINGS = tuple(
         (BATCH, "int", 256),
         (MICRO, "int", 4),
         (FORWARD, "int", 16),
-        (f"{ACTOR}max_grad_norm", "float", 1.0),
+        (BOUND, "float", 1.0),
         (f"{ACTOR}clip_ratio_low", "float", 0.2),
         (f"{ACTOR}clip_ratio_high", "float", 0.3),
         (f"{ACTOR}clip_ratio_dual", "float", 3.0),

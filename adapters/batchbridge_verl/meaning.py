@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.clipping import canonical_bound, native_bound
 from batchbridge.schedules import WARMUP_START, schedule_parts, schedule_text
 from batchbridge.spec import (
     Advantage,
@@ -489,10 +490,17 @@ def _overridden(run: Run, name: str, default: float) -> Told:
     return Told(run[key], key)
 
 
+def _bound(run: Run) -> Told:
+    """Megatron asks whether there is a bound, the others clip by whatever it is."""
+    key = clip_grad_key(run)
+    native = run[key]
+    return Told(native if run.engine == "megatron" or native is None else canonical_bound(native), key)
+
+
 def _carried(run: Run) -> dict[str, Told]:
     told = {
         "lr_schedule": schedule(run),
-        "max_gradient_norm": Told(run[clip_grad_key(run)], clip_grad_key(run)),
+        "max_gradient_norm": _bound(run),
         "dropout": Told("on", None, "as the model's configuration says"),
         "max_prompt_tokens": Told(run["data.max_prompt_length"], "data.max_prompt_length"),
         "max_completion_tokens": Told(run["data.max_response_length"], "data.max_response_length"),
@@ -824,7 +832,6 @@ def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Pro
     for name, key in (
         ("learning_rate", f"{optim}lr"),
         ("weight_decay", f"{optim}weight_decay"),
-        ("max_gradient_norm", f"{ACTOR}grad_clip" if to.legacy and to.engine == "fsdp" else f"{optim}clip_grad"),
         ("max_prompt_tokens", "data.max_prompt_length"),
         ("max_completion_tokens", "data.max_response_length"),
         ("temperature", f"{ROLLOUT}temperature"),
@@ -834,6 +841,9 @@ def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Pro
         if getattr(carried, name) is not None:
             values[key] = getattr(carried, name)
     megatron = to.engine == "megatron"
+    if (bound := carried.max_gradient_norm) is not None:
+        key = f"{ACTOR}grad_clip" if to.legacy and to.engine == "fsdp" else f"{optim}clip_grad"
+        values[key] = bound if megatron else native_bound(bound)
     _write_optimizer(spec, to, values, problems)
     if carried.lr_schedule is not None:
         _write_schedule(carried.lr_schedule, to, values, problems)

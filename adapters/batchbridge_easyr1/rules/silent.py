@@ -3,6 +3,7 @@ read; and what runs but has no canonical words."""
 
 from __future__ import annotations
 
+from batchbridge.clipping import UNREACHED
 from batchbridge.findings import Fix
 from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES
 from batchbridge_easyr1.rules.row import (
@@ -18,6 +19,7 @@ from batchbridge_easyr1.rules.row import (
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
     BATCH,
+    BOUND,
     DATA,
     ESTIMATOR,
     GPUS,
@@ -31,6 +33,12 @@ from batchbridge_easyr1.settings import (
     PROMPTS,
     SET_BY_EASYR1,
 )
+
+
+def _erased(run: Run) -> str | None:
+    if run[BOUND] > 0:
+        return None
+    return f"{BOUND} = {run[BOUND]} multiplies every gradient by 0: nothing is trained; it does not mean off"
 
 
 def _floored(run: Run) -> str | None:
@@ -246,6 +254,16 @@ SILENT: tuple[Rule, ...] = (
         "EasyR1 trainer/ray_trainer.py:238 (run)",
         lambda run: (Fix(f"remove {MINI_ROLLOUT}", {MINI_ROLLOUT: None}),),
         ">=0.3.1",
+    ),
+    Rule(
+        "BB-EZR1-050",
+        "error",
+        "never",
+        _erased,
+        (BOUND,),
+        "torch's clip_grad_norm_ multiplies by bound / norm",
+        "EasyR1 workers/actor/dp_actor.py:159",
+        setting(BOUND, UNREACHED),
     ),
     Rule(
         "BB-EZR1-041",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from batchbridge.clipping import UNREACHED
 from batchbridge.findings import Fix
 from batchbridge_verl.meaning import (
     AGGREGATIONS,
@@ -323,6 +324,13 @@ def _norm_unused(run: Run) -> str | None:
     return f"{other} = {run[other]} has no effect: {used} = {run[used]} bounds the gradient"
 
 
+def _erased(run: Run) -> str | None:
+    key = clip_grad_key(run)
+    if run.engine == "megatron" or run[key] is None or run[key] > 0:
+        return None
+    return f"{key} = {run[key]} multiplies every gradient by 0: nothing is trained; it does not mean off"
+
+
 def _filter_unread(run: Run) -> str | None:
     key = "algorithm.filter_groups.enable"
     return f"{key} has no effect: RayPPOTrainer filters no groups" if run[key] and not run.v1 else None
@@ -615,6 +623,16 @@ SILENT = (
                 }
             ),
         ),
+    ),
+    Rule(
+        "BB-VERL-087",
+        "error",
+        "never",
+        _erased,
+        (f"{ACTOR}grad_clip", f"{ACTOR}optim.clip_grad"),
+        "torch's clip_grad_norm_ multiplies by bound / norm",
+        "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806 (run); 0.7.1 dp_actor.py:396",
+        lambda run: (fix({clip_grad_key(run): UNREACHED}),),
     ),
     Rule(
         "BB-VERL-086",

@@ -206,6 +206,7 @@ CASES = [
     ({"algorithm.kl_type": "adaptive", "algorithm.kl_horizon": 0}, "BB-EZR1-040"),
     ({"algorithm.kl_type": "adaptive"}, "BB-EZR1-041"),
     ({f"{ACTOR}optim.strategy": "sgd"}, "BB-EZR1-042"),
+    ({f"{ACTOR}max_grad_norm": 0.0}, "BB-EZR1-050"),
     ({f"{ACTOR}optim.lr_scheduler_type": "linear"}, "BB-EZR1-043"),
     ({"algorithm.online_filtering": True}, "BB-EZR1-044"),
     ({"algorithm.adv_estimator": "grpo_passk", f"{ROLLOUT}n": 1}, "BB-EZR1-048"),

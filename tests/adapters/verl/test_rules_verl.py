@@ -181,6 +181,8 @@ CASES = [
     ),
     ({**CRITIC, "critic.ppo_mini_batch_size": 48}, "0.9.1", "BB-VERL-023"),
     ({"algorithm.filter_groups.enable": True, "trainer.use_v1": False}, "0.9.1", "BB-VERL-086"),
+    ({f"{ACTOR}optim.clip_grad": 0.0}, "0.9.1", "BB-VERL-087"),
+    ({f"{ACTOR}grad_clip": 0.0}, "0.7.1", "BB-VERL-087"),
     ({f"{ACTOR}optim.optimizer": "adamw"}, "0.9.1", "BB-VERL-081"),  # a module of torch.optim
     ({f"{ACTOR}optim.optimizer": "LBFGS"}, "0.9.1", "BB-VERL-081"),
     ({f"{ACTOR}optim.optimizer": "muon", **MEGATRON}, "0.8.0", "BB-VERL-081"),
