@@ -1,6 +1,6 @@
 """What `test_jobs_open_instruct` runs: the job of `jobs.py` with two learners and the data preparation actor as Ray's
-actors, wrapped as a driver of one's own wraps them (docs/open_instruct.md; the engine is scripted); and one whose learner
-is killed.
+actors, wrapped as a driver of one's own wraps them (docs/open_instruct.md; the engine is scripted); and one whose
+learner is killed.
 
     PYTHONPATH=CHECKOUT python ray_job.py FOLDER
 """
