@@ -24,9 +24,7 @@ def test_a_bound_is_converted_in_the_targets_words_and_read_back(target: str, bo
     written = convert(source, target).written
     off = bound if target in ASKS_FIRST else UNREACHED
     assert written.values[BOUNDS[target]] == (bound or off)
-    back = read(
-        dict(written.values), framework=target, version=written.framework_version, world_size=1, dataset_size=8
-    )
+    back = read(dict(written.values), framework=target, version=written.framework_version, world_size=1, dataset_size=8)
     assert back.spec.carried.max_gradient_norm == bound
 
 

@@ -1,0 +1,41 @@
+"""Keeps every optimizer step of the training processes where `BATCHBRIDGE_STEPS` asks for it.
+
+Source: deepspeed 0.19.6 runtime/engine.py, DeepSpeedEngine._take_model_step: once per accumulation window.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def after_engine(module: Any) -> None:
+    """Wraps the native optimizer step."""
+    import torch
+
+    from batchbridge.testing.snapshots import Keeper, flat, keeper
+
+    native = module.DeepSpeedEngine._take_model_step
+    kept: list[Keeper | None] = []
+
+    def take_model_step(self: Any, *arguments: Any, **options: Any) -> Any:
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
+
+        if not kept:
+            kept.append(keeper(writes=torch.distributed.get_rank() == 0))
+        if kept[0] is None:
+            return native(self, *arguments, **options)
+        parameters = list(self.module.parameters())
+
+        def values() -> torch.Tensor:
+            return flat(safe_get_full_fp32_param(p) if hasattr(p, "ds_id") else p for p in parameters)
+
+        return kept[0].around(
+            lambda: flat(safe_get_full_grad(p) for p in parameters),
+            values,
+            lambda: native(self, *arguments, **options),
+        )
+
+    module.DeepSpeedEngine._take_model_step = take_model_step
+
+
+HOOKS = {"deepspeed.runtime.engine": after_engine}

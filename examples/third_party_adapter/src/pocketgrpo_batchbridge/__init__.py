@@ -1,0 +1,11 @@
+"""PocketGRPO's BatchBridge adapter: a plugin like any other."""
+
+from batchbridge import hookimpl
+
+
+@hookimpl
+def batchbridge_adapters():  # type: ignore[no-untyped-def]  # pluggy hands it on
+    """The adapter; importing it imports no torch."""
+    from pocketgrpo_batchbridge.config import PocketAdapter
+
+    return [PocketAdapter]

@@ -1,0 +1,105 @@
+"""Whether two finished runs trained the same: their ledgers, gradients and trajectories. See docs/equivalence.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batchbridge.ledger import diff
+
+if TYPE_CHECKING:
+    from batchbridge.testing.snapshots import Snapshot
+
+TRAJECTORY_BAR = 1e-5
+"""`norm(Da - Db) / norm(Db)` of two runs' movements, and of two gradients of a step, in float32."""
+LEAST_MOVEMENT = 0.01
+"""Of the parameters' norm: a run that moves less than that shows nothing."""
+LEDGER_RTOL = 1e-4
+"""Of rewards, advantages and weights: frameworks compute them in float32."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """Where a run left its ledger, and its steps (`batchbridge.testing.snapshots`); None: they were not kept."""
+
+    ledger: Path
+    steps: Path | None = None
+
+    @classmethod
+    def at(cls, place: FinishedRun | str | PathLike[str]) -> FinishedRun:
+        """`place`, a folder with `ledger` and perhaps `steps` in it, or itself a ledger."""
+        if isinstance(place, FinishedRun):
+            return place
+        folder = Path(place)
+        if not (folder / "ledger").is_dir():
+            return cls(folder)
+        return cls(folder / "ledger", folder / "steps" if (folder / "steps").is_dir() else None)
+
+
+@dataclass(frozen=True)
+class Apart:
+    """How far two runs are apart. ledger: None, or the first difference in words. gradients: of each step,
+    `norm(a - b) / norm(b)`. trajectory: the same of the movements. movement: of b, relative to its parameters at the
+    start. None: the runs kept no steps."""
+
+    ledger: str | None
+    gradients: tuple[float, ...] | None = None
+    trajectory: float | None = None
+    movement: float | None = None
+
+    def problems(self, bar: float = TRAJECTORY_BAR) -> list[str]:
+        """What is against calling the runs equal; empty: nothing."""
+        found = [] if self.ledger is None else [self.ledger]
+        if self.gradients is not None:
+            beyond = [(step, value) for step, value in enumerate(self.gradients) if not value <= bar]
+            for step, value in beyond[:1]:
+                found.append(f"optimizer step {step}: gradients differ by {value:.2e}, bar {bar:.0e}")
+        if self.trajectory is not None and not self.trajectory <= bar:
+            found.append(f"trajectories differ by {self.trajectory:.2e}, bar {bar:.0e}")
+        if self.movement is not None and self.movement < LEAST_MOVEMENT:
+            found.append(f"the parameters moved by {self.movement:.1e} of their norm: too little to compare")
+        return found
+
+
+Place = FinishedRun | str | PathLike[str]
+
+
+def compare(a: Place, b: Place) -> Apart:
+    """Measures how far apart two finished runs are. Raises `LedgerError`, and `ValueError` where only one kept its
+    steps or they kept different numbers of them."""
+    one, two = FinishedRun.at(a), FinishedRun.at(b)
+    found = diff(one.ledger, two.ledger, rtol=LEDGER_RTOL)
+    first = None if found.equal else found.text()
+    if one.steps is None and two.steps is None:
+        return Apart(first)
+    if one.steps is None or two.steps is None:
+        raise ValueError(f"{(one if one.steps is None else two).ledger}: this run kept no steps, the other did")
+    from batchbridge.testing.snapshots import moved, snapshots
+
+    steps = snapshots(one.steps), snapshots(two.steps)
+    if first is not None and len(steps[0]) != len(steps[1]):
+        return Apart(first)
+    if len(steps[0]) != len(steps[1]) or not steps[0]:
+        raise ValueError(f"{len(steps[0])} and {len(steps[1])} optimizer steps were kept")
+    gradients = tuple(_gradient(*pair) for pair in zip(*steps, strict=True))
+    from batchbridge.testing.oracle import relative_error
+
+    start = float(steps[1][0].before.double().norm())
+    paths = moved(steps[0]), moved(steps[1])
+    return Apart(first, gradients, relative_error(*paths), float(paths[1].norm()) / start)
+
+
+def assert_equivalent(a: Place, b: Place, *, bar: float = TRAJECTORY_BAR) -> Apart:
+    """Fails with the first difference of each kind; returns what was measured."""
+    found = compare(a, b)
+    problems = found.problems(bar)
+    assert not problems, "\n".join([f"{a} and {b} did not train the same:", *problems])
+    return found
+
+
+def _gradient(a: Snapshot, b: Snapshot) -> float:
+    from batchbridge.testing.oracle import relative_error
+
+    return relative_error(a.gradient, b.gradient)
