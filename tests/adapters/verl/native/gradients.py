@@ -32,7 +32,7 @@ from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.versions import holds
 from batchbridge.workers import Orders
 from batchbridge_verl.engine import install, remove
-from batchbridge_verl.meaning import LOSS_MODES, aggregations_of
+from batchbridge_verl.meaning import KL_CLAMP, LOSS_MODES, aggregations_of
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
 VERSION = importlib.metadata.version("verl")
@@ -50,6 +50,8 @@ SPLITS: dict[str, dict[str, Any]] = {
     "budget 200": {"use_dynamic_bsz": True, "max_token_len_per_gpu": 200},
 }
 DRO_BETA = 0.5
+STEPS = (2, 3, 4)
+"""Of the plan: a short step, whole groups, a cut group with a completion whose loss mask is all zero."""
 
 
 def dro(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
@@ -72,13 +74,15 @@ def measured(case: Case) -> list[str]:
 
 
 PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.2, dual_clip=3.0)
-KL = {"kl_placement": "loss", "kl_coefficient": 0.1, "old_logprobs": "rollout_start"}
+GSPO = dataclasses.replace(PPO, surrogate="gspo", ratio_level="sequence", dual_clip=None)
+KL: dict[str, Any] = {"kl_placement": "loss", "kl_coefficient": 0.1, "old_logprobs": "rollout_start"}
+K3 = {**KL, "kl_estimator": "k3", "kl_clamp": KL_CLAMP}
 CASES = (
     Case("vanilla", "vanilla", PPO),
     Case(
         "vanilla, k3",
         "vanilla",
-        dataclasses.replace(PPO, kl_estimator="k3", **KL),
+        dataclasses.replace(PPO, **K3),
         {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl"},
     ),
     Case(
@@ -88,7 +92,14 @@ CASES = (
         {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "mse"},
         aggregations=("token_mean", "sequence_sum_over_constant"),
     ),
-    Case("gspo", "gspo", dataclasses.replace(PPO, surrogate="gspo", ratio_level="sequence", dual_clip=None)),
+    Case("gspo", "gspo", GSPO),
+    Case(
+        "gspo, k3",
+        "gspo",
+        dataclasses.replace(GSPO, **K3),
+        {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl"},
+        aggregations=("sequence_mean",),
+    ),
     Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
     Case("dro", "dro", PPO, {"policy_loss.dro_beta": DRO_BETA}, dro),
 )
@@ -170,10 +181,12 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
             spec = spec_of(case, aggregation)
             plan = Plan(spec, PROMPTS)
             install(bench.worker, bench.orders(spec, case))
-            for index in range(3):
+            for index in STEPS:
                 samples, members = bench.step(plan, index)
                 bench.send(samples, members, index, SPLITS[split])
-                results.append({"split": split, **bench.measure(case, spec, index, samples, bench.gradient)})
+                silent = sum(not any(sample.loss_mask) for sample in samples)
+                found = bench.measure(case, spec, index, samples, bench.gradient)
+                results.append({"split": split, "rows": len(samples), "silent": silent, **found})
             remove(bench.worker)
     return results
 
@@ -200,6 +213,30 @@ def natively(bench: Bench) -> dict[str, float]:
         ratios[name] = relative_error(bench.gradient, expected) / bar(floor)
     object.__setattr__(config.policy_loss, "loss_mode", "vanilla")
     return ratios
+
+
+def terms_apart(bench: Bench) -> float:
+    """verl alone, told gspo, KL and token-mean: the KL term takes token-mean, the policy's what the release insists on.
+    Error over the bar."""
+    config = bench.worker.loss_fn.keywords["config"]
+    told = {"loss_agg_mode": "token-mean", "use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "low_var_kl"}
+    before = {name: getattr(config, name) for name in told}
+    for name, value in told.items():
+        object.__setattr__(config, name, value)
+    object.__setattr__(config.policy_loss, "loss_mode", "gspo")
+    whole, policy = (next(case for case in CASES if case.name == name) for name in ("gspo, k3", "gspo"))
+    insisted = LOSS_MODES["gspo"].insists_on(VERSION) or "token_mean"
+    samples, members = bench.step(Plan(spec_of(whole, "token_mean"), PROMPTS), 0)
+    bench.send(samples, members, 0, SPLITS["fixed 2"])
+    (both, first, _), (without, second, _), (own, third, _) = (
+        bench.expected(case, spec_of(case, aggregation), 0, samples)
+        for case, aggregation in ((whole, "token_mean"), (policy, "token_mean"), (policy, insisted))
+    )
+    assert bench.gradient is not None
+    for name, value in before.items():
+        object.__setattr__(config, name, value)
+    object.__setattr__(config.policy_loss, "loss_mode", "vanilla")
+    return relative_error(bench.gradient, both - without + own) / bar(max(first, second, third))
 
 
 def detached(bench: Bench) -> dict[str, float]:
@@ -263,6 +300,7 @@ def main(folder: Path) -> None:
     found = {
         "wrapped": wrapped(bench),
         "natively": natively(bench),
+        "terms apart": terms_apart(bench),
         "detached": detached(bench),
         "drifts": drifts(bench),
         "empty": empty(bench, folder),
