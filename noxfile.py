@@ -31,6 +31,10 @@ VERL = ("TransferQueue", "cachetools", "msgspec", "pyzmq", "fastapi", "uvicorn")
 # What EasyR1's own code imports on a CPU: it has no distribution of its own, a checkout is put on the path.
 EASYR1 = ("accelerate", "codetiming", "datasets", "einops", "omegaconf", "pandas", "peft", "pillow", "psutil", "ray")
 EASYR1 += ("tensordict", "torchdata", "transformers")
+# What Open-Instruct's GRPO script and data loader import on a CPU; vLLM's names are empty modules there.
+OPEN_INSTRUCT = ("accelerate", "ai2-olmo-core", "antlr4-python3-runtime", "backoff", "beaker-py", "datasets", "debugpy")
+OPEN_INSTRUCT += ("docker", "fastapi", "immutabledict", "langdetect", "litellm", "matplotlib", "mcp", "nltk", "nvitop")
+OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard", "transformers", "uvicorn", "wandb")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -204,6 +208,17 @@ def easyr1(session: nox.Session) -> None:
     install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ".")
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
     pytest(session, *native("adapters/easyr1"))
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+def open_instruct(session: nox.Session) -> None:
+    """Open-Instruct's own learner: gradients, jobs. By name only: BATCHBRIDGE_OPEN_INSTRUCT: a checkout of e6c3044."""
+    if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
+        session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
+    install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ".")
+    alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
+    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    pytest(session, *native("adapters/open_instruct"))
 
 
 def recorded(name: str) -> set[tuple[str, str]]:
