@@ -55,19 +55,15 @@ class Table:
     micro_batches: tuple[tuple[tuple[Piece, ...], ...], ...]
 
 
-def install(actor: Any, orders: Orders) -> int:
-    """Patches a `DataPreparationActor` that was not started, once per start of the run; returns its prompts.
-
-    Raises `CannotAttach`.
-    """
+def install(actor: Any, orders: Orders) -> None:
+    """Patches a `DataPreparationActor` that was not started, once per start of the run. Raises `CannotAttach`."""
     have = vars(actor).get(ATTRIBUTE)
     if have is not None and have.start_id == orders.start_id:
-        return len(actor.dataset)
+        return
     if actor._prep_future is not None:
         raise CannotAttach({"in_training": "data preparation has started; wrap the learners before it starts"})
     remove(actor)
     setattr(actor, ATTRIBUTE, Feed(actor, orders))
-    return len(actor.dataset)
 
 
 def remove(actor: Any) -> None:
@@ -83,13 +79,16 @@ def remove(actor: Any) -> None:
 
 def begin(actor: Any, rollout: int) -> None:
     """A learner is about to train on `rollout`: the engines have the weights that shall generate it."""
-    vars(actor)[ATTRIBUTE].begin(rollout)
+    feed = vars(actor).get(ATTRIBUTE)
+    if feed is None:
+        raise CannotAttach({"arrival": "the data preparation actor has no orders: it was restarted, or unwrapped"})
+    feed.begin(rollout)
 
 
 def facts_of(actor: Any) -> dict[str, Any]:
-    """What a learner must know of the actor: prompts, names of tools, whether it was started."""
+    """What a learner must know of the actor: prompts, and names of tools and environments."""
     tools = [*actor.tool_names, *getattr(actor.base_env_config, "env_configs", ())]
-    return {"prompts": len(actor.dataset), "tools": tools, "started": actor._prep_future is not None}
+    return {"prompts": len(actor.dataset), "tools": tools}
 
 
 class Feed:
