@@ -120,3 +120,16 @@ def test_adapters_shows_problems_of_plugins_and_exits_with_2(run: Run) -> None:
         plugins.manager().unregister(broken)
     assert code == 2
     assert "BB032 error  plugin broken (registered in this process)" in out
+
+
+def test_plan_draws_what_is_asked_for_and_refuses_what_nobody_could_read(run: Run, recipe: Path) -> None:
+    drawn = Path("plan.svg")
+    assert run("plan", "recipe.yaml", "--dataset-size", "10", "--svg", str(drawn))[0] == 0
+    assert "optimizer step 0" in drawn.read_text(encoding="utf-8")
+    code, _, said = run("plan", "recipe.yaml", "--dataset-size", "10", "--svg", "no/plan.svg")
+    assert code == 64
+    assert "--svg" in said
+    large = ("--set", "toy.prompts=512", "--set", "toy.step=1024")
+    code, _, said = run("plan", "recipe.yaml", "--dataset-size", "100000", *large, "--svg", str(drawn))
+    assert code == 64
+    assert "completions; up to 512 are drawn" in said

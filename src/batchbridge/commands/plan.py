@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +27,15 @@ def _span(ctx: click.Context, option: click.Parameter, text: str | None) -> tupl
 @click.option("--step", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--steps", callback=_span, metavar="START:STOP", help="Only these optimizer steps; STOP is exclusive.")
 @click.option("--rollout", type=click.IntRange(min=0), metavar="R", help="Only rollout R (from 0).")
-def command(as_json: bool, step: int | None, steps: tuple[int, int] | None, rollout: int | None, **source: Any) -> int:
+@click.option("--svg", type=click.Path(dir_okay=False), metavar="FILE", help="Draw the first two rollouts as well.")
+def command(
+    as_json: bool,
+    step: int | None,
+    steps: tuple[int, int] | None,
+    rollout: int | None,
+    svg: str | None,
+    **source: Any,
+) -> int:
     """Show which completions each rollout generates and each optimizer step trains on.
 
     Without --step, --steps or --rollout: the totals, the first rollout and the first three optimizer steps. Text names
@@ -60,8 +69,22 @@ def command(as_json: bool, step: int | None, steps: tuple[int, int] | None, roll
         raise click.UsageError(f"the run has {total_steps} optimizer steps; there is no step {steps[1] - 1}")
     if rollout is not None and rollout >= total_rollouts:
         raise click.UsageError(f"the run has {total_rollouts} rollouts; there is no rollout {rollout}")
+    if svg is not None:
+        _draw(plan, svg)
     _print(plan, rollout, steps, totals=alone, as_json=as_json)
     return FINE
+
+
+def _draw(plan: Any, file: str) -> None:
+    from batchbridge.render.pictures import MOST_COMPLETIONS, plan_picture
+
+    size = plan.spec.completions_per_rollout
+    if size > MOST_COMPLETIONS:
+        raise click.UsageError(f"--svg: a rollout has {size:,} completions; up to {MOST_COMPLETIONS:,} are drawn")
+    try:
+        Path(file).write_text(plan_picture(plan), encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--svg {file}: {error.strerror}") from None
 
 
 def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:

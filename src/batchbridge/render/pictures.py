@@ -1,0 +1,181 @@
+"""The meaning of a run in pictures: plan, weights and clock as SVG, one file each, readable without a script.
+
+Colours say which optimizer step; every colour has its step's number beside it, so that nothing hangs on seeing them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from xml.etree import ElementTree
+
+from batchbridge.plan import Plan
+from batchbridge.spec import LossTerm
+from batchbridge.weights import Row, token_weights
+
+PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
+INK, PALE, UNTRAINED = "#222222", "#dddddd", "#ffffff"
+CELL, GAP, LEFT, LINE = 14, 3, 150, 22
+"""Pixels: a completion or a token, the space between two, where the drawing begins, and a line of text."""
+
+MOST_COMPLETIONS = 512
+"""Of a rollout that is drawn: its picture is 9,000 pixels wide."""
+
+
+class Picture:
+    """An SVG that grows downwards."""
+
+    def __init__(self, title: str) -> None:
+        self._root = ElementTree.Element("svg", xmlns="http://www.w3.org/2000/svg", role="img")
+        ElementTree.SubElement(self._root, "title").text = title
+        self._width, self.y = LEFT, LINE
+
+    def text(self, x: float, y: float, words: str, *, size: int = 13, colour: str = INK, anchor: str = "start") -> None:
+        """Words that begin (or end, or stand centred) at x, on the base line y."""
+        said = {"x": f"{x:g}", "y": f"{y:g}", "font-size": str(size), "fill": colour, "text-anchor": anchor}
+        ElementTree.SubElement(self._root, "text", said).text = words
+        self._reach(x + (0.62 * size * len(words) if anchor == "start" else 0))
+
+    def box(self, x: float, y: float, width: float, height: float, fill: str, note: str = "") -> None:
+        """A rectangle; `note` shows where a pointer rests."""
+        said = {"x": f"{x:g}", "y": f"{y:g}", "width": f"{width:g}", "height": f"{height:g}", "rx": "2"}
+        made = ElementTree.SubElement(self._root, "rect", {**said, "fill": fill, "stroke": INK, "stroke-width": "0.6"})
+        if note:
+            ElementTree.SubElement(made, "title").text = note
+        self._reach(x + width)
+
+    def line(self, points: Iterable[tuple[float, float]], colour: str = INK) -> None:
+        """A polygonal line."""
+        path = list(points)
+        said = {"points": " ".join(f"{x:g},{y:g}" for x, y in path), "fill": "none", "stroke": colour}
+        ElementTree.SubElement(self._root, "polyline", {**said, "stroke-width": "1.6"})
+        self._reach(max(x for x, _ in path))
+
+    def heading(self, words: str) -> None:
+        """A line of its own at the left."""
+        self.text(8, self.y, words, size=14)
+        self.y += LINE
+
+    def svg(self) -> str:
+        """The whole file."""
+        width, height = self._width + 10, self.y + 4
+        self._root.set("viewBox", f"0 0 {width:g} {height:g}")
+        self._root.set("width", f"{width:g}")
+        self._root.set("height", f"{height:g}")
+        self._root.set("font-family", "Helvetica, Arial, sans-serif")
+        ground = ElementTree.Element("rect", {"width": "100%", "height": "100%", "fill": "#ffffff"})
+        self._root.insert(1, ground)
+        ElementTree.indent(self._root)
+        return ElementTree.tostring(self._root, encoding="unicode") + "\n"
+
+    def _reach(self, x: float) -> None:
+        self._width = max(self._width, round(x))
+
+
+def plan_picture(plan: Plan, rollouts: int = 2) -> str:
+    """The first `rollouts` rollouts: every completion of every pass in its optimizer step's colour.
+
+    A white completion is generated and never trained.
+    """
+    picture = Picture("Which optimizer step trains which completion")
+    shown = [plan.rollout(index) for index in range(min(rollouts, plan.total_rollouts))]
+    steps = _steps_of(plan, {rollout.index for rollout in shown})
+    width = plan.completions_per_prompt * (CELL + 1) + 2 * GAP
+    x = {rollout.index: 0.0 for rollout in shown}
+    place = float(LEFT)
+    for rollout in shown:
+        x[rollout.index] = place
+        label = f"rollout {rollout.index}, with the weights before step {rollout.generated_at_step}"
+        picture.text(place, picture.y, label, size=12)
+        place += max(len(rollout.prompts) * width, 6.4 * len(label)) + CELL
+    picture.y += LINE - 6
+    for rollout in shown:
+        for number, prompt in enumerate(rollout.prompts):
+            middle = x[rollout.index] + number * width + width / 2 - GAP
+            picture.text(middle, picture.y, f"{prompt}", size=11, anchor="middle")
+    picture.text(8, picture.y, "prompt", size=12)
+    picture.y += 8
+    for turn in range(max(plan.spec.optimizer_step.passes_per_rollout, 1)):
+        picture.text(8, picture.y + CELL - 2, f"pass {turn}: step", size=12)
+        for rollout in shown:
+            for position, (prompt, sample) in enumerate(rollout.completions):
+                left = x[rollout.index] + position // plan.completions_per_prompt * width + sample * (CELL + 1)
+                step = steps.get((rollout.index, turn, position))
+                colour = UNTRAINED if step is None else PALETTE[step % len(PALETTE)]
+                said = "never trained" if step is None else f"optimizer step {step}"
+                picture.box(left, picture.y, CELL, CELL, colour, f"prompt {prompt}, sample {sample}: {said}")
+                if step is not None:
+                    picture.text(left + CELL / 2, picture.y + CELL - 4, str(step), size=9, anchor="middle")
+        picture.y += CELL + 8
+    picture.y += 6
+    return picture.svg()
+
+
+def weights_picture(lengths: Sequence[int], terms: Mapping[str, LossTerm], micro_batch: int) -> str:
+    """One optimizer step's completions, `lengths` tokens each, under several `terms` (by caption): the darker a token,
+    the more it weighs. A line parts micro-batches of `micro_batch` completions."""
+    picture = Picture("What each token of an optimizer step weighs")
+    rows = [Row(tokens=count, group=index, micro_batch=index // micro_batch) for index, count in enumerate(lengths)]
+    weights = {caption: token_weights(term, rows) for caption, term in terms.items()}
+    for caption, found in weights.items():
+        most = max(found)
+        picture.heading(caption)
+        for index, (count, weight) in enumerate(zip(lengths, found, strict=True)):
+            if index and index % micro_batch == 0:
+                picture.line([(8, picture.y - 2), (LEFT + max(lengths) * (CELL + 1) + 90, picture.y - 2)], PALE)
+                picture.y += 3
+            picture.text(8, picture.y + CELL - 3, f"completion {index}: {count} tokens", size=11)
+            share = float(weight / most) if most else 0.0
+            for token in range(count):
+                picture.box(LEFT + token * (CELL + 1), picture.y, CELL, CELL, _grey(share), f"weight {weight}")
+            end = LEFT + max(lengths) * (CELL + 1) + GAP
+            picture.text(end, picture.y + CELL - 3, f"{weight} each" if count else "nothing", size=11)
+            picture.y += CELL + 3
+        picture.y += LINE - 4
+    return picture.svg()
+
+
+def clock_picture(plans: Mapping[str, Plan], warmup: int, rollouts: int = 4) -> str:
+    """When the learning rate moves, under several `plans` (by caption) with a warm-up of `warmup` ticks: a mark for
+    each optimizer step, a line for the learning rate that it applies."""
+    picture = Picture("When the learning rate moves")
+    space, height = 46, 60
+    for caption, plan in plans.items():
+        picture.heading(caption)
+        inside = dict.fromkeys(range(min(rollouts, plan.total_rollouts)), 0)
+        points, ticks, base = [], 0, picture.y + height
+        for step in plan.steps():
+            if step.rollouts[-1] not in inside:
+                break
+            inside[step.rollouts[-1]] += 1
+            rate, left = min(ticks / warmup, 1.0), float(LEFT + step.index * space)
+            points += [(left, base - rate * (height - 16)), (left + space, base - rate * (height - 16))]
+            picture.box(left + space / 2 - 4, base - 4, 8, 8, PALETTE[step.rollouts[-1] % len(PALETTE)])
+            picture.text(left + space / 2, base + 18, f"step {step.index}", size=10, anchor="middle")
+            ticks += step.lr_tick
+        picture.line(points)
+        picture.text(8, base - height / 2, "learning rate", size=12)
+        left = float(LEFT)
+        for rollout, steps in inside.items():
+            picture.box(left + 2, base + 26, steps * space - 4, CELL, PALETTE[rollout % len(PALETTE)])
+            picture.text(left + steps * space / 2, base + 26 + CELL - 3, f"rollout {rollout}", size=10, anchor="middle")
+            left += steps * space
+        picture.y = base + 26 + CELL + LINE + 6
+    return picture.svg()
+
+
+def _steps_of(plan: Plan, rollouts: set[int]) -> dict[tuple[int, int, int], int]:
+    """(rollout, pass, position) -> optimizer step, of these rollouts."""
+    found: dict[tuple[int, int, int], int] = {}
+    for step in plan.steps():
+        if step.members and min(step.rollouts) > max(rollouts, default=-1):
+            break
+        for member, position in zip(step.members, step.positions, strict=True):
+            if member.rollout in rollouts:
+                found[member.rollout, member.pass_index, position] = step.index
+    return found
+
+
+def _grey(share: float) -> str:
+    """White for nothing, dark blue for the most."""
+    start, end = (255, 255, 255), (44, 82, 130)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in zip(start, end, strict=True))
