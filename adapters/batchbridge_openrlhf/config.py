@@ -59,7 +59,7 @@ class OpenRlhfAdapter(Adapter):
     framework: ClassVar[str] = "openrlhf"
     distribution: ClassVar[str | None] = "openrlhf"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = "==0.11.2"
+    enforced_versions: ClassVar[str] = ">=0.10.4,<=0.11.2"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -194,6 +194,12 @@ class OpenRlhfAdapter(Adapter):
         from batchbridge_openrlhf.behaviour import native_steps
 
         return native_steps(reading, dataset_size, response_tokens)
+
+    def enforces(self, path: str, value: object) -> bool:
+        """What a wrapped run brings about; see `enforced`."""
+        from batchbridge_openrlhf.enforced import enforces
+
+        return enforces(path, value)
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module of the trainers' base class; see `batchbridge_openrlhf.launched`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from batchbridge.advantages import RULED, group_advantages
@@ -17,9 +18,9 @@ from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.shares import deal, steps_of_rollout
-from batchbridge.workers import Receipt
+from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere
-from batchbridge_openrlhf.engine import IDENTITY, Orders, identify
+from batchbridge_openrlhf.engine import IDENTITY, identify
 
 
 class Driver:
@@ -83,8 +84,7 @@ class Driver:
         """Raises `CannotAttach` unless `state` continues this plan on as many ranks."""
         saved = state[STATE]
         if saved["ranks"] != self.ranks:
-            reason = f"the checkpoint was written by {saved['ranks']} ranks, this run has {self.ranks}: start as many"
-            raise CannotAttach({"resume": reason})
+            raise CannotAttach({"resume": _other_ranks(saved["ranks"], self.ranks)})
         try:
             self._plan.seek(saved["plan"])
         except PlanError as error:
@@ -102,8 +102,7 @@ class Driver:
         """In place of `SamplesGenerator.generate_samples`: one planned rollout, whatever arrives first."""
         if not self._receipts:
             raise CannotAttach({"arrival": "no training process has its orders: the start was not followed"})
-        total = self._plan.total_rollouts
-        if self._next >= total:
+        if self._next >= self._plan.total_rollouts:
             return [], None, 0, True
         import ray
         from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
@@ -137,7 +136,8 @@ class Driver:
                     )
                 )
         self._next += 1
-        return samples, None, len(prompts), self._next >= total
+        # Before 0.11, what comes with the word that nothing is left is not trained.
+        return samples, None, len(prompts), False
 
     def _make(self, samples: list[Any]) -> list[Any]:
         """The native forward passes over as many micro-batches as all models' ranks share evenly: upstream gives the
@@ -212,6 +212,32 @@ class Driver:
 
 STATE = "batchbridge"
 """Key of what a checkpoint has in the place of the prompt loader's state."""
+
+
+def ranks_of(checkpoints: Path) -> int | None:
+    """Training processes that wrote the newest checkpoint in a folder; None where there is none, or nothing says it.
+
+    Source: deepspeed 0.19.6 engine._get_zero_ckpt_name: one file of optimizer states for each.
+    """
+    latest = checkpoints / "latest"
+    if not latest.is_file():
+        return None
+    tag = latest.read_text(encoding="utf-8").strip()
+    return len(list((checkpoints / tag).glob("*zero_pp_rank_*_optim_states.pt"))) or None
+
+
+def check_ranks(trainer: Any) -> None:
+    """Raises `CannotAttach` where a run shall continue what another number of training processes left: DeepSpeed would
+    end it only after all models are there."""
+    if not trainer.args.ckpt.load_enable:
+        return
+    wrote, ranks = ranks_of(Path(trainer.args.ckpt.path) / "_actor"), len(trainer.actor_model_group._actor_handlers)
+    if wrote not in (None, ranks):
+        raise CannotAttach({"resume": _other_ranks(wrote, ranks)})
+
+
+def _other_ranks(wrote: int | None, ranks: int) -> str:
+    return f"the checkpoint was written by {wrote} ranks, this run has {ranks}: start as many"
 
 
 class Place:

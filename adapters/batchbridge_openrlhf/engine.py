@@ -16,23 +16,22 @@ from __future__ import annotations
 import copy
 import functools
 import math
-import uuid
 import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import plugins, workers
+from batchbridge import plugins
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.drift import compare_with_plan
-from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.ledger import Header, StepRecord, Writer
 from batchbridge.microbatch import Length
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.shares import cut_shares, steps_of_rollout
 from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Receipt
+from batchbridge.workers import Orders, Receipt, facts
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -40,23 +39,17 @@ _NOBODY = (-1,) * 5
 """The identity of a filler row."""
 NO_TOKEN = 1e-9
 """Tokens that a micro-batch without any reports: upstream divides its metrics by them."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Orders(workers.Orders):
-    """What every training process is told.
-
-    ticks: None where the schedule is known to have them. settings: attributes of the loss (`loss.clip_eps_low`) and of
-    the trainer's arguments (`actor.entropy_coef`). kl: the coefficient of a KL term in the loss; None: as it is called
-    with.
-    """
-
-    kl: float | None = None
+KL_COEFFICIENT = "algo.kl.init_coef"
+"""A setting that the native step is called with; the others it reads."""
 
 
 @dataclass
 class TrainedRow:
-    """One completion of the current step on this rank. turn: its micro-batch, counted from the step's first."""
+    """One completion of the current step on this rank. turn: its micro-batch, counted from the step's first.
+
+    The core's `workers.Recorder` knows one pass per step; here a step may reach across the passes of its rollout, and
+    its micro-batches may have lost their gradients.
+    """
 
     rollout: int
     pass_index: int
@@ -130,13 +123,11 @@ def remove(trainer: Any) -> None:
         layer.remove()
 
 
-def new_start() -> str:
-    """A name that all ranks of one start share."""
-    return uuid.uuid4().hex
-
-
 class EngineLayer:
-    """The patches of one `ActorPPOTrainer`."""
+    """The patches of one `ActorPPOTrainer`.
+
+    `Orders.settings` are attributes of its loss (`loss.clip_eps_low`) and of its arguments (`actor.entropy_coef`).
+    """
 
     def __init__(self, trainer: Any, orders: Orders) -> None:
         self._trainer, self._orders = trainer, orders
@@ -325,8 +316,7 @@ class EngineLayer:
     def _train(self, kl_ctl: float) -> Any:
         self._seen.clear()
         self._turns.clear()
-        coefficient = kl_ctl if self._orders.kl is None else self._orders.kl
-        status = self._native_train(coefficient)
+        status = self._native_train(self._orders.settings.get(KL_COEFFICIENT, kl_ctl))
         self._skip_empty()
         if self._turns:
             left = [turn.step.index for turn in self._turns]
@@ -475,7 +465,7 @@ class EngineLayer:
             self._first_step_on.setdefault(rollout, step)
         generated = [self._generated_at(row.rollout, planned=turn is not None) for row in rows]
         planned = None if turn is None else turn.step
-        facts: dict[str, list[Any]] = {name: [row.facts.get(name) for row in rows] for name in _FACTS}
+        columns: dict[str, list[Any]] = {name: [row.facts.get(name) for row in rows] for name in _FACTS}
         record = StepRecord(
             step=step,
             epoch=0 if planned is None else planned.epoch,
@@ -491,7 +481,7 @@ class EngineLayer:
             response_tokens=[row.tokens for row in rows],
             generated_at_step=generated,
             weights=[row.weight for row in rows],
-            **facts,
+            **columns,
         )
         if self._orders.ledger is not None:
             if self._writer is None:
@@ -531,18 +521,16 @@ class _Opaque:
 
 
 def facts_of(item: Any, prompt_tokens: int) -> dict[str, Any]:
-    """Fingerprints, reward, advantage and digest of the old log-probabilities of one completion's experience."""
-    ids = item.sequences.tolist()
+    """What the ledger says of one completion's experience; see `batchbridge.workers.facts`."""
+    ids, reward = item.sequences.tolist(), item.info.get("reward")
     # The mask and the log-probabilities are about the token after each position.
-    advantages = item.advantages[item.action_mask.bool()]
-    reward = item.info.get("reward")
-    return {
-        "prompt_fingerprint": fingerprint(ids[:prompt_tokens]),
-        "completion_fingerprint": fingerprint(ids[prompt_tokens:]),
-        "reward": None if reward is None else float(reward),
-        "advantage": float(advantages[0]) if len(advantages) and bool((advantages == advantages[0]).all()) else None,
-        "old_logprobs": digest_floats(item.action_log_probs[prompt_tokens - 1 :].float().tolist()),
-    }
+    return facts(
+        prompt=ids[:prompt_tokens],
+        completion=ids[prompt_tokens:],
+        trained=item.advantages[item.action_mask.bool()].tolist(),
+        old_logprobs=item.action_log_probs[prompt_tokens - 1 :].float().tolist(),
+        reward=None if reward is None else float(reward),
+    )
 
 
 def _finite(status: dict[str, Any], real: int) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from typing import Any
 
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge.workers import Receipt
+from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere
 from batchbridge_openrlhf.driver import in_worker, prompt_tokens
-from batchbridge_openrlhf.engine import IDENTITY, Orders, identify
+from batchbridge_openrlhf.engine import IDENTITY, identify
 
 
 class Observer:

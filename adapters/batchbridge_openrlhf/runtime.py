@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from packaging.specifiers import SpecifierSet
@@ -15,16 +13,18 @@ from packaging.specifiers import SpecifierSet
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
+from batchbridge.refusals import Refusal, check_allowed, own_spec, refuse
 from batchbridge.shares import steps_cross_rollouts
 from batchbridge.spec import Spec, walk
+from batchbridge.workers import Orders, orders_of
 from batchbridge_openrlhf.config import OpenRlhfAdapter, Running, is_idle
-from batchbridge_openrlhf.engine import Orders, install, new_start, remove
+from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
 from batchbridge_openrlhf.options import Option, defaults_of, options_of
 
 ENFORCED_VERSIONS = SpecifierSet(OpenRlhfAdapter.enforced_versions)
 """Releases that the proofs ran on; others are refused until they ran there, too."""
-DEEPSPEED = SpecifierSet("==0.19.6")
-"""What that release requires, and the proofs ran with: whose steps end where they are told to."""
+DEEPSPEED: Mapping[str, str] = {"0.10.4": "0.19.1", "0.11.0": "0.19.5", "0.11.1": "0.19.5", "0.11.2": "0.19.6"}
+"""What each of these releases requires, and its proofs ran with: whose steps end where they are told to."""
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
 OFF = 1e30
@@ -85,20 +85,10 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", value
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
-    where `allowable`: then it stays native. `applies` gets the trainer's arguments and the request."""
-
-    name: str
-    reason: str
-    applies: Callable[[Any, Request], bool]
-    allowable: bool = False
-
-
-def _own(request: Request) -> Spec:
-    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
-    return request.reading.spec
+def _corrects_sampler(advantage: Any) -> bool:
+    """Whether the loss corrects towards the sampler: a level since 0.11.2, a flag before."""
+    level: str | None = getattr(advantage, "is_correction_level", None)
+    return bool(advantage.is_correction_enable) if level is None else level != "off"
 
 
 def _kl_estimator(spec: Spec) -> str | None:
@@ -116,7 +106,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "openrlhf whitens advantages over every token of the rollout; the spec takes the deviation over completions, "
         "or the trainer's estimator is another one",
         lambda args, request: (
-            request.spec.advantage.scale == "batch" and request.spec.advantage != _own(request).advantage
+            request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
         ),
     ),
     Refusal(
@@ -124,7 +114,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "the spec's advantages are another rule's than the trainer's, and the KL penalty is inside of them: openrlhf "
         "adds it per token",
         lambda args, request: (
-            request.spec.advantage != _own(request).advantage and request.spec.objective.kl_placement == "reward"
+            request.spec.advantage != own_spec(request).advantage and request.spec.objective.kl_placement == "reward"
         ),
     ),
     Refusal(
@@ -144,7 +134,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "ema",
-        "train.ema_enable moves its average by micro-batches that openrlhf counts itself; not proven",
+        "train.enable_ema moves its average by micro-batches that openrlhf counts itself; not proven",
         lambda args, request: bool(args.train.enable_ema),
     ),
     Refusal(
@@ -183,9 +173,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "sampler_correction",
-        "algo.advantage.is_correction_level is not proven against the oracle yet; "
+        "algo.advantage.is_correction_level (is_correction_enable before 0.11.2) is not proven against the oracle yet; "
         'allow=("sampler_correction",) accepts it as openrlhf computes it',
-        lambda args, request: args.algo.advantage.is_correction_level != "off",
+        lambda args, request: _corrects_sampler(args.algo.advantage),
         allowable=True,
     ),
     Refusal(
@@ -229,11 +219,11 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda args, request: (
             (
                 bool(request.spec.objective.kl_coefficient)
-                and request.spec.objective.kl_placement != _own(request).objective.kl_placement
+                and request.spec.objective.kl_placement != own_spec(request).objective.kl_placement
             )
             or (
-                _own(request).objective.kl_placement == "reward"
-                and request.spec.objective.kl_coefficient != _own(request).objective.kl_coefficient
+                own_spec(request).objective.kl_placement == "reward"
+                and request.spec.objective.kl_coefficient != own_spec(request).objective.kl_coefficient
             )
         ),
     ),
@@ -296,10 +286,9 @@ SETTABLE = (
 """Canonical fields that the training processes set."""
 
 
-def settings_of(request: Request) -> tuple[dict[str, Any], float | None, dict[str, str]]:
-    """What the training processes set (see `Orders.settings`), the KL coefficient of their loss (None: as called), and
-    what stays different by canonical field."""
-    spec, own = request.spec, _own(request)
+def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the training processes set (see `engine.EngineLayer`), and what stays different by canonical field."""
+    spec, own = request.spec, own_spec(request)
     objective = spec.objective
     settings: dict[str, Any] = {
         "loss.token_level_loss": spec.loss.policy.aggregation == "token_mean",
@@ -310,9 +299,8 @@ def settings_of(request: Request) -> tuple[dict[str, Any], float | None, dict[st
     }
     if objective.entropy_coefficient != own.objective.entropy_coefficient:
         settings["actor.entropy_coef"] = objective.entropy_coefficient or None
-    coefficient = None
     if "loss" in (objective.kl_placement, own.objective.kl_placement):
-        coefficient = (objective.kl_coefficient or 0.0) if objective.kl_placement == "loss" else 0.0
+        settings[KL_COEFFICIENT] = (objective.kl_coefficient or 0.0) if objective.kl_placement == "loss" else 0.0
         if objective.kl_estimator in ESTIMATORS:
             settings |= {"algo.kl.estimator": objective.kl_estimator, "algo.kl.unbiased_gradient": False}
     have, left = {path: value for path, value, _ in walk(own)}, {}
@@ -324,40 +312,17 @@ def settings_of(request: Request) -> tuple[dict[str, Any], float | None, dict[st
     left |= {
         path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
     }
-    return settings, coefficient, left
+    return settings, left
 
 
 def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
-    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
-    if request.allow - allowable:
-        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
-        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+    check_allowed(REFUSALS, request.allow)
     enforces = request.mode == "enforce"
-    reasons = {
-        refusal.name: refusal.reason
-        for refusal in REFUSALS
-        if (enforces or refusal.name in OBSERVED)
-        and not (refusal.allowable and refusal.name in request.allow)
-        and refusal.applies(trainer.args, request)
-    }
-    if reasons:
-        raise CannotAttach(reasons)
-    settings, kl, left = settings_of(request) if enforces else ({}, None, {})
-    orders = Orders(
-        spec=request.spec,
-        dataset_size=request.reading.dataset_size or 0,
-        planned=request.plan is not None,
-        mode=request.mode,
-        # Workers run in other folders.
-        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
-        framework_version=version,
-        start_id=new_start(),
-        ticks=ticks_of(request) if enforces else None,
-        settings=settings,
-        kl=kl,
-    )
+    refuse([one for one in REFUSALS if enforces or one.name in OBSERVED], trainer.args, request)
+    settings, left = settings_of(request) if enforces else ({}, {})
+    orders = orders_of(request, version, ticks=ticks_of(request) if enforces else None, settings=settings)
     attached = _attach_worker if is_worker(trainer) else _attach_driver
     try:
         patches, detach = attached(trainer, request, orders)
@@ -396,11 +361,13 @@ def _attach_worker(trainer: Any, request: Request, orders: Orders) -> tuple[Patc
 
 
 def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
-    from batchbridge_openrlhf.driver import Driver
+    from batchbridge_openrlhf.driver import Driver, check_ranks
     from batchbridge_openrlhf.observe import Observer
 
     patches = Patches()
     try:
+        if request.mode == "enforce":
+            check_ranks(trainer)
         made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
     except BaseException:
         patches.undo()
@@ -410,7 +377,9 @@ def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patc
 
 def _version() -> str:
     version, deepspeed = importlib.metadata.version("openrlhf"), importlib.metadata.version("deepspeed")
-    for name, have, proven in (("openrlhf", version, ENFORCED_VERSIONS), ("deepspeed", deepspeed, DEEPSPEED)):
-        if have not in proven:
-            raise CannotAttach({"version": f"{name} {have} is not in {proven}: its training step is not proven"})
+    if version not in ENFORCED_VERSIONS:
+        raise CannotAttach({"version": f"openrlhf {version} is not in {ENFORCED_VERSIONS}: its step is not proven"})
+    if deepspeed != DEEPSPEED[version]:
+        reason = f"deepspeed {deepspeed} is not {DEEPSPEED[version]}, which openrlhf {version} requires"
+        raise CannotAttach({"version": f"{reason}: its step is not proven"})
     return version

@@ -110,6 +110,7 @@ def test_equivalent_is_another_value_that_diff_finds_no_difference_in(one: str, 
         ("verl", "trl", "1.16.0", "horizon.lr_tick", "rollout", "optimizer_step"),
         ("trl", "verl", "0.9.1", "objective.dual_clip", None, 3.0),
         ("openrlhf", "verl", "0.9.1", "advantage.epsilon", 1e-9, 1e-6),
+        ("trl", "openrlhf", "0.11.2", "order.seed", 42, None),
         ("trl", "easyr1", "0.3.3.dev0", "advantage.epsilon", 1e-4, 1e-6),
         ("openrlhf", "easyr1", "0.3.2", "advantage.epsilon", 1e-9, 1e-6),
     ],
@@ -126,7 +127,12 @@ def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
 
 @pytest.mark.parametrize(
     ("one", "other", "version"),
-    [("openrlhf", "trl", "1.5.0"), ("openrlhf", "verl", "0.7.1"), ("trl", "easyr1", "0.3.1")],
+    [
+        ("openrlhf", "trl", "1.5.0"),
+        ("trl", "openrlhf", "0.10.3"),
+        ("openrlhf", "verl", "0.7.1"),
+        ("trl", "easyr1", "0.3.1"),
+    ],
 )
 def test_nothing_is_patched_in_a_version_that_no_run_is_wrapped_in(one: str, other: str, version: str) -> None:
     found = converted(read(one), other, version)
@@ -155,7 +161,6 @@ def test_approximate_is_another_number_with_its_factor(
 @pytest.mark.parametrize(
     ("one", "changes", "other", "path", "target"),
     [
-        ("trl", {}, "openrlhf", "order.seed", None),
         ("easyr1", {}, "open_r1", "objective.kl_placement", "loss"),
         ("trl", {}, "open_instruct", "staleness.mode", "bounded"),
         ("trl", {"loss_type": "cispo", "epsilon_high": 5.0}, "openrlhf", "objective.surrogate", "ppo"),
@@ -184,7 +189,7 @@ def test_an_order_that_nothing_fixes_is_filled_by_a_seed_and_nothing_is_lost(oth
 
 
 def test_a_seed_that_the_target_has_no_setting_for_is_lost_with_the_reason() -> None:
-    found = converted(read("trl"), "openrlhf")
+    found = converted(read("trl"), "openrlhf", "0.10.3")
     field = report(found, "order.seed")
     assert (field.status, field.source, field.target) == ("inexpressible", 42, None)
     assert "each launch has another" in field.reason

@@ -7,7 +7,7 @@ meshes are "cpu" ones; torch.cuda's current device is the CPU; modules that need
 `BATCHBRIDGE_FLOAT32`: parameters and optimizer in float32, whatever `ds.param_dtype` says.
 `BATCHBRIDGE_OPTIMIZER`: `sgd`, or `adamw` of torch (DeepSpeed's own compiles C++), in place of DeepSpeed's.
 
-Source: openrlhf 0.11.2, deepspeed 0.19.6.
+Source: openrlhf 0.10.4 to 0.11.2, deepspeed 0.19.1 to 0.19.6.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from typing import Any
 
 ABSENT = ("vllm", "ring_flash_attn", "flash_attn")
 """Packages whose names OpenRLHF imports, and which decide nothing without packing, ring attention and real engines."""
+MADE = ("vllm",)
+"""Whose classes are made: sampling parameters, which scripted engines do not read."""
 MISSING = "flash_attn.ops"
 """Missing even so: without it OpenRLHF takes torch's cross entropy."""
 FLOAT32, OPTIMIZER = "BATCHBRIDGE_FLOAT32", "BATCHBRIDGE_OPTIMIZER"
@@ -93,8 +95,14 @@ def _communication(module: Any) -> None:
     module.build_shm_op = lambda: None
 
 
+def _distributions(module: Any) -> None:
+    """transformers 5.7.0, which openrlhf 0.10.4 requires, asks which distribution a flash_attn comes from."""
+    module.PACKAGE_DISTRIBUTION_MAPPING = {"flash_attn": ["none"], **module.PACKAGE_DISTRIBUTION_MAPPING}
+
+
 HOOKS: Mapping[str, Callable[[Any], None]] = {
     "torch": _torch,
+    "transformers.utils.import_utils": _distributions,
     "openrlhf.utils.utils": _precision,
     "openrlhf.utils.deepspeed.deepspeed": _strategy,
     "deepspeed.comm.torch": _communication,
@@ -134,7 +142,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages named, every name of theirs a class that does nothing."""
+    """Finds the packages named. Every name of theirs is a class that does nothing, or that cannot be made: a run that
+    came to flash attention would say so."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = frozenset(names)
@@ -152,7 +161,12 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def missing(name: str) -> type:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return type(name, (), {"__init__": lambda self, *arguments, **named: None})
+
+            def made(self: Any, *arguments: Any, **named: Any) -> None:
+                if spec.name.partition(".")[0] not in MADE:
+                    raise NotImplementedError(f"{spec.name}.{name} is called: {spec.name} is needed, and not installed")
+
+            return type(name, (), {"__init__": made})
 
         module.__getattr__ = missing  # type: ignore[method-assign]  # PEP 562
         return module

@@ -6,6 +6,7 @@ One process per rank, started by torchrun or alone. Needs torch, transformers, d
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +27,6 @@ from batchbridge_openrlhf.options import defaults_of, options_of  # noqa: E402
 if TYPE_CHECKING:
     from batchbridge.testing.oracle import Sample
 
-VERSION = "0.11.2"
-
 
 def save_policy(folder: Path, *, seed: int = 0) -> None:
     """Writes the tiny policy and its tokenizer to `folder`, as `from_pretrained` reads them."""
@@ -39,11 +38,12 @@ def arguments(**changes: Any) -> Any:
     """OpenRLHF's arguments after parsing: its defaults and `changes`, named by identity (`train.batch_size`)."""
     from openrlhf.utils.config import hierarchize
 
-    defaults = defaults_of(VERSION)
-    values = {name: defaults[option.identity] for name, option in options_of(VERSION).items()}
+    version = importlib.metadata.version("openrlhf")
+    defaults = defaults_of(version)
+    values = {name: defaults[option.identity] for name, option in options_of(version).items()}
     unknown = changes.keys() - values.keys()
     if unknown:
-        raise KeyError(f"{sorted(unknown)}: no options of openrlhf {VERSION}")
+        raise KeyError(f"{sorted(unknown)}: no options of openrlhf {version}")
     values |= {"ds.attn_implementation": "eager", "local_rank": -1, "actor.num_gpus_per_node": _world(), **changes}
     args = hierarchize(argparse.Namespace(**values))
     # As the program's main block does after parsing.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +15,10 @@ from batchbridge.patching import Patches
 from batchbridge.plan import Plan
 from batchbridge.reading import read_source
 from batchbridge.spec import LossTerm
+from batchbridge.workers import Orders, Receipt
 from batchbridge_openrlhf import runtime
 from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
-from batchbridge_openrlhf.driver import STATE, Driver, prompt_tokens
-from batchbridge_openrlhf.engine import Orders, Receipt
+from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
 
 GIVEN: dict[str, Any] = {
     "algo.advantage.estimator": "group_norm",
@@ -159,7 +160,7 @@ def test_settings_say_what_the_loss_shall_read_and_what_stays_different() -> Non
         objective__entropy_coefficient=0.01,
         carried__temperature=0.7,
     )
-    settings, kl, left = runtime.settings_of(request)
+    settings, left = runtime.settings_of(request)
     assert settings == {
         "loss.token_level_loss": True,
         "loss.policy_loss_type": "ppo",
@@ -168,14 +169,13 @@ def test_settings_say_what_the_loss_shall_read_and_what_stays_different() -> Non
         "loss.dual_clip": None,
         "actor.entropy_coef": 0.01,
     }
-    assert kl is None
     assert list(left) == ["carried.temperature"]
 
 
 def test_the_kl_coefficient_of_the_loss_is_the_specs() -> None:
     own = {"algo.kl.init_coef": 0.01, "algo.kl.use_loss": True, "algo.kl.estimator": "k2"}
-    settings, kl, _ = runtime.settings_of(request_of(own, objective__kl_coefficient=0.2, objective__kl_estimator="k3"))
-    assert (kl, settings["algo.kl.estimator"]) == (0.2, "k3")
+    settings, _ = runtime.settings_of(request_of(own, objective__kl_coefficient=0.2, objective__kl_estimator="k3"))
+    assert (settings["algo.kl.init_coef"], settings["algo.kl.estimator"]) == (0.2, "k3")
 
 
 def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
@@ -184,12 +184,12 @@ def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
 
 
 def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for versions, name in (
-        ({"openrlhf": "0.11.1", "deepspeed": "0.19.6"}, "openrlhf 0.11.1"),
-        ({"openrlhf": "0.11.2", "deepspeed": "0.20.0"}, "deepspeed 0.20.0"),
+    for versions, said in (
+        ({"openrlhf": "0.10.3", "deepspeed": "0.19.6"}, "openrlhf 0.10.3 is not in"),
+        ({"openrlhf": "0.11.2", "deepspeed": "0.20.0"}, "deepspeed 0.20.0 is not 0.19.6, which openrlhf 0.11.2"),
     ):
         monkeypatch.setattr(runtime.importlib.metadata, "version", versions.__getitem__)
-        with pytest.raises(CannotAttach, match=f"{name} is not in"):
+        with pytest.raises(CannotAttach, match=said):
             runtime.attach(SimpleNamespace(args=arguments()), request_of())
 
 
@@ -302,6 +302,25 @@ def test_a_checkpoint_remembers_the_place_and_refuses_another_plan_or_number_of_
     ):
         with pytest.raises(CannotAttach, match=reason):
             driver(request, ranks)[0].prompts_dataloader.load_state_dict(state)
+
+
+def test_another_number_of_ranks_is_refused_before_any_training_process_has_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "_actor"
+    (folder / "global_step2").mkdir(parents=True)
+    for rank in range(2):
+        (folder / "global_step2" / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+    checkpoint = SimpleNamespace(path=str(tmp_path), load_enable=True)
+
+    def run(ranks: int) -> Any:
+        return SimpleNamespace(args=SimpleNamespace(ckpt=checkpoint), actor_model_group=Ranks(ranks))
+
+    check_ranks(run(3))  # nothing is there yet
+    (folder / "latest").write_text("global_step2", encoding="utf-8")
+    check_ranks(run(2))
+    with pytest.raises(CannotAttach, match="was written by 2 ranks, this run has 3: start as many"):
+        check_ranks(run(3))
+    checkpoint.load_enable = False
+    check_ranks(run(3))
 
 
 def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

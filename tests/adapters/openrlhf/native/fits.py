@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,15 @@ def refusals(folder: Path) -> list[str]:
     return said
 
 
+def unwrapped_without_a_token(folder: Path) -> str:
+    """What upstream alone says of a micro-batch whose one completion has no token to train."""
+    try:
+        Bench(folder).fit()
+    except ZeroDivisionError:
+        return traceback.format_exc()
+    return ""
+
+
 def main(folder: Path) -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", "29513")
@@ -317,12 +327,15 @@ def main(folder: Path) -> None:
     found["refusals"] = refusals(folder)
     print("resumed", flush=True)
 
-    # Alone, a completion without a token would end upstream's run: its metrics divide by a micro-batch's tokens.
+    found["alone"] = unwrapped_without_a_token(folder)
     pairs = {"train.micro_batch_size": 2}
     bench = Bench(folder, **pairs)
     wrap(bench.trainer, mode="observe", ledger=folder / "observed")
     bench.fit()
     found["observed_moved"] = relative_error(bench.weights[-1] - bench.weights[0], moved)
+    bench = Bench(folder, **pairs, **{"data.max_samples": 10})
+    wrap(bench.trainer, mode="observe", ledger=folder / "tail")
+    bench.fit()
     bench = Bench(folder, **WHOLE)
     wrap(bench.trainer, mode="observe", ledger=folder / "whole")
     bench.fit()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ from batchbridge.spec import (
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge.weights import Row, token_weights
-from batchbridge_openrlhf.engine import Orders, install, remove
+from batchbridge.workers import Orders
+from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
 SPLITS = {
@@ -258,7 +260,8 @@ class Bench:
         return clipped / max(total, 1)
 
     def orders(self, spec: Spec, mode: Any = "enforce", **more: Any) -> Orders:
-        common = {"dataset_size": PROMPTS, "ledger": None, "framework_version": "0.11.2", "start_id": "test"}
+        version = importlib.metadata.version("openrlhf")
+        common = {"dataset_size": PROMPTS, "ledger": None, "framework_version": version, "start_id": "test"}
         return Orders(**{"spec": spec, "planned": mode != "observe", "mode": mode, **common, **more})
 
 
@@ -300,7 +303,7 @@ def wrapped(bench: Bench, trainer: Any, zero: int, dynamic: bool, splits: Any, c
         for split in splits:
             spec = spec_of(case, split)
             plan = Plan(spec, PROMPTS)
-            install(trainer, bench.orders(spec, settings=case.loss, kl=case.coefficient))
+            install(trainer, bench.orders(spec, settings={**case.loss, KL_COEFFICIENT: case.coefficient}))
             found = []
             for rollout in range(2):
                 bench.fill(trainer, plan, rollout)

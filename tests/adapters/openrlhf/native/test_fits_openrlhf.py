@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 
 from batchbridge import plugins
-from batchbridge.ledger import diff, read_steps
+from batchbridge.between.doctor import diagnose
+from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.reading import read
 from batchbridge.testing.tiny import Script
 
@@ -52,9 +56,11 @@ def measured(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("run", "sizes"), [("own", [6] * 6), ("passes", [5, 5, 2] * 6)])
 def test_every_step_trains_the_plans_completions_with_the_oracles_gradient(
-    measured: dict[str, Any], run: str, sizes: list[int]
+    measured: dict[str, Any], run: str, sizes: list[int], record: Callable[..., None]
 ) -> None:
     steps = measured[run]
+    worst = max(steps, key=lambda step: float(step["error"]))
+    record(f"fit, {run}", error=worst["error"], float32=worst["floor"])
     assert [step["size"] for step in steps] == sizes
     for step in steps:
         assert step["planned"]
@@ -70,12 +76,16 @@ def test_the_learning_rate_ticks_once_per_rollout_where_the_spec_says_so(measure
     assert measured["rates"] == pytest.approx(rates)
 
 
-def test_micro_batches_do_not_change_the_trajectory(measured: dict[str, Any]) -> None:
+def test_micro_batches_do_not_change_the_trajectory(measured: dict[str, Any], record: Callable[..., None]) -> None:
+    record("fit, other micro-batches", moved=measured["moved"], apart=measured["micro"])
     assert measured["moved"] >= 0.01
     assert measured["micro"] <= BAR
 
 
-def test_negative_control_the_unwrapped_run_ends_elsewhere(measured: dict[str, Any]) -> None:
+def test_negative_control_the_unwrapped_run_ends_elsewhere(
+    measured: dict[str, Any], record: Callable[..., None]
+) -> None:
+    record("fit, unwrapped", apart=measured["observed_moved"])
     assert measured["observed_moved"] > 10 * BAR
 
 
@@ -96,6 +106,11 @@ def test_a_missing_completion_another_plan_and_a_missing_receipt_end_the_run(mea
     assert ledger == "False"
 
 
+def test_alone_a_micro_batch_without_a_token_ends_the_run_and_doctor_knows_why(measured: dict[str, Any]) -> None:
+    assert measured["alone"].rstrip().endswith("ZeroDivisionError: float division by zero")
+    assert [found.text.name for found in diagnose(measured["alone"])] == ["openrlhf-no-token"]
+
+
 def test_verify_stops_the_native_run_at_its_first_step(measured: dict[str, Any]) -> None:
     assert measured["verify"].startswith("optimizer step 0 departs from the plan")
 
@@ -112,10 +127,17 @@ def test_the_observed_run_trains_every_completion_once_and_other_steps_than_the_
     assert not diff(folder / "own", folder / "observed", rtol=1e-4).equal
 
 
+def test_an_episodes_last_prompts_are_trained_where_the_reading_says_so(folder: Path) -> None:
+    """Ten prompts in rollouts of four: 2 + 2 optimizer steps, and one more."""
+    trained = len(list(read_steps(folder / "tail")))
+    last = read_headers(folder / "tail")[0]["spec"]["order"]["last_rollout"]
+    assert (last, trained) == (("short", 5) if Version(version("openrlhf")) >= Version("0.11") else ("drop", 4))
+
+
 def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completion(folder: Path) -> None:
     """L1: the adapter's prediction against the recorded step."""
     (step,) = read_steps(folder / "whole")
-    reading = read(WHOLE, framework="openrlhf", version="0.11.2", dataset_size=4)
+    reading = read(WHOLE, framework="openrlhf", version=version("openrlhf"), dataset_size=4)
     script = Script()
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(4) for sample in range(GROUP)

@@ -1,0 +1,178 @@
+"""What is asked of runs of OpenRLHF's stock entry, of live ones and of recorded ones alike.
+
+`by_hand/native/test_runs_openrlhf.py` makes the runs, and with BATCHBRIDGE_RECORD=1 leaves what they said in
+`recorded/runs_<release>.json`; `test_recorded_openrlhf.py` holds that against the plan, the rules and the prediction as
+they are now. The figures of the native tests stand in `recorded/measured.json`, by release.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from batchbridge import plugins
+from batchbridge.advantages import group_advantages
+from batchbridge.ledger import read_headers, read_steps
+from batchbridge.plan import Plan
+from batchbridge.reading import read
+from batchbridge.spec import Spec
+from batchbridge.testing.tiny import Script
+from batchbridge.weights import Row, token_weights
+
+RECORDED = Path(__file__).parent / "recorded"
+BAR = 1e-5
+"""DESIGN 8: trajectories, relative to the parameters' movement."""
+PROMPTS, GROUP, ROLLOUTS = 12, 3, 3
+WHOLE = {"rollout.batch_size": 4, "train.batch_size": 12, "train.micro_batch_size": 12}
+"""One optimizer step that is the whole episode of 4 prompts: what upstream's own order leaves decided."""
+SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
+COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage", "old_logprobs")
+MEMBERS = ("rollout", "pass", "prompt", "sample")
+
+
+# ---- records
+
+
+def summary(ledger: Path) -> dict[str, Any]:
+    """A ledger as JSON: what its header says of the run, and every step's rows."""
+    header, steps = read_headers(ledger)[0], read_steps(ledger)
+    kept = {name: header[name] for name in ("framework", "framework_version", "mode", "spec", "dataset_size")}
+    rows = [{name: step[name] for name in (*SCALARS, *COLUMNS)} for step in steps]
+    return {**kept, "steps": rows, "incomplete": bool(steps.incomplete)}
+
+
+def recorded(version: str) -> dict[str, Any]:
+    """What the runs of a release left: `runs` (summaries by name), `figures`, `said`."""
+    found: dict[str, Any] = json.loads((RECORDED / f"runs_{version}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def keep(file: str, *path: str, value: Any) -> None:
+    """Puts a value into a record, where BATCHBRIDGE_RECORD=1 asks for it."""
+    if os.environ.get("BATCHBRIDGE_RECORD") != "1":
+        return
+    place = RECORDED / file
+    whole = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    node = whole
+    for name in path[:-1]:
+        node = node.setdefault(name, {})
+    node[path[-1]] = value
+    place.parent.mkdir(exist_ok=True)
+    # A line for each run or figure.
+    lines = [f" {json.dumps(name)}: {_entries(part)}" for name, part in sorted(whole.items())]
+    place.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _entries(part: Mapping[str, Any]) -> str:
+    lines = [f"  {json.dumps(name)}: {json.dumps(value, sort_keys=True)}" for name, value in sorted(part.items())]
+    return "{\n" + ",\n".join(lines) + "\n }"
+
+
+def rounded(value: float) -> float:
+    """Two digits."""
+    return float(f"{value:.1e}")
+
+
+# ---- what is asked
+
+
+def rows_of(step: Mapping[str, Any], *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(step[name] for name in names), strict=True))
+
+
+def plan_of(run: Mapping[str, Any]) -> Plan:
+    return Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+
+
+def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
+    """The ledger is the plan: members, token weights, advantages, clock; gradients are not zero."""
+    plan = plan_of(run)
+    assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
+    check_steps(run, ranks=ranks)
+
+
+def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
+    """As `check_plan`, of the steps that are there."""
+    assert run["mode"] == "enforce"
+    plan = plan_of(run)
+    for step in run["steps"]:
+        planned = plan.step(step["step"])
+        assert sorted(rows_of(step, *MEMBERS)) == sorted(tuple(member) for member in planned.members)
+        assert step["ranks"] == ranks
+        assert set(step["rank"]) == set(range(ranks))
+        check_weights(step, plan.spec)
+        check_advantages(step, plan.spec)
+        assert step["gradient_norm"] > 1e-2
+        assert step["lr_tick"] == planned.lr_tick
+
+
+def check_weights(step: Mapping[str, Any], spec: Spec) -> None:
+    """Every token weighs what the specification gives it."""
+    members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
+    for want, have in zip(token_weights(spec.loss.policy, members), step["weights"], strict=True):
+        assert math.isclose(have, float(want), rel_tol=1e-6)
+
+
+def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
+    """Every completion has its group's advantage by the specification's rule."""
+    script = Script()
+    for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
+        rewards = [script.reward(prompt, other) for other in range(GROUP)]
+        want = group_advantages([rewards], spec.advantage)[0][sample]
+        assert have is None if not tokens else math.isclose(have, want, rel_tol=1e-5, abs_tol=1e-6)
+
+
+def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float = 1e-4) -> None:
+    """Two runs trained the same steps, whatever their ranks, micro-batches and ZeRO stages."""
+    assert len(run["steps"]) == len(other["steps"])
+    for mine, theirs in zip(run["steps"], other["steps"], strict=True):
+        assert sorted(rows_of(mine, *MEMBERS, "response_tokens")) == sorted(
+            rows_of(theirs, *MEMBERS, "response_tokens")
+        )
+        assert math.isclose(mine["gradient_norm"], theirs["gradient_norm"], rel_tol=rtol)
+        assert mine["learning_rate"] == theirs["learning_rate"]
+
+
+def check_identical(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Two runs are one: row by row, to the last bit of gradient norms and old log-probabilities."""
+    assert len(run["steps"]) == len(other["steps"])
+    for mine, theirs in zip(run["steps"], other["steps"], strict=True):
+        assert sorted(rows_of(mine, *COLUMNS)) == sorted(rows_of(theirs, *COLUMNS))
+        assert {name: mine[name] for name in SCALARS} == {name: theirs[name] for name in SCALARS}
+
+
+def differing_steps(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+    """Steps whose members differ."""
+    pairs = zip(run["steps"], other["steps"], strict=True)
+    names = ("rollout", "prompt", "sample")
+    return sum(set(rows_of(mine, *names)) != set(rows_of(theirs, *names)) for mine, theirs in pairs)
+
+
+def check_once(run: Mapping[str, Any]) -> None:
+    """Every completion of every prompt was trained once."""
+    trained = sorted(row for step in run["steps"] for row in rows_of(step, "prompt", "sample"))
+    assert trained == [(prompt, sample) for prompt in range(run["dataset_size"]) for sample in range(GROUP)]
+
+
+def check_prediction(run: Mapping[str, Any], words: list[str]) -> None:
+    """The adapter's `native_steps` of a command against the unwrapped run's ledger, completion by completion."""
+    size, script = run["dataset_size"], Script()
+    reading = read(words, framework="openrlhf", version=run["framework_version"], dataset_size=size)
+    lengths = {
+        (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(size) for sample in range(GROUP)
+    }
+    predicted = list(plugins.adapters()["openrlhf"].native_steps(reading, size, lengths))
+    assert len(predicted) == len(run["steps"]) > 0
+    for native, step in zip(predicted, run["steps"], strict=True):
+        want = {
+            (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0)
+            for row in native.rows
+        }
+        have = {tuple(row): weight for *row, weight in rows_of(step, *MEMBERS, "rank", "weights")}
+        assert have.keys() == want.keys()
+        for row, weight in have.items():
+            assert math.isclose(weight, want[row], rel_tol=1e-6), row
