@@ -37,16 +37,6 @@ class _Anything:
     def __init__(self, *arguments: Any, **options: Any) -> None: ...
 
 
-class _Empty(types.ModuleType):
-    __path__: list[str] = []  # noqa: RUF012 - a module's attribute, not a class's default
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        setattr(self, name, type(name, (_Anything,), {"__module__": self.__name__}))
-        return getattr(self, name)
-
-
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name in ABSENT or name.partition(".")[0] in ABSENT:
@@ -54,7 +44,16 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return _Empty(spec.name)
+        module = types.ModuleType(spec.name)  # no class of ours: Ray sends modules by name
+
+        def missing(name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            setattr(module, name, type(name, (_Anything,), {"__module__": spec.name}))
+            return getattr(module, name)
+
+        module.__getattr__ = missing  # type: ignore[method-assign]  # PEP 562
+        return module
 
     def exec_module(self, module: types.ModuleType) -> None: ...
 
@@ -111,14 +110,21 @@ def after_models(module: Any) -> None:
     )
 
 
-class _Loader:
-    """`AutoModelForCausalLM`, float32 and eager on the CPU."""
+class _Around:
+    """Another object with some things changed; Ray sends it with the script's classes."""
 
     def __init__(self, native: Any) -> None:
         self._native = native
 
+    def __reduce__(self) -> Any:
+        return type(self), (self._native,)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
+
+
+class _Loader(_Around):
+    """`AutoModelForCausalLM`, float32 and eager on the CPU."""
 
     def from_pretrained(self, *arguments: Any, **options: Any) -> Any:
         """As transformers'."""
@@ -136,12 +142,8 @@ def after_script(module: Any) -> None:
     module.torch = _OnCpu(module.torch)
 
 
-class _OnCpu(types.ModuleType):
+class _OnCpu(_Around):
     """torch, whose devices are the CPU."""
-
-    def __init__(self, native: Any) -> None:
-        super().__init__("torch")
-        self._native = native
 
     def __getattr__(self, name: str) -> Any:
         if name == "device":

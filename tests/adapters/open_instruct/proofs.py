@@ -7,7 +7,7 @@ ledger). native/record_proofs.py makes the recorded ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,35 @@ def check_controls(measured: Mapping[str, Any]) -> None:
         assert over(one) <= 1 if right else over(one) > 10, one
         if one["name"] != "tokens of each rank" or measured["ranks"] == 1:
             assert over(one, "error_with_its_weights") <= 1, one
+        assert [tuple(row) for row in one["members"]] == predicted(one["asked"], one["pack_length"], measured["ranks"])
         want = 1 / 288 if one["name"] == "constant" else 1 / one["tokens"]
         assert all(math.isclose(weight, want, rel_tol=1e-6) for weight in one["weights"] if weight), one
+
+
+def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[int, int, int]]:
+    """(prompt, sample, rank) of a native rollout, by the adapter's words for its membership: packed greedily in the
+    order of arrival (the scripted engine's: the last first), rows beyond a multiple of the ranks dropped, contiguous
+    blocks of rows for the ranks."""
+    from batchbridge.testing.tiny import Script
+
+    script = Script()
+    arrived = [(prompt, sample) for prompt in reversed(asked) for sample in range(GROUP)]
+    sizes = [len(script.prompt(prompt).split()) + len(script.completion(prompt, sample)) for prompt, sample in arrived]
+    longest = min(sum(sizes) // ranks, pack_length) if ranks > 1 else pack_length
+    rows: list[list[tuple[int, int]]] = [[]]
+    filled = 0
+    for completion, size in zip(arrived, sizes, strict=True):
+        if filled and filled + size > longest:
+            rows, filled = [*rows, []], 0
+        rows[-1].append(completion)
+        filled += size
+    block = len(rows) // ranks
+    return sorted(
+        (prompt, sample, rank)
+        for rank in range(ranks)
+        for row in rows[rank * block : (rank + 1) * block]
+        for prompt, sample in row
+    )
 
 
 def check_edges(measured: Mapping[str, Any]) -> None:

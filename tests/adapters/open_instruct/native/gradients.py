@@ -316,6 +316,8 @@ def natively(bench: Bench, controls: Sequence[tuple[str, int, str]] = CONTROLS) 
                     "pack_length": pack,
                     "rows": sum(len(batch) for batch in job.actor.prepared_data[0]),
                     "trained": len(trained),
+                    "asked": job.engine.asked[:3],
+                    "members": sorted(zip(record["prompt"], record["sample"], record["rank"], strict=True)),
                     "tokens": sum(record["response_tokens"]),
                     "weights": sorted(set(record["weights"])),
                     "error": relative_error(bench.gradients[0], expected),
