@@ -28,10 +28,11 @@ def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
     return Behaviour(
         order="torch.randperm with seed + epoch; prompts join a rollout in the order in which vLLM finishes them",
         membership=(
-            "completions are packed greedily in that order into rows of at most pack_length tokens; the rows beyond a "
-            "multiple of the replicas are dropped; each rank takes a contiguous block of rows, permutes it once, cuts "
-            f"it into m micro-batches of {native['per_device_train_batch_size']} rows, and steps after every {cut} of "
-            f"them; {rest}; every pass has the same order"
+            "completions are packed greedily in that order into rows of at most pack_length tokens, or the rollout's "
+            "tokens over the replicas where that is less; the rows beyond a multiple of the replicas are dropped; each "
+            "rank takes a contiguous block of rows, permutes it once, cuts it into m micro-batches of "
+            f"{native['per_device_train_batch_size']} rows, and steps after every {cut} of them; {rest}; "
+            "every pass has the same order"
         ),
         denominator_scope="optimizer_step",
         denominator_formula=f"1 / {native['loss_denominator']}" if constant else "1 / T of the step, over all ranks",
