@@ -107,7 +107,7 @@ def test_a_run_is_named_by_its_folder_its_ledger_or_itself(ledger: Any) -> None:
 @pytest.mark.parametrize(
     ("apart", "said"),
     [
-        (Apart(None, (1e-7, 2e-5), 1e-7, 0.5), "optimizer step 1: gradients differ by 2.00e-05"),
+        (Apart(None, (2e-5, 1e-7), 1e-7, 0.5), "optimizer step 0: gradients differ by 2.00e-05"),
         (Apart(None, (1e-7,), float("nan"), 0.5), "trajectories differ by nan"),
         (Apart(None, (1e-7,), 1e-7, 1e-3), "too little to compare"),
     ],
@@ -115,7 +115,7 @@ def test_a_run_is_named_by_its_folder_its_ledger_or_itself(ledger: Any) -> None:
 def test_what_is_measured_is_held_against_its_bar(apart: Apart, said: str) -> None:
     (problem,) = apart.problems()
     assert said in problem
-    assert Apart(None, (1e-7,), 1e-7, 0.5).problems() == []
+    assert Apart(None, (1e-7, 2e-5), 1e-7, 0.5).problems() == []
 
 
 def test_scripted_rollouts_are_the_same_for_everybody(scripted_rollouts: Any) -> None:

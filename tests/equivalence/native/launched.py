@@ -1,0 +1,36 @@
+"""What the runners of launched frameworks share: the command line of `batchbridge run`, and its process."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cases import Order
+
+from batchbridge.testing.snapshots import FOLDER
+
+
+def words_of(script: Path) -> list[str]:
+    """The command of a shell snippet that `convert` wrote (or of a source), without its program."""
+    words = shlex.split(script.read_text(encoding="utf-8"), comments=True)
+    return [word for word in words if word.strip()][3:]  # python3 -m module
+
+
+def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs `command` through `batchbridge run` as the case's source would train; its output goes to `output.txt`."""
+    case = order.told
+    like = ("--like", str(case.path), "--like-version", case.version)
+    launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), "--mode", order.mode]
+    with (folder / "output.txt").open("w", encoding="utf-8") as output:
+        ran = subprocess.run(
+            [*launcher, *like, "--", *command],
+            env={**environment, FOLDER: str(folder / "steps"), "BATCHBRIDGE_JITTER": "0.5"},
+            cwd=folder,  # hydra leaves a folder of its own there
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    return ran.returncode

@@ -1,0 +1,29 @@
+"""One run of OpenRLHF's command line with scripted rollouts: `python run_openrlhf.py FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import Order
+from launched import launch, words_of
+
+from batchbridge_openrlhf.testing import scripted
+
+
+def main(folder: Path) -> int:
+    order = Order.read(folder)
+    case = order.told
+    scripted.prepare(folder, prompts=case.prompts)
+    native = words_of(Path(order.native))
+    here = {name: value for name, value in scripted.options(folder, case.ranks).items() if f"--{name}" not in native}
+    words = [word for name, value in here.items() for word in (f"--{name}", *value.split())]
+    command = [sys.executable, "-m", "openrlhf.cli.train_ppo_ray", *words, *native]
+    optimizer = "sgd" if case.optimizer == "sgd" else "adamw"
+    return launch(folder, order, command, scripted.environment(folder, case.ranks, optimizer=optimizer))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))

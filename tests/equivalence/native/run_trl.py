@@ -1,0 +1,66 @@
+"""One run of TRL's GRPOTrainer with scripted rollouts: `python run_trl.py FOLDER`, or under torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+
+import yaml
+from cases import Order
+from transformers import TrainerCallback
+
+from batchbridge import read, wrap
+from batchbridge.testing.snapshots import Keeper, flat
+from batchbridge_trl.testing import scripted_trainer
+
+
+def main(folder: Path) -> None:
+    order = Order.read(folder)
+    case = order.told
+    settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))
+    trainer = scripted_trainer(folder / "out", prompts=case.prompts, **settings)
+    source = read(
+        str(case.path),
+        framework=case.framework,
+        version=case.version,
+        world_size=case.ranks,
+        dataset_size=case.prompts,
+    )
+    wrap(trainer, source, mode=order.mode, ledger=folder / "ledger")
+    keep_steps(trainer, Keeper(folder / "steps", writes=trainer.accelerator.is_main_process))
+    trainer.train()
+
+
+def keep_steps(trainer: Any, keeper: Keeper) -> None:
+    """Keeps what the optimizer is given, before it is clipped, and what it makes of it."""
+    parameters = [parameter for parameter in trainer.model.parameters() if parameter.requires_grad]
+    native_clip, raw = trainer._clip_grad_norm, []
+
+    def clip(model: Any) -> Any:
+        raw.append(flat(parameter.grad for parameter in parameters))
+        return native_clip(model)
+
+    class AroundStep(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **options: Any) -> None:
+            native = optimizer.step
+
+            def step(*arguments: Any, **options: Any) -> Any:
+                return keeper.around(
+                    lambda: raw.pop() if raw else flat(parameter.grad for parameter in parameters),
+                    lambda: flat(parameters),
+                    lambda: native(*arguments, **options),
+                )
+
+            optimizer.step = step
+
+    trainer._clip_grad_norm = clip
+    trainer.add_callback(AroundStep())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute())

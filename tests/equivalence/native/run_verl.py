@@ -1,0 +1,43 @@
+"""One run of verl's stock entry with scripted rollouts: `python run_verl.py FOLDER`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import Order
+from launched import launch, words_of
+
+from batchbridge_verl.testing import scripted
+
+MACHINE = ("actor_rollout_ref.rollout.name",)
+"""What the machine says whatever the configuration says: there is no engine here."""
+
+
+def main(folder: Path) -> int:
+    order = Order.read(folder)
+    scripted.prepare(folder, prompts=order.told.prompts)
+    native = [word for word in words_of(Path(order.native)) if key_of(word) not in MACHINE]
+    here = [word for word in scripted.overrides(folder, order.told.ranks) if not said(key_of(word), native)]
+    variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]
+    modules = ",".join((*scripted.MODULES, "batchbridge_verl.testing.steps"))
+    return launch(folder, order, command, {**scripted.environment(os.environ), "VERL_USE_EXTERNAL_MODULES": modules})
+
+
+def key_of(override: str) -> str:
+    """The key of a hydra override."""
+    return override.partition("=")[0].lstrip("+")
+
+
+def said(key: str, overrides: Sequence[str]) -> bool:
+    """Whether `overrides` say something of `key`, or of a part of it."""
+    return any(f"{key_of(override)}.".startswith(f"{key}.") for override in overrides)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))

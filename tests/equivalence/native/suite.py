@@ -1,0 +1,203 @@
+"""Runs every framework on configurations converted from one source, and measures how far the runs are apart.
+
+    python suite.py FOLDER --cases token_mean --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
+
+Each framework runs in its own environment, one after another: natively (observed) and wrapped. FOLDER gets every run's
+ledger and steps, and `result.json`; a run that is there already is not repeated. This file itself needs torch,
+transformers and batchbridge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from cases import CASES, FORMS, Case, Order
+
+VARIANTS = {"verl": ("v1", "v0")}
+"""Trainers of one framework."""
+MODES = ("enforce", "observe")
+
+
+def converted(folder: Path, case: Case, target: str) -> Path:
+    """The case in the target's own form, with the account of the conversion beside it; the source where it is its own.
+
+    Lossy is allowed: the account says what is lost, and `lost_for_good` whether it matters.
+    """
+    if target == case.framework:
+        return case.path
+    form, ending = FORMS[target]
+    file = folder / f"{target}.{ending}"
+    words = [sys.executable, "-m", "batchbridge", "convert", *case.arguments, "--to", target]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        account = subprocess.run([*words, "--json", "--dry-run"], capture_output=True, text=True, check=False)
+        file.with_suffix(".json").write_text(account.stdout, encoding="utf-8")
+        options = ["--format", form, "--allow-lossy", "-o", str(file)]
+        subprocess.run([*words, *options], stdout=subprocess.DEVNULL, check=True)
+    return file
+
+
+def predicted(case: Case, target: str, native: Path) -> dict[str, Any]:
+    """What `batchbridge diff` says of the source and the target's configuration, without running anything."""
+    version = json.loads(native.with_suffix(".json").read_text(encoding="utf-8"))["to"]["framework_version"]
+    sides = ["--framework-a", case.framework, "--version-a", case.version]
+    sides += ["--framework-b", target, "--version-b", version]
+    sizes = ["--dataset-size", str(case.prompts), "--world-size", str(case.ranks)]
+    words = [sys.executable, "-m", "batchbridge", "diff", str(case.path), str(native), *sides, *sizes, "--json"]
+    answer = subprocess.run(words, capture_output=True, text=True, check=False)
+    return json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr}
+
+
+def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
+    """The runner's exit code and seconds; what it said is in the folder's `output.txt`."""
+    done = folder / "done.json"
+    if not done.exists():
+        order.write(folder)
+        command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
+        if order.target == "trl" and order.told.ranks > 1:
+            torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={order.told.ranks}"]
+            command[1:1] = torchrun
+        started = time.monotonic()
+        own = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        with (folder / "runner.txt").open("w", encoding="utf-8") as output:
+            code = subprocess.run(command, env=own, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+        done.write_text(json.dumps([code, time.monotonic() - started]), encoding="utf-8")
+    code, seconds = json.loads(done.read_text(encoding="utf-8"))
+    return code, seconds
+
+
+def name_of(target: str, variant: str) -> str:
+    """How a run is called in the results."""
+    return f"{target} {variant}".strip()
+
+
+def orders(folder: Path, case: Case, targets: list[str]) -> Iterator[tuple[str, str, Path, Order]]:
+    """(name, mode, folder, order) of every run of a case."""
+    for target in targets:
+        native = converted(folder / case.name, case, target)
+        for variant, mode in itertools.product(VARIANTS.get(target, ("",)), MODES):
+            place = folder / case.name / f"{target}{variant}{mode[0]}"  # short: Ray's sockets have long paths
+            yield (
+                name_of(target, variant),
+                mode,
+                place,
+                Order(case=case.name, target=target, variant=variant, mode=mode, native=str(native)),
+            )
+
+
+def against_oracle(folder: Path) -> dict[str, float]:
+    """The worst of a run's steps: error of its gradient against the float64 oracle's, the same of the oracle's own code
+    in float32, and the share of clipped tokens where it is largest."""
+    import torch
+
+    from batchbridge.ledger import read_headers
+    from batchbridge.plan import Plan
+    from batchbridge.spec import Spec
+    from batchbridge.testing.oracle import ScriptedRun, relative_error
+    from batchbridge.testing.snapshots import snapshots
+    from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+
+    header = read_headers(folder / "ledger")[0]
+    spec = Spec.from_dict(header["spec"])
+    plan, steps, tokenizer = Plan(spec, header["dataset_size"]), snapshots(folder / "steps"), tiny_tokenizer()
+
+    def scripted(dtype: torch.dtype) -> ScriptedRun:
+        def policy_at(step: int) -> Any:
+            policy = tiny_policy().to(dtype).eval()
+            torch.nn.utils.vector_to_parameters(steps[step].before.to(dtype), policy.parameters())
+            return policy
+
+        return ScriptedRun(
+            spec=spec, script=Script(), tokenize=lambda text: tokenizer(text)["input_ids"], policy_at=policy_at
+        )
+
+    exact, rough = scripted(torch.float64), scripted(torch.float32)
+    worst = {"error": 0.0, "floor": 0.0, "of_the_bar": 0.0, "clipped": 0.0}
+    for step in steps:
+        samples = exact.planned(plan, step.step)
+        expected = exact.gradient(samples, step.step)
+        error = relative_error(step.gradient, expected)
+        floor = relative_error(rough.gradient(rough.planned(plan, step.step), step.step), expected)
+        found = {
+            "error": error,
+            "floor": floor,
+            "of_the_bar": error / max(1e-6, 3 * floor),
+            "clipped": exact.clipped_share(samples, step.step),
+        }
+        worst = {name: max(worst[name], value) for name, value in found.items()}
+    return worst
+
+
+def version_of(folder: Path) -> str:
+    """Of a finished run's framework."""
+    from batchbridge.ledger import read_headers
+
+    return str(read_headers(folder / "ledger")[0]["framework_version"])
+
+
+def apart(a: Path, b: Path) -> dict[str, Any]:
+    """Two finished runs, measured."""
+    from batchbridge.ledger import diff
+    from batchbridge.testing.equivalence import LEDGER_RTOL, compare
+
+    found = compare(a, b)
+    first = diff(a / "ledger", b / "ledger", rtol=LEDGER_RTOL)
+    return {
+        "ledgers_equal": found.ledger is None,
+        "first_difference": None if found.ledger is None else first.to_dict(),
+        "first_gradient": None if found.gradients is None else found.gradients[0],
+        "gradients": None if found.gradients is None else max(found.gradients),
+        "trajectory": found.trajectory,
+        "movement": found.movement,
+        "problems": found.problems(),
+    }
+
+
+def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, Any]:
+    """Runs a case everywhere and measures every pair, wrapped and not."""
+    result: dict[str, Any] = {"runs": {}, "accounts": {}, "predicted": {}, "oracle": {}, "pairs": {}}
+    places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
+    for name, mode, place, order in orders(folder, case, list(pythons)):
+        code, seconds = run(place, order, pythons[order.target])
+        result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
+        if code == 0:
+            places[mode][name] = place
+        account = Path(order.native).with_suffix(".json")
+        if order.target != case.framework:
+            result["accounts"][order.target] = json.loads(account.read_text(encoding="utf-8"))["fields"]
+            result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
+    result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
+    result["oracle"] = {name: against_oracle(place) for name, place in places["enforce"].items()}
+    for mode in MODES:
+        result["pairs"][mode] = {
+            f"{a} / {b}": apart(places[mode][a], places[mode][b]) for a, b in itertools.combinations(places[mode], 2)
+        }
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=[case.name for case in CASES.values() if case.ci])
+    parser.add_argument("--python", action="append", required=True, metavar="FRAMEWORK=PYTHON")
+    asked = parser.parse_args()
+    pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    results = {name: measure(asked.folder.absolute(), CASES[name], pythons) for name in asked.cases}
+    (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

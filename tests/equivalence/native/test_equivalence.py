@@ -1,0 +1,123 @@
+"""One source configuration, every framework: converted, wrapped, run for real, and compared with each other and the
+oracle. `suite.py` ran them; `BATCHBRIDGE_EQUIVALENCE` names its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cases import CASES
+
+from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
+
+RESULTS: dict[str, Any] = json.loads(
+    (Path(os.environ["BATCHBRIDGE_EQUIVALENCE"]) / "result.json").read_text(encoding="utf-8")
+)
+WRAPPED = [(case, pair) for case, result in RESULTS.items() for pair in result["pairs"]["enforce"]]
+NATIVE = [(case, pair) for case, result in RESULTS.items() for pair in result["pairs"]["observe"]]
+INJECTED = {"carried.precision", "carried.optimizer"}
+"""What a framework's command line lacks and its testing kit injects: float32, and SGD."""
+WITHOUT_EFFECT = {
+    "objective.nonfinite_step": "no gradient of a scripted run is infinite",
+    "objective.reward_clip": "scripted rewards lie between 0 and 6",
+    "carried.max_prompt_tokens": "scripted prompts have at most four words",
+    "carried.weight_decay_excludes": "no source decays weights",
+    "carried.router_loss_coefficient": "the tiny policy has no experts",
+}
+"""What a conversion may lose here."""
+
+
+def test_every_run_ended_well() -> None:
+    failed = {
+        (case, name, mode): run["code"]
+        for case, result in RESULTS.items()
+        for name, runs in result["runs"].items()
+        for mode, run in runs.items()
+        if run["code"]
+    }
+    assert failed == {}
+
+
+@pytest.mark.parametrize("case", RESULTS)
+def test_several_frameworks_ran(case: str) -> None:
+    assert {name.partition(" ")[0] for name in RESULTS[case]["runs"]} >= {"trl", "verl", "openrlhf"}
+
+
+@pytest.mark.parametrize(
+    ("case", "target"), [(case, target) for case, result in RESULTS.items() for target in result["accounts"]]
+)
+def test_the_conversion_loses_nothing_that_matters_here(case: str, target: str) -> None:
+    fields = RESULTS[case]["accounts"][target]
+    lost = {field["field"] for field in fields if field["status"] in ("inexpressible", "approximate")}
+    assert lost <= INJECTED | WITHOUT_EFFECT.keys()
+
+
+@pytest.mark.parametrize(("case", "pair"), WRAPPED)
+def test_wrapped_runs_have_the_same_ledger(case: str, pair: str) -> None:
+    found = RESULTS[case]["pairs"]["enforce"][pair]
+    assert found["ledgers_equal"], found["first_difference"]
+
+
+@pytest.mark.parametrize(("case", "pair"), WRAPPED)
+def test_wrapped_runs_begin_with_the_same_gradient_and_go_the_same_way(case: str, pair: str) -> None:
+    found = RESULTS[case]["pairs"]["enforce"][pair]
+    assert found["problems"] == []
+    assert found["first_gradient"] <= TRAJECTORY_BAR
+    assert found["trajectory"] <= TRAJECTORY_BAR
+    assert found["movement"] >= LEAST_MOVEMENT
+
+
+@pytest.mark.parametrize(
+    ("case", "name"), [(case, name) for case, result in RESULTS.items() for name in result["oracle"]]
+)
+def test_every_gradient_is_the_oracles(case: str, name: str) -> None:
+    found = RESULTS[case]["oracle"][name]
+    assert found["of_the_bar"] <= 1, found
+    passes = "passes" in CASES[case].name
+    assert not passes or found["clipped"] >= 0.05
+
+
+@pytest.mark.parametrize(("case", "pair"), NATIVE)
+def test_negative_control_natively_they_differ(case: str, pair: str) -> None:
+    found = RESULTS[case]["pairs"]["observe"][pair]
+    assert not found["ledgers_equal"]
+    assert found["trajectory"] is None or found["trajectory"] > 10 * TRAJECTORY_BAR
+
+
+NAMED = {"native.order": "order", "order": "order", "plan": "membership", "weights": "weights", "clock": "clock"}
+
+
+def aspects(predicted: dict[str, Any]) -> set[str]:
+    """What `diff` says the unwrapped runs will differ in, in the ledger's words."""
+    told = set()
+    for difference in predicted["differences"]:
+        field, aspect = difference["field"], difference["aspect"]
+        if field == "native.order":
+            told |= {"order", "membership"}
+        elif field.startswith("native.denominator"):
+            told.add("weights")
+        elif aspect in NAMED:
+            told.add(NAMED[aspect])
+    left = predicted["left_open_natively"]
+    return told | ({"order", "membership"} if left["a"] or left["b"] else set())
+
+
+@pytest.mark.parametrize(
+    ("case", "target"), [(case, target) for case, result in RESULTS.items() for target in result["predicted"]]
+)
+def test_what_diff_predicts_without_running_is_what_the_unwrapped_runs_show(case: str, target: str) -> None:
+    """Both ways: every aspect that is observed first was predicted, and where any was predicted the runs differ."""
+    told, source = aspects(RESULTS[case]["predicted"][target]), CASES[case].framework
+    for pair, found in RESULTS[case]["pairs"]["observe"].items():
+        if {name.partition(" ")[0] for name in pair.split(" / ")} == {source, target}:
+            first = found["first_difference"]
+            assert first is not None
+            assert {first["aspect"], *first["also"]} <= told
+            assert told
