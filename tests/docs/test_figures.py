@@ -99,6 +99,23 @@ def test_the_page_of_easyr1_counts_what_was_recorded_of_each_checkout(repository
     assert f"`BATCHBRIDGE_EASYR1_COUNT` says how many configurations ({int(live[1]):,})" in text
 
 
+def test_the_page_of_easyr1_has_what_its_native_tests_measured(repository: Path, adapters: Path) -> None:
+    text = page(repository, "easyr1.md")
+    recorded = json.loads((adapters / "easyr1" / "recorded" / "figures.json").read_text(encoding="utf-8"))
+    versions = [recorded[version] for version in ("0.3.3.dev0", "0.3.2")]
+    for cells in (
+        [f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar" for of in versions],
+        [f"{of['objectives']}" for of in versions],
+        [f"{of['seq_bars']:,.0f}; {of['floors_bars']:,.0f}" for of in versions],
+        [f"{of['unclamped_bars']:,.0f}" for of in versions],
+        [f"{of['moved'] * 100:.1f} %" for of in versions],
+        [digits(of["ranks_apart"]) for of in versions],
+        [f"{digits(of['seq_ranks_apart'])}; {digits(of['sgd_ranks_apart'])}" for of in versions],
+        [f"{of['unwrapped_apart'] * 100:.0f} %" for of in versions],
+    ):
+        assert f"| {' | '.join(cells)} |" in text
+
+
 def test_the_page_of_open_instruct_counts_the_published_commands(repository: Path, adapters: Path) -> None:
     text = page(repository, "open_instruct.md")
     counted = json.loads((adapters / "open_instruct" / "published.json").read_text(encoding="utf-8"))

@@ -9,10 +9,11 @@ validation at the end. For tests; the stock entry is run by `scripted`.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,32 @@ class LocalGroup:
         return DataProto.concat(parts)
 
 
-def trainer(folder: Path, more: Sequence[str]) -> Any:
-    """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line."""
+def configuration(folder: Path, ranks: int, more: Sequence[str]) -> Any:
+    """EasyR1's `PPOConfig` of the scripted run, as its entry makes it; `more` as on the command line."""
+    from omegaconf import OmegaConf
+    from verl.trainer.config import PPOConfig
+
+    words = [*arguments(folder, ranks), *more]
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(words)))
+    config.deep_post_init()
+    return config
+
+
+def reward_manager() -> Any:
+    """The class that EasyR1's entry takes for a function of whole batches; 0.3.2 has one for each kind."""
+    from verl.workers import reward
+
+    return getattr(reward, "AutoRewardManager", None) or reward.BatchFunctionRewardManager
+
+
+def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
+    """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line.
+
+    sgd: in the place of AdamW, which hides uniform scaling; EasyR1's settings have none.
+    """
     import ray
     import torch.distributed as dist
-    from omegaconf import OmegaConf
     from verl.trainer import data_loader, ray_trainer
-    from verl.trainer.config import PPOConfig
     from verl.utils.tokenizer import get_tokenizer
     from verl.workers.fsdp_workers import FSDPWorker
 
@@ -80,10 +100,7 @@ def trainer(folder: Path, more: Sequence[str]) -> Any:
         StepDriver.save = _once(StepDriver.save)  # type: ignore[method-assign]
     loader = data_loader.StatefulDataLoader
     data_loader.StatefulDataLoader = lambda **options: loader(**{**options, "num_workers": 0})
-    words = [*arguments(folder, dist.get_world_size()), *more]
-    merged = OmegaConf.merge(OmegaConf.structured(PPOConfig()), OmegaConf.from_dotlist(words))
-    config = OmegaConf.to_object(merged)
-    config.deep_post_init()
+    config = configuration(folder, dist.get_world_size(), more)
     tokenizer = get_tokenizer(config.worker.actor.model.model_path, use_fast=True)
     loaders = data_loader.create_dataloader(config.data, tokenizer, None)
     data_loader.StatefulDataLoader = loader
@@ -91,7 +108,8 @@ def trainer(folder: Path, more: Sequence[str]) -> Any:
     class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
         def init_workers(self) -> None:
             worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
-            worker.init_model()
+            with _plain_descent() if sgd else contextlib.nullcontext():
+                worker.init_model()
             self.actor_rollout_ref_wg = LocalGroup(worker)
 
     return LocalTrainer(
@@ -107,11 +125,20 @@ def trainer(folder: Path, more: Sequence[str]) -> Any:
 
 
 def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:
-    from verl.workers import reward
-
-    manager = getattr(reward, "AutoRewardManager", None) or reward.BatchFunctionRewardManager
-    compute: Callable[[Any], Any] = manager(config.worker.reward, tokenizer).compute_reward
+    compute: Callable[[Any], Any] = reward_manager()(config.worker.reward, tokenizer).compute_reward
     return compute
+
+
+@contextlib.contextmanager
+def _plain_descent() -> Iterator[None]:
+    import torch
+
+    native = torch.optim.AdamW
+    torch.optim.AdamW = lambda parameters, lr, **options: torch.optim.SGD(parameters, lr=lr)
+    try:
+        yield
+    finally:
+        torch.optim.AdamW = native
 
 
 def _once(save: Callable[..., None]) -> Callable[..., None]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.adapter import Context
+from batchbridge.adapter import Context, Mode
 from batchbridge.advantages import group_advantages
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.plan import Plan
@@ -21,6 +22,67 @@ from batchbridge.spec import Spec
 from batchbridge.weights import Row, token_weights
 from batchbridge_easyr1.config import EasyR1Adapter
 
+THREE = "trainer.max_steps=3"
+SAVED = "trainer.save_freq=1"
+RESUMED = "trainer.find_last_checkpoint=true"
+SEQ = "worker.actor.loss_avg_mode=seq"
+FITS: Mapping[str, tuple[Mode, list[str]]] = {
+    "enforced": ("enforce", [THREE]),
+    "seq": ("enforce", [THREE, SEQ, "worker.actor.dynamic_batching=true"]),
+    "sgd": ("enforce", [THREE, "worker.actor.optim.lr=0.3"]),
+    "observed": ("observe", [THREE]),
+    "predicted": ("observe", [THREE, SEQ, "worker.actor.ppo_epochs=2"]),
+    "verified": ("verify", [THREE]),
+    "orderly": ("verify", [THREE, "data.shuffle=false"]),
+    "killed": ("enforce", [THREE, SAVED]),
+    "resumed": ("enforce", [THREE, SAVED, RESUMED]),
+    "other code": ("enforce", [THREE]),
+}
+"""What native/fits.py runs: mode and settings by name."""
+CONTINUES = {"resumed": "killed"}
+"""A scenario that goes on from another's checkpoint, in its ledger."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run with Ray. folder: short; two runs share one where the second goes on from the first's checkpoint.
+    options: of `batchbridge run`. kill: see `KILL`. said: how the line begins or what
+    is in it that tells why the run ended."""
+
+    folder: str
+    ranks: int
+    settings: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    kill: str = ""
+    said: str = ""
+
+
+KILL = "1/4"
+"""Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
+OBSERVED = ("--mode", "observe")
+OWN_DRIVER, OTHER_CODE = "own driver", "other code"
+RUNS: Mapping[str, Planned] = {
+    "stock entry": Planned("a", 2, (THREE, SAVED)),
+    "stock entry on one rank": Planned("b", 1, (THREE, "worker.actor.dynamic_batching=true")),
+    "stock entry observed": Planned("n", 2, (THREE,), OBSERVED),
+    "stock entry predicted": Planned("g", 1, (THREE, SEQ), OBSERVED),
+    "killed": Planned("d", 2, (THREE, SAVED), kill=KILL, said="died"),
+    "resumed": Planned("d", 2, (THREE, SAVED, RESUMED)),
+    "resumed on one rank": Planned("d", 1, (THREE, RESUMED), said="resume: "),
+    OTHER_CODE: Planned("u", 2, (THREE,), said="version: "),
+    OWN_DRIVER: Planned("o", 2, (THREE, SAVED)),
+}
+"""What native/started.py runs: the stock entry through `batchbridge run`, once on a copy of the checkout with one
+function changed; and native/own_driver.py."""
+FAULTS = ("killed", "resumed on one rank", OTHER_CODE)
+"""Those that must fail."""
+FIT_FAULTS: Mapping[str, tuple[int, str]] = {
+    # scenario that must fail -> ranks, and what is in the line that tells why
+    "killed": (2, "SIGKILL"),
+    "resumed": (1, "resume: "),  # on the checkpoint of two ranks
+    "verified": (1, "departs from the plan"),
+    OTHER_CODE: (1, "version: "),
+}
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 CASES = {"default": 5, "default, k3": 5, "default, k1": 2, "default, k2": 2, "default, abs": 2}
@@ -60,7 +122,8 @@ def check_gradients(measured: Mapping[str, Any], ranks: int) -> None:
 
 
 def check_controls(measured: Mapping[str, Any], ranks: int) -> None:
-    """EasyR1 alone misses the bar where it should, meets it where it should, and its weights are those recorded."""
+    """EasyR1 alone misses the bar where it should, meets it where it should, and its weights are those recorded; an
+    oracle without EasyR1's clamp of k3 is missed."""
     said = measured["natively"]
     wrong = ["seq", "seq, two per micro-batch", "seq, by token budget", *(["floors"] if ranks > 1 else [])]
     for name in wrong:
@@ -69,6 +132,7 @@ def check_controls(measured: Mapping[str, Any], ranks: int) -> None:
     for name, ratio in said.items():
         if name.startswith("weights of "):
             assert ratio <= 1, name
+    assert ranks > 1 or measured["unclamped"] > 10
 
 
 def check_edges(measured: Mapping[str, Any]) -> None:
@@ -108,6 +172,17 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
         _check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
+        warming = planned.rollouts[0] < (plan.spec.carried.warmup_steps or 0)  # ticks are rollouts here
+        assert (step["learning_rate"] == 0.0) is warming
+
+
+def check_members(run: Mapping[str, Any]) -> None:
+    """Every step has the plan's prompts and samples, whoever brought that about."""
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    assert len(run["steps"]) == plan.total_optimizer_steps
+    for step in run["steps"]:
+        members = [(member.prompt, member.sample) for member in plan.step(step["step"]).members]
+        assert sorted(rows_of(step, "prompt", "sample")) == sorted(members)
 
 
 def _check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
@@ -146,26 +221,38 @@ def differing_steps(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     return sum(set(rows_of(mine, *names)) != set(rows_of(theirs, *names)) for mine, theirs in pairs)
 
 
-# ---- L1
+def check_identical(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
+    """Two runs are the same to the last digit, rank by rank."""
+    for mine, theirs in zip(run["steps"], other["steps"], strict=True):
+        assert {name: mine[name] for name in SCALARS} == {name: theirs[name] for name in SCALARS}
+        assert sorted(rows_of(mine, *COLUMNS), key=str) == sorted(rows_of(theirs, *COLUMNS), key=str)
 
-THREE = "trainer.max_steps=3"
-SCENARIOS: dict[str, tuple[str, list[str]]] = {
-    # name -> (mode, settings)
-    "enforced": ("enforce", [THREE]),
-    "seq": ("enforce", [THREE, "worker.actor.loss_avg_mode=seq", "worker.actor.dynamic_batching=true"]),
-    "observed": ("observe", [THREE]),
-    "predicted": ("observe", [THREE, "worker.actor.loss_avg_mode=seq", "worker.actor.ppo_epochs=2"]),
-    "killed": ("enforce", [THREE, "trainer.save_freq=1"]),
-    "resumed": ("enforce", [THREE, "trainer.save_freq=1", "trainer.find_last_checkpoint=true"]),
-}
-"""Of native/fits.py."""
+
+# ---- faults
+
+
+def check_killed(outcome: Mapping[str, Any]) -> None:
+    """Rank 1 died in optimizer step 4: the run says so, and its ledger has every step before."""
+    assert outcome["code"] != 0
+    assert outcome["said"]
+    assert outcome["steps"] == [0, 1, 2, 3, *([] if outcome["incomplete"] else [4])]
+
+
+def check_refused(outcome: Mapping[str, Any], reason: str) -> None:
+    """The run ended with this reason and without a step of its own."""
+    assert outcome["code"] != 0
+    assert reason in outcome["said"]
+    assert outcome["steps"] == []
+
+
+# ---- L1
 
 
 def argv_of(name: str, ranks: int) -> list[str]:
-    """The command that a scenario stands for."""
+    """The command that a scenario of `FITS` stands for."""
     from batchbridge_easyr1.testing.scripted import arguments
 
-    return ["python3", "-m", "verl.trainer.main", *arguments(Path("run"), ranks), *SCENARIOS[name][1]]
+    return ["python3", "-m", "verl.trainer.main", *arguments(Path("run"), ranks), *FITS[name][1]]
 
 
 def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
@@ -192,3 +279,27 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
         assert have.keys() == want.keys()
         for row, weight in have.items():
             assert math.isclose(weight, want[row], rel_tol=1e-6), row
+
+
+# ---- what docs/easyr1.md says
+
+
+def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, float]:
+    """Of one version's records, by name; two digits of what was measured, the worst of its kind."""
+    wrapped = [result for measured in gradients.values() for result in measured["wrapped"]]
+    natively = [case for measured in gradients.values() for case in measured["natively"].items()]
+    apart = runs["ends_apart"]
+    found = {
+        "error": max(result["error"] for result in wrapped),
+        "of_the_bar": max(result["error"] / bar(result) for result in wrapped),
+        "seq_bars": min(ratio for name, ratio in natively if name.startswith("seq")),
+        "floors_bars": gradients["2"]["natively"]["floors"],
+        "unclamped_bars": gradients["1"]["unclamped"],
+        "moved": min(runs["moved"][f"fit {name}, 2"] for name in ("enforced", "seq", "sgd")),
+        "ranks_apart": apart["fit enforced, 1"],
+        "seq_ranks_apart": apart["fit seq, 1"],
+        "sgd_ranks_apart": apart["fit sgd, 1"],
+        "unwrapped_apart": apart["fit observed, 2"],
+    }
+    counts = {"steps": len(wrapped), "objectives": len({result["case"] for result in wrapped})}
+    return {**counts, **{name: float(f"{value:.1e}") for name, value in found.items()}}

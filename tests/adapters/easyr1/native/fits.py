@@ -2,7 +2,7 @@
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 fits.py FOLDER NAME...
 
-Each NAME leaves FOLDER/NAME (the ledger) and FOLDER/NAME-weights.
+Each NAME leaves FOLDER/NAME (the ledger), FOLDER/NAME-weights and FOLDER/NAME-checkpoints.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from proofs import SCENARIOS
+from proofs import CONTINUES, FITS
 
 from batchbridge import unwrap, wrap
 from batchbridge_easyr1.testing.local import trainer
 
 
 def fit(folder: Path, name: str) -> Any:
-    mode, settings = SCENARIOS[name]
-    ledger = folder / ("killed" if name == "resumed" else name)  # a resumed run goes on in the same ledger
+    mode, settings = FITS[name]
+    ledger = folder / CONTINUES.get(name, name)
+    checkpoints = f"trainer.save_checkpoint_path={ledger}-checkpoints"
     os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
-    made = trainer(folder, settings)
+    made = trainer(folder, [*settings, checkpoints], sgd=name == "sgd")
     if name == "seq":  # also after the workers stand
         made.init_workers()
         wrap(made, mode=mode, ledger=ledger)
@@ -51,7 +52,6 @@ def fit(folder: Path, name: str) -> Any:
 def main(folder: Path, names: list[str]) -> None:
     for name in names:
         fit(folder, name)
-        (folder / f"{name}.done").touch()
     dist.barrier()
     dist.destroy_process_group()
 

@@ -28,7 +28,7 @@ from batchbridge.layout import layout
 from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import Objective, Spec
-from batchbridge.testing.oracle import Sample, relative_error, step_gradient
+from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.workers import Orders
 from batchbridge_easyr1.engine import install, remove
@@ -45,6 +45,8 @@ MORE_SPLITS = ("fixed 1", "budget 4")
 """On one rank, for the first objective."""
 MEASURED = (2, 3, 4)
 """A short step, a whole one, and one with a completion that trains no token."""
+BEYOND_CLAMP = 3
+"""Of them, one with a token whose k3 is beyond 10."""
 CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_dual": 3.0}
 
 
@@ -239,6 +241,23 @@ def detached(bench: Bench) -> dict[str, float]:
     return {"error": relative_error(bench.gradient, expected), "floor": floor}
 
 
+def unclamped(bench: Bench) -> float:
+    """The gradient of a step with a token whose k3 is beyond EasyR1's clamp, against an oracle without the clamp. Error
+    over the bar."""
+    case = CASES[1]
+    spec = spec_of(case, "token_mean")
+    install(bench.worker, bench.orders(spec, case))
+    samples, members = bench.step(Plan(spec, PROMPTS), BEYOND_CLAMP)
+    bench.send(samples, members, BEYOND_CLAMP, "fixed 2")
+    remove(bench.worker)
+    _, floor, _ = bench.expected(case, spec, BEYOND_CLAMP, samples)
+    free = dataclasses.replace(spec.objective, kl_clamp=None)
+    reference = double(bench.reference)
+    expected = step_gradient(bench.exact, samples, term=spec.loss.policy, objective=free, reference=reference)
+    assert bench.gradient is not None
+    return relative_error(bench.gradient, expected) / bar(floor)
+
+
 def drifts(bench: Bench) -> list[str]:
     """What a step says that is not the plan's: other members, then weights that something else has changed."""
     spec = spec_of(CASES[0], "sequence_sum")
@@ -302,7 +321,7 @@ def refused(bench: Bench) -> str:
 
 def main(folder: Path) -> None:
     bench = Bench(folder)
-    found = {
+    found: dict[str, Any] = {
         "version": verl.__version__,
         "wrapped": wrapped(bench),
         "natively": natively(bench, folder),
@@ -311,6 +330,8 @@ def main(folder: Path) -> None:
         "empty": empty(bench, folder),
         "refused": refused(bench),
     }
+    if bench.ranks == 1:
+        found["unclamped"] = unclamped(bench)
     if bench.rank == 0:
         (folder / "measured.json").write_text(json.dumps(found), encoding="utf-8")
     torch.distributed.barrier()

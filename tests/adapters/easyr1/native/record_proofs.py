@@ -1,8 +1,10 @@
-"""The recorded proofs of one version, gradients_VERSION.json and runs_VERSION.json:
+"""The recorded proofs of one version, gradients_VERSION.json and runs_VERSION.json, and its part of figures.json, which
+docs/easyr1.md is held against:
 
     python record_proofs.py RUNS ../recorded
 
-RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version.
+RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version. Runs with Ray that are
+not there are not recorded.
 """
 
 from __future__ import annotations
@@ -12,22 +14,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
+import torch
+from started import finished, fit_failed, fit_run, parameters
 
-FITS = {1: ("predicted", "enforced", "seq"), 2: ("enforced", "seq", "observed", "resumed")}
-"""Scenarios of fits.py, by ranks."""
-
-
-def parameters(file: Path) -> torch.Tensor:
-    return torch.cat([value.flatten() for value in torch.load(file, weights_only=True).values()])
-
-
-def moved(folder: Path) -> torch.Tensor:
-    return parameters(folder / "last.pt") - parameters(folder / "first.pt")
+FITS = {
+    1: ("predicted", "enforced", "seq", "sgd", "orderly"),
+    2: ("enforced", "seq", "sgd", "observed", "resumed"),
+}
+"""Scenarios of fits.py that end well, by ranks."""
+UNCOMPARED = ("predicted", "orderly")
+"""Of them, those whose ends nothing is compared with."""
+BASE, BASES = "fit enforced, 2", {"seq": "fit seq, 2", "sgd": "fit sgd, 2"}
+"""What a run's end is compared with."""
 
 
 def bare(argv: list[str]) -> list[str]:
@@ -46,37 +47,65 @@ def rounded(value: Any) -> Any:
 
 
 def runs_of(place: Path) -> dict[str, Any]:
-    """Finished runs by name, and how far their ends lie from the stock entry's, over how far that moved."""
-    runs, ends = {}, {}
-    stock = place / "a" / "weights"
-    start, base = parameters(stock / "first.pt"), moved(stock)
-    for ledger in sorted((place / "a").glob("ledger*")):
-        runs["stock entry, 2"] = proofs.summary(ledger)
+    """Finished runs by name; outcomes of those that failed; how far each moved, over its parameters' norm, and how far
+    its end lies from its base's, over how far that moved."""
+    runs: dict[str, Any] = {}
+    failed: dict[str, Any] = {}
+    weights: dict[str, Path] = {}
     for ranks, names in FITS.items():
         folder = place / f"fits-{ranks}"
         for name in names:
-            if not (folder / f"{name}.done").exists():
-                continue
-            run = proofs.summary(folder / ("killed" if name == "resumed" else name))
-            runs[f"{name}, {ranks}"] = {**run, "argv": bare(proofs.argv_of(name, ranks))}
-            if name in ("enforced", "observed", "resumed"):
-                end = parameters(folder / f"{name}-weights" / "last.pt") - start
-                ends[f"{name}, {ranks}"] = float((end - base).norm() / base.norm())
-    return {"runs": runs, "moved": float(base.norm() / start.norm()), "ends_apart": ends}
+            run = fit_run(folder, name, ranks)
+            runs[f"fit {name}, {ranks}"] = {**run, "argv": bare(run["argv"])}
+            if name not in UNCOMPARED:
+                weights[f"fit {name}, {ranks}"] = folder / f"{name}-weights"
+    for name, (ranks, _) in proofs.FIT_FAULTS.items():
+        failed[f"fit {name}, {ranks}"] = fit_failed(place / f"fits-{ranks}", name)
+    for name in proofs.RUNS:
+        if (run := finished(place, name)) is None:
+            print(f"{place} has no run {name}: test_runs_easyr1.py makes it", file=sys.stderr)
+        elif name in proofs.FAULTS:
+            continued = finished(place, "resumed") if name == "resumed on one rank" else None
+            failed[name] = run.outcome(before=None if continued is None else continued.ledger)
+        else:
+            runs[name] = {**run.summary(), "argv": bare(run.argv)}
+            weights[name] = run.weights
+    starts = {name: parameters(folder / "first.pt") for name, folder in weights.items() if "resumed" not in name}
+    start = starts[BASE]
+    if not all(torch.equal(start, other) for other in starts.values()):
+        raise SystemExit("not all runs start with the same parameters")
+    ends = {name: parameters(folder / "last.pt") for name, folder in weights.items()}
+    apart = {}
+    for name, end in ends.items():
+        base = ends[BASES.get(name.removeprefix("fit ").partition(",")[0], BASE)]
+        apart[name] = float((end - base).norm() / (base - start).norm())
+    return {
+        "runs": dict(sorted(runs.items())),
+        "failed": dict(sorted(failed.items())),
+        "moved": {name: float((end - start).norm() / start.norm()) for name, end in sorted(ends.items())},
+        "ends_apart": dict(sorted(apart.items())),
+    }
+
+
+def gradients_of(place: Path) -> dict[str, Any]:
+    """What gradients.py measured, by ranks."""
+    files = {ranks: place / f"gradients-{ranks}" / "measured.json" for ranks in ("1", "2")}
+    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
 
 
 def main(place: Path, out: Path) -> None:
-    made = {}
-    measured = {ranks: place / f"gradients-{ranks}" / "measured.json" for ranks in ("1", "2")}
-    if all(file.exists() for file in measured.values()):
-        found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in measured.items()}
-        made[f"gradients_{found['1']['version']}"] = found
-    if (place / "a").exists():
-        runs = runs_of(place)
-        made[f"runs_{runs['runs']['stock entry, 2']['framework_version']}"] = runs
-    for name, value in made.items():
-        text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
-        (out / f"{name}.json").write_text(text, encoding="utf-8")
+    gradients, runs = gradients_of(place), runs_of(place)
+    version = gradients["1"]["version"]
+    if {run["framework_version"] for run in runs["runs"].values()} != {version}:
+        raise SystemExit(f"{place} has runs of another version than {version}")
+    kept = rounded({"gradients": gradients, "runs": runs})
+    for name, value in kept.items():
+        text = json.dumps(value, separators=(",", ":")) + "\n"
+        (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")
+    file = out / "figures.json"
+    figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    figures[version] = proofs.figures(kept["gradients"], kept["runs"])
+    file.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

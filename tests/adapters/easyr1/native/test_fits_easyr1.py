@@ -5,126 +5,106 @@ The processes run `fits.py`; `proofs.py` says what is asked. The stock entry wit
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import proofs
 import pytest
+import started
 import torch
+from started import fit_failed, fit_run, parameters
 
-from batchbridge.ledger import diff, read_steps
+from batchbridge.ledger import diff
 
-SCRIPT = Path(__file__).parent / "fits.py"
 BAR = 1e-5
 Fit = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def fit(place: Path, checkout: Path) -> Fit:
-    """Runs scenarios of `fits.py` on so many ranks, once; returns their folder. `ends_well`: whether they should."""
-
-    def run(ranks: int, *names: str, ends_well: bool = True, **env: str) -> Path:
-        from batchbridge_easyr1.testing.scripted import prepare
-
-        folder = place / f"fits-{ranks}"
-        if not (folder / "policy").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            prepare(folder, prompts=proofs.PROMPTS)
-        if all((folder / f"{name}.{'done' if ends_well else 'said'}").exists() for name in names):
-            return folder
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
-        paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
-        ran = subprocess.run(
-            [*command, str(SCRIPT), str(folder), *names],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **env},
-        )
-        assert (ran.returncode == 0) is ends_well, ran.stdout[-20000:]
-        for name in names:
-            (folder / f"{name}.said").write_text(ran.stdout, encoding="utf-8")
-        return folder
-
-    return run
-
-
-def moved(folder: Path, name: str) -> torch.Tensor:
-    first, last = (torch.load(folder / f"{name}-weights" / f"{end}.pt", weights_only=True) for end in ("first", "last"))
-    return torch.cat([(last[key] - value).flatten() for key, value in first.items()])
-
-
-def run_of(folder: Path, name: str) -> dict[str, Any]:
-    return proofs.summary(folder / name)
+    """Runs scenarios on so many ranks, once; returns their folder."""
+    return lambda ranks, *names, **env: started.fit(place, checkout, ranks, *names, **env)
 
 
 @pytest.fixture(scope="module")
 def two(fit: Fit) -> Path:
-    return fit(2, "enforced", "observed", "seq")
+    return fit(2, "enforced", "observed", "seq", "sgd")
 
 
 @pytest.fixture(scope="module")
 def one(fit: Fit) -> Path:
-    return fit(1, "predicted", "enforced", "seq")
+    return fit(1, "predicted", "enforced", "seq", "sgd", "orderly")
 
 
 @pytest.fixture(scope="module")
-def killed(fit: Fit) -> str:
-    """Rank 1 dies after optimizer step 4, the first of the third rollout."""
-    folder = fit(2, "killed", ends_well=False, BATCHBRIDGE_KILL="1/4")
-    assert [step["step"] for step in read_steps(folder / "killed")][:4] == [0, 1, 2, 3]
-    return (folder / "killed.said").read_text(encoding="utf-8")
+def killed(fit: Fit) -> Path:
+    """The folder in which rank 1 died after optimizer step 4, the first of the third rollout."""
+    return fit(2, "killed", BATCHBRIDGE_KILL=proofs.KILL)
+
+
+@pytest.fixture(scope="module")
+def resumed(fit: Fit, killed: Path) -> Path:
+    return fit(2, "resumed")
+
+
+def moved(folder: Path, name: str) -> torch.Tensor:
+    return parameters(folder / f"{name}-weights" / "last.pt") - parameters(folder / f"{name}-weights" / "first.pt")
 
 
 def test_the_unwrapped_run_on_one_device_is_as_predicted(one: Path) -> None:
-    proofs.check_prediction(run_of(one, "predicted"), proofs.argv_of("predicted", 1))
+    run = fit_run(one, "predicted", 1)
+    proofs.check_prediction(run, run["argv"])
 
 
-@pytest.mark.parametrize("name", ["enforced", "seq"])
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd"])
 def test_the_ledger_on_two_ranks_is_the_plan(two: Path, name: str) -> None:
-    proofs.check_plan(run_of(two, name), ranks=2)
-    proofs.check_whole_groups(run_of(two, name))
+    proofs.check_plan(fit_run(two, name, 2), ranks=2)
+    proofs.check_whole_groups(fit_run(two, name, 2))
 
 
-@pytest.mark.parametrize("name", ["enforced", "seq"])
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd"])
 def test_ranks_do_not_change_the_run(one: Path, two: Path, name: str) -> None:
-    proofs.check_plan(run_of(one, name), ranks=1)
-    proofs.check_same(run_of(one, name), run_of(two, name))
+    proofs.check_plan(fit_run(one, name, 1), ranks=1)
+    proofs.check_same(fit_run(one, name, 1), fit_run(two, name, 2))
+    assert moved(two, name).norm() >= 0.01 * parameters(two / f"{name}-weights" / "first.pt").norm()
     assert float((moved(one, name) - moved(two, name)).norm() / moved(two, name).norm()) <= BAR
 
 
 def test_negative_control_the_unwrapped_run_trains_other_steps_and_ends_elsewhere(two: Path) -> None:
-    assert proofs.differing_steps(run_of(two, "enforced"), run_of(two, "observed")) == 6
+    assert proofs.differing_steps(fit_run(two, "enforced", 2), fit_run(two, "observed", 2)) == 6
     ours, theirs = moved(two, "enforced"), moved(two, "observed")
     assert float((theirs - ours).norm() / ours.norm()) > 10 * BAR
 
 
-def test_a_killed_worker_ends_the_run_with_an_error(killed: str) -> None:
-    assert signal.Signals.SIGKILL.name in killed or "exitcode  : -9" in killed or "exitcode: -9" in killed
+def test_verifying_ends_the_native_run_before_the_first_step_that_departs(fit: Fit) -> None:
+    outcome = fit_failed(fit(1, "verified"), "verified")
+    proofs.check_refused(outcome, "optimizer step 0 departs from the plan")
 
 
-def test_the_resumed_run_continues_the_plan_exactly(fit: Fit, two: Path, killed: str) -> None:
-    folder = fit(2, "resumed")
-    proofs.check_plan(run_of(folder, "killed"), ranks=2)
-    compared = diff(two / "enforced", folder / "killed", exact=True)
+def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(one: Path) -> None:
+    proofs.check_members(fit_run(one, "orderly", 1))
+
+
+def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Path) -> None:
+    proofs.check_killed(fit_failed(killed, "killed"))
+
+
+def test_the_resumed_run_continues_the_plan_exactly(two: Path, resumed: Path) -> None:
+    proofs.check_plan(fit_run(resumed, "resumed", 2), ranks=2)
+    compared = diff(two / "enforced", resumed / "killed", exact=True)
     assert compared.equal, compared.text()
-    ends = [torch.load(two / f"{name}-weights" / "last.pt", weights_only=True) for name in ("enforced", "resumed")]
-    for key, value in ends[0].items():
-        assert torch.equal(value, ends[1][key]), key
+    assert torch.equal(*(parameters(two / f"{name}-weights" / "last.pt") for name in ("enforced", "resumed")))
 
 
-def test_another_number_of_ranks_cannot_resume(fit: Fit, place: Path, two: Path) -> None:
-    fit(2, "resumed")
-    source, target = place / "fits-2" / "checkpoints", place / "fits-1" / "checkpoints"
-    if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(source)
-    folder = fit(1, "resumed", ends_well=False)
-    said = (folder / "resumed.said").read_text(encoding="utf-8")
-    assert "was written by 2 ranks, this run has 1: start as many" in said
+def test_another_number_of_ranks_cannot_resume(fit: Fit, place: Path, resumed: Path) -> None:
+    checkpoints = place / "fits-1" / "killed-checkpoints"
+    if not checkpoints.exists():
+        checkpoints.parent.mkdir(parents=True, exist_ok=True)
+        checkpoints.symlink_to(resumed / "killed-checkpoints")
+    outcome = fit_failed(fit(1, "resumed"), "resumed")
+    proofs.check_refused(outcome, "was written by 2 ranks, this run has 1: start as many")
+
+
+def test_other_code_under_the_same_version_is_refused_before_a_step(fit: Fit) -> None:
+    outcome = fit_failed(fit(1, proofs.OTHER_CODE), proofs.OTHER_CODE)
+    proofs.check_refused(outcome, "with other code than the proofs ran on: trainer/core_algos.py: average_loss")
