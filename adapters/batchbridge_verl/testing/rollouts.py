@@ -21,6 +21,7 @@ import verl.workers.rollout.base as base
 import verl.workers.rollout.replica as replica
 
 from batchbridge import hookimpl, plugins
+from batchbridge_verl.testing.server import ScriptedServer
 
 
 class ScriptedRollout(base.BaseRollout):  # type: ignore[misc]  # verl is untyped here
@@ -36,28 +37,6 @@ class ScriptedRollout(base.BaseRollout):  # type: ignore[misc]  # verl is untype
         if folder and os.environ.get("RANK", "0") == "0":
             Path(folder).mkdir(parents=True, exist_ok=True)
             torch.save(kept, Path(folder) / f"{options.get('global_steps')}.pt")
-
-
-class ScriptedServer:
-    """Answers every call of verl's server handle; is asked for no tokens."""
-
-    async def wake_up(self) -> None: ...
-
-    async def sleep(self) -> None: ...
-
-    async def clear_kv_cache(self) -> None: ...
-
-    async def release_kv_cache(self) -> None: ...
-
-    async def resume_kv_cache(self) -> None: ...
-
-    async def abort_all_requests(self, **options: Any) -> None: ...
-
-    async def resume_generation(self) -> None: ...
-
-    async def start_profile(self, **options: Any) -> None: ...
-
-    async def stop_profile(self) -> None: ...
 
 
 class ScriptedReplica(replica.RolloutReplica):  # type: ignore[misc]  # verl is untyped here
