@@ -285,7 +285,7 @@ def table(said: Mapping[str, Any]) -> str:
             "unwrapped, nothing dropped",
             "the same",
             f"{said['right_of_the_bar']:.2f} of the bar; with the ledger's members and weights also where rows are "
-            "dropped",
+            "dropped; members and ranks are exactly those predicted from the order of arrival",
         ),
         (
             "answers of other weights, tampered denominators, foreign batches, mini-batches, silent rollouts",
@@ -310,13 +310,9 @@ def table(said: Mapping[str, Any]) -> str:
             "steps, passes, weights and ticks are those that the command line is read to mean",
         ),
     ]
-    if said["with_ray"]:
-        rows.append(
-            (
-                "learners and actor as Ray's actors; a learner killed in the second rollout",
-                "the same",
-                "the ledger of the job without Ray; Ray's error names the actor that died, the first rollout's records "
-                "are whole",
-            )
-        )
+    ray = (
+        "the ledger of the job without Ray; Ray's error names the actor that died, its first rollout is recorded whole"
+    )
+    with_ray = ("learners and actor as Ray's actors; a learner killed in the second rollout", "the same")
+    rows.append((*with_ray, ray if said["with_ray"] else "not run yet"))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

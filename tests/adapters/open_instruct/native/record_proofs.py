@@ -76,7 +76,7 @@ def main(place: Path, out: Path, page: Path) -> None:
         str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
         for ranks in (1, 2)
     }
-    made = {"gradients": gradients, "jobs": jobs_of(place)}
+    made = rounded({"gradients": gradients, "jobs": jobs_of(place)})
     made["figures"] = proofs.figures(made["gradients"], made["jobs"])
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"

@@ -1,0 +1,102 @@
+"""The proofs of the running trainer as they were recorded; `native/record_proofs.py` makes them again.
+
+The runs themselves need a checkout of Open-Instruct: `nox -s open_instruct`. Here what they left is held against the
+plan, the oracle's bar and the adapter's reading as they are now.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def _proofs() -> ModuleType:
+    found = importlib.util.spec_from_file_location("open_instruct_proofs", HERE / "proofs.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+proofs = _proofs()
+
+
+def recorded(kind: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((HERE / "recorded" / f"{kind}.json").read_text(encoding="utf-8"))
+    return made
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(ranks: int) -> None:
+    measured = recorded("gradients")[str(ranks)]
+    assert measured["ranks"] == ranks
+    proofs.check_gradients(measured)
+    proofs.check_controls(measured)
+    proofs.check_edges(measured)
+
+
+def test_a_recorded_gradient_beyond_the_bar_fails() -> None:
+    measured = recorded("gradients")["1"]
+    measured["wrapped"][0]["error"] = 1e-3
+    with pytest.raises(AssertionError):
+        proofs.check_gradients(measured)
+
+
+def test_a_control_within_the_bar_fails() -> None:
+    measured = recorded("gradients")["2"]
+    for one in measured["natively"]:
+        one["error"] = 0.0
+    with pytest.raises(AssertionError):
+        proofs.check_controls(measured)
+
+
+@pytest.mark.parametrize("name", ["enforced, 1", "enforced, 2", "adamw, 1", "adamw, 2", "resumed, 1", "resumed, 2"])
+def test_every_recorded_job_that_follows_the_plan_is_the_plan_as_it_is_now(name: str) -> None:
+    proofs.check_plan(recorded("jobs")["jobs"][name], ranks=int(name[-1]))
+
+
+def test_the_recorded_jobs_of_one_rank_and_two_are_the_same_and_the_unwrapped_ones_are_not() -> None:
+    said = recorded("jobs")
+    for name in ("enforced", "adamw"):
+        proofs.check_same(said["jobs"][f"{name}, 2"], said["jobs"][f"{name}, 1"])
+        assert said["moved"][name] >= 0.01
+        assert said["ranks_apart"][name] <= 1e-5
+    assert said["resumed_is_equal"]
+    assert "written by 3 ranks" in said["foreign"]
+    assert proofs.differing_steps(said["jobs"]["observed, 2"], said["jobs"]["enforced, 2"]) == 6
+    assert said["unwrapped_apart"] > 10 * 1e-5
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_recorded_unwrapped_job_does_what_its_command_line_is_read_to_do(ranks: int) -> None:
+    proofs.check_behaviour(recorded("jobs")["jobs"][f"observed, {ranks}"], ranks)
+
+
+def test_a_job_that_drops_rows_is_not_as_read_without_the_finding_about_them() -> None:
+    run = recorded("jobs")["jobs"]["observed, 1"]
+    run["steps"][0]["rollout"] = [1 for _ in run["steps"][0]["rollout"]]
+    with pytest.raises(AssertionError):
+        proofs.check_behaviour(run, 1)
+
+
+def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:
+    assert recorded("figures") == json.loads(
+        json.dumps(_rounded(proofs.figures(recorded("gradients"), recorded("jobs"))))
+    )
+
+
+def test_the_page_has_the_figures_of_the_recorded_proofs() -> None:
+    page = HERE.parents[2] / "docs" / "open_instruct.md"
+    assert proofs.table(recorded("figures")) in page.read_text(encoding="utf-8")
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in values.items()}
