@@ -30,6 +30,7 @@ MODE, LOSS_TYPE = f"{ACTOR}loss_avg_mode", f"{ACTOR}loss_type"
 ESTIMATOR = "algorithm.adv_estimator"
 CRITIC_BATCH = "worker.critic.global_batch_size"
 CRITIC_FORWARD = "worker.critic.micro_batch_size_per_device_for_experience"
+WARMUP_STEPS, WARMUP_SHARE = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_ratio"
 MAX_TRIES = "trainer.max_try_make_batch"
 PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_response_length"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from batchbridge.clipping import UNREACHED
 from batchbridge.findings import Fix
-from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES
+from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO
 from batchbridge_easyr1.rules.row import (
     Rule,
     generated_at_once,
@@ -32,6 +32,8 @@ from batchbridge_easyr1.settings import (
     PASSES,
     PROMPTS,
     SET_BY_EASYR1,
+    WARMUP_SHARE,
+    WARMUP_STEPS,
 )
 
 
@@ -102,6 +104,12 @@ def _slow_clock(run: Run) -> str | None:
         f"the learning rate moves once per rollout, that is once in {run.steps_per_rollout:g} optimizer steps; "
         "warm-up and schedule count rollouts"
     )
+
+
+def _idle_start(run: Run) -> str | None:
+    if run[WARMUP_STEPS] or (run[WARMUP_STEPS] is None and run[WARMUP_SHARE]):
+        return None
+    return "without a warm-up the learning rate of the first rollout is 0: it trains nothing"
 
 
 def _overwritten(run: Run) -> str | None:
@@ -233,6 +241,16 @@ SILENT: tuple[Rule, ...] = (
         (PROMPTS, BATCH, PASSES),
         "lr_scheduler.step() once per update_actor",
         "EasyR1 fsdp_workers.py:584",
+    ),
+    Rule(
+        "BB-EZR1-051",
+        "note",
+        "never",
+        _idle_start,
+        (WARMUP_STEPS, WARMUP_SHARE),
+        "min(1, tick / max(1, warm-up))",
+        "EasyR1 torch_functional.get_constant_schedule_with_warmup (recorded: runs_0.3.2.json)",
+        versions=STARTS_AT_ZERO,
     ),
     Rule(
         "BB-EZR1-033",

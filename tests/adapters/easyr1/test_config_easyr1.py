@@ -221,6 +221,7 @@ WITH_A_DATASET = [
     ({"data.rollout_batch_size": 32, "data.mini_rollout_batch_size": 250}, 999, "BB-EZR1-049"),
     ({"data.mini_rollout_batch_size": 128}, 127, "BB-EZR1-034"),
 ]
+BEFORE_0_3_3 = [({}, "BB-EZR1-051"), ({f"{ACTOR}optim.lr_warmup_steps": 0}, "BB-EZR1-051")]
 EXPLAINED = [({}, "BB-EZR1-045"), ({}, "BB-EZR1-046")]
 
 
@@ -235,6 +236,13 @@ def test_a_rule_speaks_where_the_dataset_breaks_it(values, prompts, code):
     assert code not in codes(values, prompts=1000)
 
 
+@pytest.mark.parametrize(("values", "code"), BEFORE_0_3_3)
+def test_a_rule_speaks_where_an_older_version_breaks_it(values, code):
+    assert code in codes(values, version="0.3.2")
+    assert code not in codes(values)
+    assert code not in codes({**values, f"{ACTOR}optim.lr_warmup_steps": 1}, version="0.3.2")
+
+
 @pytest.mark.parametrize(("values", "code"), EXPLAINED)
 def test_what_holds_for_most_runs_is_explained_and_not_found_fault_with(values, code):
     assert code in [defect.code for defect in read({**RUN, **values}, prompts=1000).behaviour.defects]
@@ -243,7 +251,7 @@ def test_what_holds_for_most_runs_is_explained_and_not_found_fault_with(values, 
 
 def test_every_rule_has_a_case():
     cases = {code for _, code in CASES} | {code for _, _, code in WITH_A_DATASET} | {code for _, code in EXPLAINED}
-    assert {rule.code for rule in RULES} == cases
+    assert {rule.code for rule in RULES} == cases | {code for _, code in BEFORE_0_3_3}
 
 
 def test_a_dataset_that_fills_a_rollout_in_generation_batches_is_no_run_of_no_steps():
