@@ -11,13 +11,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import nox
 
 nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "build", "core", "trl", "trl_oldest", "openrlhf", "verl"]
+nox.options.sessions = ["lint", "build", "docs", "core", "trl", "trl_oldest", "openrlhf", "verl", "equivalence"]
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
@@ -48,6 +49,7 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
+THIRD_PARTY = "examples/third_party_adapter"
 DESCRIBE = """
 import importlib.metadata, json, sys
 names = [distribution.name for distribution in importlib.metadata.distributions()]
@@ -72,7 +74,7 @@ def interpreters() -> list[str]:
 
 def find_links(session: nox.Session) -> list[str]:
     """Every place that the user's pip or uv settings offer wheels at."""
-    listing = session.run("python", "-m", "pip", "config", "list", silent=True, log=False) or ""
+    listing = session.run_install("python", "-m", "pip", "config", "list", silent=True, log=False) or ""
     values = re.findall(r"find-links='(.*?)'", str(listing))
     values += [os.environ.get("PIP_FIND_LINKS", ""), os.environ.get("UV_FIND_LINKS", "")]
     return sorted({place for value in values for place in re.split(r"[\s,]|\\n", value) if place})
@@ -91,7 +93,7 @@ def install(session: nox.Session, constraints: str, *requirements: str) -> None:
     places = find_links(session)
     offers = [option for place in places for option in ("--find-links", place)]
     session.install("-q", "-c", f"constraints/{constraints}.txt", *offers, *requirements, env=ENVIRONMENT)
-    report = json.loads(str(session.run("python", "-c", DESCRIBE, silent=True, log=False)))
+    report = json.loads(str(session.run_install("python", "-c", DESCRIBE, silent=True, log=False)))
     cuda = sorted(name for name in report["distributions"] if name.lower().startswith("nvidia"))
     if cuda and any(offers_cpu_torch(place, report["python"]) for place in places):
         session.error(f"a CPU wheel of torch {TORCH} is offered, and yet these came in: {', '.join(cuda)}")
@@ -126,6 +128,13 @@ def build(session: nox.Session) -> None:
         pytest(session, "tests/packaging")
 
 
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site; every link and anchor is followed."""
+    install(session, "docs", "mkdocs")
+    session.run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(Path(session.create_tmp()) / "site"))
+
+
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
@@ -142,9 +151,10 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def trl(session: nox.Session) -> None:
-    """The newest supported TRL; also every example and every block of code in the README."""
+    """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
-    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs"))
+    session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
+    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs"), f"{THIRD_PARTY}/tests")
 
 
 @nox.session
@@ -236,6 +246,39 @@ def open_instruct(session: nox.Session) -> None:
     alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
     pytest(session, *native("adapters/open_instruct"))
+
+
+@nox.session(venv_backend="none")
+def equivalence(session: nox.Session) -> None:
+    """One source configuration, every framework: converted, run natively and wrapped, compared with each other."""
+    compare(session, environments(session, "trl", "verl", "openrlhf"))
+
+
+@nox.session(venv_backend="none")
+def equivalence_full(session: nox.Session) -> None:
+    """The whole matrix, and its page; by name only. EasyR1 takes part where BATCHBRIDGE_EASYR1 names a checkout."""
+    more = ("easyr1",) if os.environ.get("BATCHBRIDGE_EASYR1") else ()
+    folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
+    session.run(sys.executable, "tests/equivalence/native/report.py", folder, "docs/equivalence.md", external=True)
+
+
+def environments(session: nox.Session, *names: str) -> dict[str, Path]:
+    """Each framework's interpreter, of its own session; made where it is not there yet."""
+    folder = ROOT / ".nox"
+    for name in names:
+        again = ("--envdir", str(folder), "-s", name, "--reuse-existing-virtualenvs", "--install-only")
+        session.run(sys.executable, "-m", "nox", *again, external=True)
+    return {name: folder / name / "bin" / "python" for name in names}
+
+
+def compare(session: nox.Session, pythons: dict[str, Path], *options: str) -> str:
+    """Runs the suite, holds what it measured against the bars, in TRL's environment, and returns the suite's folder."""
+    folder = tempfile.mkdtemp(prefix="bb")  # paths of Ray's sockets must be short
+    trl, named = str(pythons["trl"]), [f"--python={name}={python}" for name, python in pythons.items()]
+    session.run(trl, "tests/equivalence/native/suite.py", folder, *options, *named, external=True, env=ENVIRONMENT)
+    environment = {**ENVIRONMENT, "BATCHBRIDGE_EQUIVALENCE": folder}
+    session.run(trl, "-m", "pytest", *native("equivalence"), *session.posargs, external=True, env=environment)
+    return folder
 
 
 def recorded(name: str) -> set[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Runs every framework on configurations converted from one source, and measures how far the runs are apart.
 
-    python suite.py FOLDER --cases token_mean --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
+    python suite.py FOLDER [--all] --python trl=.nox/trl/bin/python --python verl=.nox/verl/bin/python
 
 Each framework runs in its own environment, one after another: natively (observed) and wrapped. FOLDER gets every run's
 ledger and steps, and `result.json`; a run that is there already is not repeated. This file itself needs torch,
@@ -88,7 +88,8 @@ def orders(folder: Path, case: Case, targets: list[str]) -> Iterator[tuple[str, 
     for target in targets:
         native = converted(folder / case.name, case, target)
         for variant, mode in itertools.product(VARIANTS.get(target, ("",)), MODES):
-            place = folder / case.name / f"{target}{variant}{mode[0]}"  # short: Ray's sockets have long paths
+            number = list(CASES).index(case.name)
+            place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
             yield (
                 name_of(target, variant),
                 mode,
@@ -190,12 +191,13 @@ def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=[case.name for case in CASES.values() if case.ci])
+    parser.add_argument("--all", action="store_true", help="every case, not only those of CI")
     parser.add_argument("--python", action="append", required=True, metavar="FRAMEWORK=PYTHON")
     asked = parser.parse_args()
     pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
     asked.folder.mkdir(parents=True, exist_ok=True)
-    results = {name: measure(asked.folder.absolute(), CASES[name], pythons) for name in asked.cases}
+    cases = [case for case in CASES.values() if case.ci or asked.all]
+    results = {case.name: measure(asked.folder.absolute(), case, pythons) for case in cases}
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
