@@ -222,11 +222,11 @@ def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
 # ---- faults
 
 
-def check_killed(run: Mapping[str, Any], said: str) -> None:
-    """A learner that was killed ends the job with an error that says so, and leaves whole records."""
-    assert "Actor" in said
-    assert "died" in said
+def check_killed(run: Mapping[str, Any], said: str, *words: str) -> None:
+    """A learner that was killed ends the job with an error that says so, and the first rollout is recorded whole."""
+    assert all(word in said for word in words), said
     assert [step["step"] for step in run["steps"]] == list(range(2))
+    assert {len(step["prompt"]) for step in run["steps"]} == {3 * GROUP}
 
 
 # ---- what the page says

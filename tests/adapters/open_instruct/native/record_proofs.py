@@ -19,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import proofs
 
 JOBS = ("enforced", "adamw", "resumed", "observed")
+WORDS = ("Connection closed by peer", "Actor", "died", "the job ended well")
+"""Of the errors with which jobs end: kept are those that were said."""
 
 
 def parameters(folder: Path, name: str, end: str) -> torch.Tensor:
@@ -51,15 +53,19 @@ def jobs_of(place: Path) -> dict[str, Any]:
         for folder in (one, two)
         for name in JOBS
     }
-    for name in ("ray", "killed"):
-        file = place / "ray_job-0" / f"{name}.json"
-        if file.exists():
-            jobs[f"{name}, 2"] = json.loads(file.read_text(encoding="utf-8"))
+    ends = {}
+    for name, file in (
+        ("killed, 2", place / "killed-0" / "killed"),
+        ("ray, 2", place / "ray_job-0" / "ray"),
+        ("killed with Ray, 2", place / "ray_job-0" / "killed"),
+    ):
+        if file.with_suffix(".json").exists():
+            jobs[name] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+            said = file.with_suffix(".txt").read_text(encoding="utf-8")
+            ends[name] = [word for word in WORDS if word in said]
     return {
         "jobs": jobs,
-        "killed": said.read_text(encoding="utf-8")[:600]
-        if (said := place / "ray_job-0" / "killed.txt").exists()
-        else None,
+        "ends": ends,
         "foreign": (one / "foreign.txt").read_text(encoding="utf-8"),
         "moved": {name: float(moved(one, name).norm() / parameters(one, name, "first").norm()) for name in JOBS[:2]},
         "ranks_apart": {name: apart(moved(two, name), moved(one, name)) for name in JOBS[:2]},
