@@ -17,7 +17,9 @@ class Case:
     """One run, to be the same in every framework.
 
     source: file in `sources`. framework, version: whose it is. prompts: of the dataset. optimizer: what it asks for;
-    kits inject SGD where a framework has none. ranks: devices of every run. ci: run by `nox -s equivalence`.
+    kits inject SGD where a framework has none. ranks: devices of every run. seed: what keys the order of prompts where
+    the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: run by
+    `nox -s equivalence`.
     """
 
     name: str
@@ -27,6 +29,7 @@ class Case:
     prompts: int
     optimizer: str
     ranks: int = 1
+    seed: int | None = None
     ci: bool = False
 
     @property
@@ -63,6 +66,32 @@ CASES = {
             prompts=12,
             optimizer="sgd",
             ci=True,
+        ),
+        Case(
+            name="several_steps_with_kl",
+            source="openrlhf_steps.sh",
+            framework="openrlhf",
+            version="0.11.2",
+            prompts=12,
+            optimizer="adamw",
+            seed=11,
+        ),
+        Case(
+            name="two_ranks",
+            source="trl_two_ranks.yaml",
+            framework="trl",
+            version="1.16.0",
+            prompts=20,
+            optimizer="sgd",
+            ranks=2,
+        ),
+        Case(
+            name="nothing_divides",
+            source="trl_token_mean.yaml",
+            framework="trl",
+            version="1.16.0",
+            prompts=23,
+            optimizer="adamw",
         ),
     )
 }

@@ -12,9 +12,10 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import yaml
 from cases import Order
+from launched import spec_of
 from transformers import TrainerCallback
 
-from batchbridge import read, wrap
+from batchbridge import wrap
 from batchbridge.testing.snapshots import Keeper, flat
 from batchbridge_trl.testing import scripted_trainer
 
@@ -24,14 +25,7 @@ def main(folder: Path) -> None:
     case = order.told
     settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))
     trainer = scripted_trainer(folder / "out", prompts=case.prompts, **settings)
-    source = read(
-        str(case.path),
-        framework=case.framework,
-        version=case.version,
-        world_size=case.ranks,
-        dataset_size=case.prompts,
-    )
-    wrap(trainer, source, mode=order.mode, ledger=folder / "ledger")
+    wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
     keep_steps(trainer, Keeper(folder / "steps", writes=trainer.accelerator.is_main_process))
     trainer.train()
 

@@ -121,7 +121,11 @@ def against_oracle(folder: Path) -> dict[str, float]:
             return policy
 
         return ScriptedRun(
-            spec=spec, script=Script(), tokenize=lambda text: tokenizer(text)["input_ids"], policy_at=policy_at
+            spec=spec,
+            script=Script(),
+            tokenize=lambda text: tokenizer(text)["input_ids"],
+            policy_at=policy_at,
+            reference=tiny_policy().to(dtype).eval() if spec.objective.kl_coefficient else None,
         )
 
     exact, rough = scripted(torch.float64), scripted(torch.float32)
