@@ -1,0 +1,25 @@
+# OpenRLHF 0.11.2: three optimizer steps per rollout, KL in the loss.
+python3 -m openrlhf.cli.train_ppo_ray \
+    --actor.num_nodes 1 \
+    --actor.num_gpus_per_node 1 \
+    --ref.num_nodes 1 \
+    --ref.num_gpus_per_node 1 \
+    --rollout.batch_size 6 \
+    --rollout.n_samples_per_prompt 4 \
+    --rollout.micro_batch_size 4 \
+    --rollout.max_new_tokens 24 \
+    --train.batch_size 8 \
+    --train.micro_batch_size 4 \
+    --train.num_episodes 2 \
+    --train.seed 11 \
+    --algo.advantage.estimator group_norm \
+    --algo.kl.use_loss \
+    --algo.kl.init_coef 0.05 \
+    --algo.kl.estimator k3 \
+    --actor.loss_agg_mode token-mean \
+    --actor.optim adam \
+    --actor.adam.lr 0.01 \
+    --actor.adam.weight_decay 0 \
+    --actor.max_norm 0 \
+    --actor.lr_scheduler constant \
+    --actor.lr_warmup_ratio 0
