@@ -222,7 +222,7 @@ def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
 # ---- faults
 
 
-def check_killed(run: Mapping[str, Any], said: str, *words: str) -> None:
+def check_killed(run: Mapping[str, Any], said: str | Sequence[str], *words: str) -> None:
     """A learner that was killed ends the job with an error that says so, and the first rollout is recorded whole."""
     assert all(word in said for word in words), said
     assert [step["step"] for step in run["steps"]] == list(range(2))
@@ -313,6 +313,16 @@ def table(said: Mapping[str, Any]) -> str:
     ray = (
         "the ledger of the job without Ray; Ray's error names the actor that died, its first rollout is recorded whole"
     )
-    with_ray = ("learners and actor as Ray's actors; a learner killed in the second rollout", "the same")
-    rows.append((*with_ray, ray if said["with_ray"] else "not run yet"))
+    rows += [
+        (
+            "a learner killed in the second rollout",
+            "the same",
+            "the other ends with gloo's error; the first rollout is recorded whole",
+        ),
+        (
+            "learners and actor as Ray's actors; one killed in the second rollout",
+            "the same",
+            ray if said["with_ray"] else "not run yet",
+        ),
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

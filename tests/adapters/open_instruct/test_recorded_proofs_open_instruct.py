@@ -75,6 +75,13 @@ def test_the_recorded_jobs_of_one_rank_and_two_are_the_same_and_the_unwrapped_on
     assert said["unwrapped_apart"] > 10 * 1e-5
 
 
+def test_the_recorded_job_whose_learner_was_killed_ended_with_an_error_and_whole_records() -> None:
+    said = recorded("jobs")
+    proofs.check_killed(said["jobs"]["killed, 2"], said["ends"]["killed, 2"], "Connection closed by peer")
+    with pytest.raises(AssertionError):
+        proofs.check_killed(said["jobs"]["enforced, 2"], said["ends"]["killed, 2"], "Connection closed by peer")
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_recorded_unwrapped_job_does_what_its_command_line_is_read_to_do(ranks: int) -> None:
     proofs.check_behaviour(recorded("jobs")["jobs"][f"observed, {ranks}"], ranks)
