@@ -61,16 +61,20 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     checkout = _checkout()
     if not hasattr(trainer, "_streaming_dataloader"):
         raise CannotAttach({"not_loaded": "the learner has no model yet; wrap it after from_pretrained"})
-    values: dict[str, Any] = {settings.SCRIPT: settings.GRPO_FAST}
-    for key in settings.settings_of(checkout):
-        holder = next(
-            (one for one in (trainer.args, trainer.streaming_config, trainer.vllm_config) if hasattr(one, key)), None
-        )
-        if holder is not None and getattr(holder, key) is not None:
-            values[key] = _plain(getattr(holder, key))
+    values = values_of(checkout, trainer.args, trainer.streaming_config, trainer.vllm_config)
     prompts = int(ask(trainer, feed.facts_of)["prompts"])
     context = Context(framework_version=checkout, world_size=int(trainer.world_size), dataset_size=prompts)
     return Source(values=values), context
+
+
+def values_of(checkout: str, *holders: Any) -> dict[str, Any]:
+    """Every setting of the checkout that one of the configurations has, as the script's parser would take it."""
+    values: dict[str, Any] = {settings.SCRIPT: settings.GRPO_FAST}
+    for key, row in settings.settings_of(checkout).items():
+        holder = next((one for one in holders if hasattr(one, key)), None)
+        if holder is not None and (getattr(holder, key) is not None or row.kind.endswith("?")):
+            values[key] = _plain(getattr(holder, key))
+    return values
 
 
 def _plain(value: Any) -> Any:

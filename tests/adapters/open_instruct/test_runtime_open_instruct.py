@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batchbridge.adapter import Context, Source
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.cli import USAGE
 from batchbridge.cli import main as run
@@ -260,6 +261,17 @@ def test_an_actor_that_prepares_already_is_not_patched() -> None:
     actor = SimpleNamespace(_prep_future=object(), dataset=[1, 2])
     with pytest.raises(CannotAttach, match="in_training"):
         feed.install(actor, SimpleNamespace(start_id="a"))  # type: ignore[arg-type]  # what install reads of orders
+
+
+def test_a_learners_configurations_are_read_as_their_command_line_would_be() -> None:
+    args = SimpleNamespace(beta=0.0, load_ref_policy=False, max_grad_norm=None, num_learners_per_node=[2], seed=7)
+    config = SimpleNamespace(num_unique_prompts_rollout=6, num_samples_per_prompt_rollout=4, async_steps=1)
+    values = runtime.values_of(NEWEST, args, config)
+    found = OpenInstructAdapter().read(Source(values=values), Context(framework_version=NEWEST, world_size=2))
+    assert found.spec is not None, found.findings
+    assert found.spec.carried.max_gradient_norm is None  # off, not the parser's default of 1.0
+    assert found.spec.order.seed == 7
+    assert (found.spec.topology.world_size, found.spec.rollout.prompts_per_rollout) == (2, 6)
 
 
 def test_a_rollout_is_not_asked_of_an_actor_that_lost_its_orders() -> None:
