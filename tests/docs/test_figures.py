@@ -110,7 +110,7 @@ def test_the_page_of_easyr1_has_what_its_native_tests_measured(repository: Path,
         [f"{of['unclamped_bars']:,.0f}" for of in versions],
         [f"{of['moved'] * 100:.1f} %" for of in versions],
         [digits(of["ranks_apart"]) for of in versions],
-        [f"{digits(of['seq_ranks_apart'])}; {digits(of['sgd_ranks_apart'])}" for of in versions],
+        ["; ".join(digits(of[f"{name}_ranks_apart"]) for name in ("seq", "sgd", "like")) for of in versions],
         [f"{of['unwrapped_apart'] * 100:.0f} %" for of in versions],
     ):
         assert f"| {' | '.join(cells)} |" in text

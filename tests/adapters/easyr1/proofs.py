@@ -1,7 +1,8 @@
 """What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
 
-A record is JSON: `gradients` by number of ranks (what native/gradients.py measured), `runs` by name (`summary` of a
-ledger, the command's arguments, what the run said). native/record_proofs.py makes the recorded ones.
+A record is JSON: `gradients` by number of ranks (what native/gradients.py measured); `runs` by name (`summary` of a
+ledger and the command's arguments), outcomes of those that failed, and how far they moved and ended apart.
+native/record_proofs.py makes the recorded ones.
 """
 
 from __future__ import annotations
@@ -26,10 +27,21 @@ THREE = "trainer.max_steps=3"
 SAVED = "trainer.save_freq=1"
 RESUMED = "trainer.find_last_checkpoint=true"
 SEQ = "worker.actor.loss_avg_mode=seq"
+KL = ["algorithm.disable_kl=false", "algorithm.use_kl_loss=true", "algorithm.kl_penalty=low_var_kl"]
+LIKE: Mapping[str, Any] = {
+    "objective.kl_coefficient": 0.1,
+    "loss.policy.aggregation": "sequence_sum_over_constant",
+    "loss.policy.constant": 24,
+    "advantage.epsilon": 1e-4,
+    "horizon.lr_tick": "optimizer_step",
+    "order.seed": 7,
+}
+"""What the scenario "like" asks for beside its configuration: with KL in the loss, what EasyR1 has no words for."""
 FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "enforced": ("enforce", [THREE]),
     "seq": ("enforce", [THREE, SEQ, "worker.actor.dynamic_batching=true"]),
     "sgd": ("enforce", [THREE, "worker.actor.optim.lr=0.3"]),
+    "like": ("enforce", [THREE, *KL]),
     "observed": ("observe", [THREE]),
     "predicted": ("observe", [THREE, SEQ, "worker.actor.ppo_epochs=2"]),
     "verified": ("verify", [THREE]),
@@ -45,9 +57,11 @@ CONTINUES = {"resumed": "killed"}
 
 @dataclass(frozen=True)
 class Planned:
-    """A run with Ray. folder: short; two runs share one where the second goes on from the first's checkpoint.
-    options: of `batchbridge run`. kill: see `KILL`. said: how the line begins or what
-    is in it that tells why the run ended."""
+    """A run with Ray.
+
+    folder: short; runs that go on from one another's checkpoint share one. options: of `batchbridge run`. kill: see
+    `KILL`. said: what is in the line that tells why the run ended.
+    """
 
     folder: str
     ranks: int
@@ -159,6 +173,7 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
     assert run["mode"] == "enforce"
     plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
+    ticks = 0
     for step in run["steps"]:
         planned = plan.step(step["step"])
         trained = sorted(rows_of(step, "rollout", "pass", "prompt", "sample"))
@@ -172,8 +187,8 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
         _check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
-        warming = planned.rollouts[0] < (plan.spec.carried.warmup_steps or 0)  # ticks are rollouts here
-        assert (step["learning_rate"] == 0.0) is warming
+        assert (step["learning_rate"] == 0.0) is (ticks < (plan.spec.carried.warmup_steps or 0))
+        ticks += planned.lr_tick
 
 
 def check_members(run: Mapping[str, Any]) -> None:
@@ -295,10 +310,11 @@ def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, 
         "seq_bars": min(ratio for name, ratio in natively if name.startswith("seq")),
         "floors_bars": gradients["2"]["natively"]["floors"],
         "unclamped_bars": gradients["1"]["unclamped"],
-        "moved": min(runs["moved"][f"fit {name}, 2"] for name in ("enforced", "seq", "sgd")),
+        "moved": min(runs["moved"][f"fit {name}, 2"] for name in ("enforced", "seq", "sgd", "like")),
         "ranks_apart": apart["fit enforced, 1"],
         "seq_ranks_apart": apart["fit seq, 1"],
         "sgd_ranks_apart": apart["fit sgd, 1"],
+        "like_ranks_apart": apart["fit like, 1"],
         "unwrapped_apart": apart["fit observed, 2"],
     }
     counts = {"steps": len(wrapped), "objectives": len({result["case"] for result in wrapped})}

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from batchbridge.spec import Spec, walk
+
 HERE = Path(__file__).parent
 VERSIONS = ("0.3.2", "0.3.3.dev0")
 """Versions that were measured."""
@@ -22,7 +24,7 @@ BAR = 1e-5
 """DESIGN 8: of the parameters' movement."""
 ON_THE_PLAN = {
     # `fit` without Ray -> ranks
-    **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd") for ranks in (1, 2)},
+    **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
     "fit resumed, 2": 2,
 }
 NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2"}
@@ -31,7 +33,7 @@ WITH_RAY = {
     "0.3.2": {},
     "0.3.3.dev0": {"stock entry": 2},
 }
-SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd")]
+SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like")]
 
 
 def _proofs() -> ModuleType:
@@ -93,6 +95,16 @@ def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(said:
         proofs.check_plan(said["runs"][name], ranks=ranks)
         proofs.check_whole_groups(said["runs"][name])
         assert said["moved"][name] >= 0.01, name
+
+
+def test_the_recorded_run_like_another_configuration_had_its_meaning(said: dict[str, Any]) -> None:
+    own, like = (dict(walk_of(said["runs"][f"fit {name}, 2"])) for name in ("enforced", "like"))
+    assert {path: like[path] for path in proofs.LIKE} == proofs.LIKE
+    assert all(own[path] != value for path, value in proofs.LIKE.items())
+
+
+def walk_of(run: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(path, value) for path, value, _ in walk(Spec.from_dict(run["spec"]))]
 
 
 def test_a_recorded_step_with_other_completions_is_not_the_plan(said: dict[str, Any]) -> None:

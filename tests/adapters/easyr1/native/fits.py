@@ -20,10 +20,22 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from proofs import CONTINUES, FITS
+from proofs import CONTINUES, FITS, LIKE
 
 from batchbridge import unwrap, wrap
+from batchbridge.reading import read_source
+from batchbridge.spec import Spec
+from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.testing.local import trainer
+
+
+def spec_of(made: Any) -> Spec:
+    """What the trainer's own configuration means."""
+    adapter = EasyR1Adapter()
+    source, context = adapter.source_of(made)
+    spec = read_source(source, adapter, context).spec
+    assert spec is not None
+    return spec
 
 
 def fit(folder: Path, name: str) -> Any:
@@ -32,11 +44,12 @@ def fit(folder: Path, name: str) -> Any:
     checkpoints = f"trainer.save_checkpoint_path={ledger}-checkpoints"
     os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
     made = trainer(folder, [*settings, checkpoints], sgd=name == "sgd")
+    like = None if name != "like" else spec_of(made).replace(**LIKE)
     if name == "seq":  # also after the workers stand
         made.init_workers()
         wrap(made, mode=mode, ledger=ledger)
     else:
-        wrap(made, mode=mode, ledger=ledger)
+        wrap(made, like=like, mode=mode, ledger=ledger)
         made.init_workers()
     made.fit()
     worker = made.actor_rollout_ref_wg.worker

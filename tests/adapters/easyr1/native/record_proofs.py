@@ -21,13 +21,13 @@ import torch
 from started import finished, fit_failed, fit_run, parameters
 
 FITS = {
-    1: ("predicted", "enforced", "seq", "sgd", "orderly"),
-    2: ("enforced", "seq", "sgd", "observed", "resumed"),
+    1: ("predicted", "enforced", "seq", "sgd", "like", "orderly"),
+    2: ("enforced", "seq", "sgd", "like", "observed", "resumed"),
 }
 """Scenarios of fits.py that end well, by ranks."""
 UNCOMPARED = ("predicted", "orderly")
 """Of them, those whose ends nothing is compared with."""
-BASE, BASES = "fit enforced, 2", {"seq": "fit seq, 2", "sgd": "fit sgd, 2"}
+BASE, BASES = "fit enforced, 2", {name: f"fit {name}, 2" for name in ("seq", "sgd", "like")}
 """What a run's end is compared with."""
 
 

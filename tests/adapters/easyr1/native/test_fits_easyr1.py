@@ -28,12 +28,12 @@ def fit(place: Path, checkout: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def two(fit: Fit) -> Path:
-    return fit(2, "enforced", "observed", "seq", "sgd")
+    return fit(2, "enforced", "observed", "seq", "sgd", "like")
 
 
 @pytest.fixture(scope="module")
 def one(fit: Fit) -> Path:
-    return fit(1, "predicted", "enforced", "seq", "sgd", "orderly")
+    return fit(1, "predicted", "enforced", "seq", "sgd", "like", "orderly")
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +56,13 @@ def test_the_unwrapped_run_on_one_device_is_as_predicted(one: Path) -> None:
     proofs.check_prediction(run, run["argv"])
 
 
-@pytest.mark.parametrize("name", ["enforced", "seq", "sgd"])
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
 def test_the_ledger_on_two_ranks_is_the_plan(two: Path, name: str) -> None:
     proofs.check_plan(fit_run(two, name, 2), ranks=2)
     proofs.check_whole_groups(fit_run(two, name, 2))
 
 
-@pytest.mark.parametrize("name", ["enforced", "seq", "sgd"])
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
 def test_ranks_do_not_change_the_run(one: Path, two: Path, name: str) -> None:
     proofs.check_plan(fit_run(one, name, 1), ranks=1)
     proofs.check_same(fit_run(one, name, 1), fit_run(two, name, 2))
