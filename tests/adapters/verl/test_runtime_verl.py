@@ -26,8 +26,9 @@ from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime
 from batchbridge_verl.driver import Driver
-from batchbridge_verl.engine import NATIVE_WEIGHTS, STEP
+from batchbridge_verl.engine import NATIVE_WEIGHTS, PROMPT, STEP
 from batchbridge_verl.installed import Installed
+from batchbridge_verl.trainer_v0 import PlannedLoader
 from batchbridge_verl.trainer_v1 import V1
 
 COMMAND = [
@@ -115,6 +116,38 @@ def test_each_call_of_update_actor_is_one_planned_step(step: int, passes: int, s
         assert values["mini_batch_size"] == len(places)
         assert len(places) % 4 == 0, "two ranks, micro-batches of two"
         assert len(set(places)) == len(places), "TransferQueue refuses a key that stands twice"
+
+
+@pytest.mark.parametrize(("last_rollout", "sizes"), [("wrap", [5, 5, 5]), ("short", [5, 5, 2]), ("pad", [5, 5, 2])])
+@pytest.mark.parametrize("last_step", ["short", "pad"])
+def test_an_epochs_remainder_of_prompts_and_a_rollouts_of_completions_are_the_plans(
+    last_rollout: str, sizes: list[int], last_step: str
+) -> None:
+    changes = {
+        "rollout.prompts_per_rollout": 5,
+        "optimizer_step.completions_per_step": 8,
+        "order.last_rollout": last_rollout,
+        "order.last_optimizer_step": last_step,
+    }
+    made = driver(spec_of().replace(**changes))
+    loader = PlannedLoader(
+        made.plan, dataset=range(12), collate=lambda prompts: {"prompt": prompts}, rollouts_done=lambda: 0
+    )
+    seen = []
+    for index, (batch, size) in enumerate(zip(loader, sizes, strict=True)):
+        assert batch["prompt"] == list(batch[PROMPT]) == list(made.plan.rollout(index).prompts)
+        assert len(batch["prompt"]) == size
+        seen += batch["prompt"]
+        rows, trained = rows_of(made, index), []
+
+        def send(places: list[Any], values: dict[str, Any], trained: list[int] = trained) -> dict[str, Any]:
+            assert len(places) % 4 == 0, "two ranks, micro-batches of two"
+            trained.append(sum(isinstance(place, tuple) for place in places))
+            return {}
+
+        made.train(index, rows, send)
+        assert trained == [8] * (4 * size // 8) + [4] * (4 * size % 8 // 4)
+    assert sorted(seen[:12]) == list(range(12))
 
 
 def test_the_forward_passes_see_every_row_and_every_filler_once() -> None:
