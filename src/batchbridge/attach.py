@@ -126,7 +126,8 @@ def wrap(
     """Makes a constructed trainer do what its configuration (or `like`) means; returns the same trainer.
 
     like: a `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as that
-    run would, on this trainer's devices and with its micro-batches. mode: "enforce" patches the trainer to follow the
+    run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes there is
+    keyed by this trainer's seed. mode: "enforce" patches the trainer to follow the
     plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
     "observe" only writes the ledger. ledger: folder for the ledger. tokens_per_device: cuts optimizer steps into
     micro-batches of at most so many tokens (prompt and response, padding included) instead of the trainer's own
@@ -197,6 +198,9 @@ def _request(
             if other.spec is None or other.verdict == "invalid":
                 raise CannotAttach({f"like: {name}": reason for name, reason in _reasons(other).items()})
             other = other.spec
+        if other.order.prompt_shuffle == "epoch_permutation" and other.order.seed is None:
+            # An order that nothing fixes there: whatever this trainer's is keyed by is one of them.
+            other = other.replace(**{"order.seed": spec.order.seed})
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
         spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
     if cut is not None:

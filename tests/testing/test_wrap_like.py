@@ -1,0 +1,62 @@
+"""What `wrap` asks an adapter for when it is told to behave like another run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from toy_adapter import DEFAULTS, ToyAdapter, spec_of
+
+from batchbridge import CannotAttach, plugins, wrap
+from batchbridge.adapter import Context, Source
+from batchbridge.attach import Attachment, Request
+
+
+class Trainer(SimpleNamespace):
+    """Of the toy framework, with four devices, 16 prompts and seed 5."""
+
+
+class WrappingAdapter(ToyAdapter):
+    enforced_versions: ClassVar[str] = "==2.0"
+
+    def owns(self, trainer: object) -> bool:
+        return isinstance(trainer, Trainer)
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        return Source(values={"seed": 5}), Context(framework_version="2.0", world_size=4, dataset_size=16)
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        return Attachment(framework="toy", framework_version="2.0", request=request, changes=(), detach=lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def only_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WrappingAdapter()})
+
+
+def asked(like: Any) -> Request:
+    return wrap(Trainer(), like).batchbridge.request
+
+
+def test_its_devices_and_micro_batches_stay_the_trainers_own() -> None:
+    like = spec_of({**DEFAULTS, "devices": 32, "prompts": 2, "step": 4})
+    spec = asked(like).spec
+    assert spec.topology.world_size == 4
+    assert spec == like.replace(topology=spec.topology)
+
+
+def test_an_order_that_nothing_fixes_there_is_keyed_by_the_trainers_own_seed() -> None:
+    like = spec_of({**DEFAULTS, "devices": 4, "seed": 9})
+    assert asked(like).spec.order.seed == 9
+    assert asked(like.replace(**{"order.seed": None})).spec.order.seed == 5
+
+
+def test_no_shuffle_needs_no_seed() -> None:
+    like = spec_of({**DEFAULTS, "devices": 4}).replace(**{"order.seed": None, "order.prompt_shuffle": "none"})
+    assert asked(like).spec.order.seed is None
+
+
+def test_a_stranger_is_refused() -> None:
+    with pytest.raises(CannotAttach, match="no installed adapter takes a SimpleNamespace"):
+        wrap(SimpleNamespace())
