@@ -74,7 +74,7 @@ class Planned:
 KILL = "1/4"
 """Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
-OWN_DRIVER, OTHER_CODE = "own driver", "other code"
+OTHER_CODE = "other code"
 RUNS: Mapping[str, Planned] = {
     "stock entry": Planned("a", 2, (THREE, SAVED)),
     "stock entry on one rank": Planned("b", 1, (THREE, "worker.actor.dynamic_batching=true")),
@@ -84,10 +84,9 @@ RUNS: Mapping[str, Planned] = {
     "resumed": Planned("d", 2, (THREE, SAVED, RESUMED)),
     "resumed on one rank": Planned("d", 1, (THREE, RESUMED), said="resume: "),
     OTHER_CODE: Planned("u", 2, (THREE,), said="version: "),
-    OWN_DRIVER: Planned("o", 2, (THREE, SAVED)),
 }
-"""What native/started.py runs: the stock entry through `batchbridge run`, once on a copy of the checkout with one
-function changed; and native/own_driver.py."""
+"""What native/started.py runs: the stock entry through `batchbridge run`; `OTHER_CODE` on a copy of the checkout with
+one function changed."""
 FAULTS = ("killed", "resumed on one rank", OTHER_CODE)
 """Those that must fail."""
 FIT_FAULTS: Mapping[str, tuple[int, str]] = {

@@ -29,7 +29,7 @@ ON_THE_PLAN = {
 }
 NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2"}
 WITH_RAY = {
-    # version -> run of the stock entry, or of a driver of the user's own -> ranks
+    # version -> run of the stock entry -> ranks
     "0.3.2": {},
     "0.3.3.dev0": {"stock entry": 2},
 }

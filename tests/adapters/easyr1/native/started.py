@@ -92,9 +92,6 @@ def start(place: Path, checkout: Path, name: str) -> Run:
         checkout = changed(checkout, folder / "checkout")
     words = command(folder, planned.ranks, *planned.settings)
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), *planned.options, "--"]
-    if name == proofs.OWN_DRIVER:
-        script = Path(__file__).with_name("own_driver.py")
-        launcher, words = [], [sys.executable, str(script), str(folder), str(planned.ranks), *planned.settings]
     own = {
         **environment(folder, checkout, ranks=planned.ranks),
         "BATCHBRIDGE_WEIGHTS": str(folder / f"{name} weights"),
