@@ -122,3 +122,30 @@ def test_the_page_of_open_instruct_counts_the_published_commands(repository: Pat
     assert f"of {counted['commands']} published commands {counted['stale']} pass such flags" in text
     assert f"among them {counted['stale_with_both']} with both" in text
     assert f"{counted['stale_and_valid_without']} of the {counted['stale']} are valid" in text
+
+
+def test_the_page_of_openrlhf_has_what_its_native_tests_and_its_recorded_runs_measured(
+    repository: Path, adapters: Path
+) -> None:
+    text, recorded = page(repository, "openrlhf.md"), adapters / "openrlhf" / "recorded"
+    measured = json.loads((recorded / "measured.json").read_text(encoding="utf-8"))
+    releases = sorted(measured, key=lambda release: [int(part) for part in release.split(".")])
+    cases = [(name, case) for figures in measured.values() for name, case in figures.items()]
+    gradients = [(name, case) for name, case in cases if name.startswith("gradient of ")]
+    worst = max(case["of_the_bar"] for _, case in gradients)
+    assert f"on each of {listed(releases)}" in text
+    assert f"at most {worst} of the bar" in text
+    assert f"{len({name.rpartition(', ranks')[0] for name, _ in gradients})} objectives" in text
+    least = min(case["bars"] for name, case in cases if name.startswith("alone, "))
+    assert f"at least {least:,.0f} times the bar" in text
+    fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
+    assert f"at most {digits(fit['error'])} where plain float32 errs by {digits(fit['float32'])}" in text
+    apart = max(case["apart"] for name, case in cases if name == "fit, other micro-batches")
+    assert f"within {digits(apart)} of their movement; bit for bit" in text
+    (file,) = recorded.glob("runs_*.json")
+    runs = json.loads(file.read_text(encoding="utf-8"))
+    assert f"({file.stem.removeprefix('runs_')})" in text
+    figures = runs["figures"]
+    ends = max(figures["apart: one rank"], figures["apart: zero 3"])
+    assert f"parameters' movement within {digits(ends)}, itself {figures['moved'] * 100:.1f} % of their norm" in text
+    assert f"ends {figures['apart: unwrapped'] * 100:.0f} % of the movement away" in text

@@ -31,28 +31,52 @@ LOSES = ("ZeRO-1, dynamic", "ZeRO-2, dynamic")
 KEEPS = ("ZeRO-1", "ZeRO-2", "ZeRO-3", "ZeRO-3, dynamic")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Where each world size left what it measured."""
-    found = {}
-    for ranks in (1, 2):
-        folder = tmp_path_factory.mktemp(f"ranks_{ranks}")
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
-        ran = subprocess.run(
-            [*command, str(SCRIPT), str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert ran.returncode == 0, ran.stderr[-20000:]
-        found[ranks] = folder
-    return found
+class Folders(dict[int, Path]):
+    """World size -> the folder where it left what it measured; each runs when it is first asked for."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self._place = place
+
+    def __missing__(self, ranks: int) -> Path:
+        folder = self._place / f"gradients_{version('openrlhf')}_{ranks}"
+        if not (folder / "measured.pt").exists():
+            folder.mkdir(exist_ok=True)
+            command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+            ran = subprocess.run(
+                [*command, str(SCRIPT), str(folder)],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            assert ran.returncode == 0, ran.stderr[-20000:]
+        self[ranks] = folder
+        return folder
+
+
+class Measured(dict[int, dict[str, Any]]):
+    """World size -> what it measured."""
+
+    def __init__(self, folders: Folders) -> None:
+        super().__init__()
+        self._folders = folders
+
+    def __missing__(self, ranks: int) -> dict[str, Any]:
+        self[ranks] = torch.load(self._folders[ranks] / "measured.pt", weights_only=True)
+        return self[ranks]
 
 
 @pytest.fixture(scope="module")
-def measured(folders: dict[int, Path]) -> dict[int, dict[str, Any]]:
-    return {ranks: torch.load(folder / "measured.pt", weights_only=True) for ranks, folder in folders.items()}
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """`BATCHBRIDGE_OPENRLHF_RUNS`: a folder that keeps what was measured, for work on a single test."""
+    kept = os.environ.get("BATCHBRIDGE_OPENRLHF_RUNS")
+    return Folders(tmp_path_factory.mktemp("gradients") if kept is None else Path(kept))
+
+
+@pytest.fixture(scope="module")
+def measured(folders: Folders) -> Measured:
+    return Measured(folders)
 
 
 @pytest.fixture(params=[1, 2], ids=["one rank", "two ranks"])

@@ -1,0 +1,84 @@
+"""What runs of OpenRLHF's stock entry left, held against the plan, the rules and the prediction as they are now.
+
+The runs are made by hand: `nox -s openrlhf_runs`, with BATCHBRIDGE_RECORD=1.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import orl_proofs as proofs
+import pytest
+
+from batchbridge_openrlhf.runtime import DEEPSPEED
+
+RELEASES = ("0.11.2",)
+"""Whose stock entry was run."""
+PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2}
+"""Runs that follow a plan to its end, and their ranks."""
+RUNS = {*PLANNED, "killed", "unwrapped"}
+
+
+@pytest.fixture(params=RELEASES)
+def recorded(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What the runs of one release left."""
+    found = proofs.recorded(request.param)
+    assert {run["framework_version"] for run in found["runs"].values()} == {request.param}
+    return found
+
+
+def test_the_record_has_the_runs_that_are_asked_about(recorded: dict[str, Any]) -> None:
+    assert set(recorded["runs"]) == RUNS
+    assert set(recorded["said"]) == {"killed"}
+
+
+@pytest.mark.parametrize(("name", "ranks"), PLANNED.items())
+def test_a_run_that_follows_its_plan_trained_what_the_plan_says_now(
+    recorded: dict[str, Any], name: str, ranks: int
+) -> None:
+    proofs.check_plan(recorded["runs"][name], ranks=ranks)
+
+
+@pytest.mark.parametrize(("column", "value"), [("sample", 99), ("weights", 0.5), ("advantage", 9.0)])
+def test_a_recorded_row_that_is_not_the_plans_fails(recorded: dict[str, Any], column: str, value: object) -> None:
+    run = copy.deepcopy(recorded["runs"]["two ranks"])
+    run["steps"][2][column][3] = value
+    with pytest.raises(AssertionError):
+        proofs.check_plan(run, ranks=2)
+
+
+@pytest.mark.parametrize("other", ["one rank", "zero 3"])
+def test_ranks_micro_batches_and_zero_stages_did_not_change_the_run(recorded: dict[str, Any], other: str) -> None:
+    proofs.check_same(recorded["runs"]["two ranks"], recorded["runs"][other])
+    assert recorded["figures"]["moved"] >= 0.01
+    assert recorded["figures"][f"apart: {other}"] <= proofs.BAR
+
+
+def test_unwrapped_it_trained_other_steps_and_ended_elsewhere(recorded: dict[str, Any]) -> None:
+    runs = recorded["runs"]
+    assert proofs.differing_steps(runs["two ranks"], runs["unwrapped"])
+    proofs.check_once(runs["unwrapped"])
+    assert recorded["figures"]["apart: unwrapped"] > 10 * proofs.BAR
+
+
+def test_the_killed_run_ends_as_planned_and_the_resumed_one_is_the_whole_one(recorded: dict[str, Any]) -> None:
+    runs = recorded["runs"]
+    proofs.check_steps(runs["killed"], ranks=2)
+    assert len(runs["killed"]["steps"]) == (4 if runs["killed"]["incomplete"] else 5)
+    proofs.check_identical(runs["two ranks"], runs["resumed"])
+
+
+def test_every_release_that_is_enforced_has_the_figures_of_its_native_tests() -> None:
+    measured = json.loads((proofs.RECORDED / "measured.json").read_text(encoding="utf-8"))
+    assert set(measured) == set(DEEPSPEED)
+    assert len({frozenset(figures) for figures in measured.values()}) == 1
+    for figures in measured.values():
+        shares = [case["of_the_bar"] for name, case in figures.items() if name.startswith("gradient of ")]
+        assert len(shares) == 7
+        assert max(shares) <= 1
+        assert all(case["bars"] > 10 for name, case in figures.items() if name.startswith("alone, "))
+        assert figures["fit, other micro-batches"]["moved"] >= 0.01
+        assert figures["fit, other micro-batches"]["apart"] <= proofs.BAR
+        assert figures["fit, unwrapped"]["apart"] > 10 * proofs.BAR
