@@ -82,6 +82,16 @@ def test_the_recorded_job_whose_learner_was_killed_ended_with_an_error_and_whole
         proofs.check_killed(said["jobs"]["enforced, 2"], said["ends"]["killed, 2"], "Connection closed by peer")
 
 
+def test_the_recorded_job_of_rays_actors_is_the_job_without_them_and_names_the_actor_that_died() -> None:
+    said = recorded("jobs")
+    proofs.check_plan(said["jobs"]["ray, 2"], ranks=2)
+    proofs.check_same(said["jobs"]["ray, 2"], said["jobs"]["enforced, 2"])
+    assert said["ends"]["ray, 2"] == ["the job ended well"]
+    proofs.check_killed(
+        said["jobs"]["killed with Ray, 2"], said["ends"]["killed with Ray, 2"], "PolicyTrainerRayProcess", "died"
+    )
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_recorded_unwrapped_job_does_what_its_command_line_is_read_to_do(ranks: int) -> None:
     proofs.check_behaviour(recorded("jobs")["jobs"][f"observed, {ranks}"], ranks)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import proofs
 
 JOBS = ("enforced", "adamw", "resumed", "observed")
-WORDS = ("Connection closed by peer", "Actor", "died", "the job ended well")
+WORDS = ("Connection closed by peer", "PolicyTrainerRayProcess", "died", "the job ended well")
 """Of the errors with which jobs end: kept are those that were said."""
 
 

@@ -65,7 +65,9 @@ def test_with_rays_actors_the_job_is_the_same_and_a_killed_learner_ends_it(ran: 
     run = run_of(folder, "ray")
     proofs.check_plan(run, ranks=2)
     proofs.check_same(run, run_of(ran("jobs", 2, "resumed.json"), "enforced"))
-    proofs.check_killed(run_of(folder, "killed"), (folder / "killed.txt").read_text(encoding="utf-8"), "Actor", "died")
+    proofs.check_killed(
+        run_of(folder, "killed"), (folder / "killed.txt").read_text(encoding="utf-8"), "PolicyTrainerRayProcess", "died"
+    )
 
 
 def test_a_killed_learner_ends_the_other_with_an_error_and_leaves_whole_records(ran: Ran) -> None:
