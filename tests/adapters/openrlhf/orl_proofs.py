@@ -103,7 +103,8 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
         planned = plan.step(step["step"])
         assert sorted(rows_of(step, *MEMBERS)) == sorted(tuple(member) for member in planned.members)
         assert step["ranks"] == ranks
-        assert set(step["rank"]) == set(range(ranks))
+        if max(step["pass"]) == 0:  # a later pass trains completions where they lie
+            assert set(step["rank"]) == set(range(ranks))
         check_weights(step, plan.spec)
         check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2

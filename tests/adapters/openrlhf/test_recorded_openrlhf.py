@@ -16,7 +16,7 @@ from batchbridge_openrlhf.runtime import DEEPSPEED
 
 RELEASES = ("0.11.2",)
 """Whose stock entry was run."""
-PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2}
+PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2, "divides nothing": 2}
 """Runs that follow a plan to its end, and their ranks."""
 RUNS = {*PLANNED, "killed", "unwrapped"}
 
