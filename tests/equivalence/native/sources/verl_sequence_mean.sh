@@ -19,7 +19,7 @@ python3 -m verl.trainer.main_ppo \
     actor_rollout_ref.actor.clip_ratio_high=0.28 \
     actor_rollout_ref.actor.use_kl_loss=False \
     actor_rollout_ref.actor.optim.optimizer=SGD \
-    actor_rollout_ref.actor.optim.lr=0.05 \
+    actor_rollout_ref.actor.optim.lr=0.2 \
     actor_rollout_ref.actor.optim.weight_decay=0.0 \
     actor_rollout_ref.actor.optim.clip_grad=1.0 \
     +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32 \
