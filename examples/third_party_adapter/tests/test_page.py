@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 pytest_plugins = ["pytester"]
 PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
-MADE = '''
+MADE = """
 import pocketgrpo
 
 
@@ -20,7 +20,7 @@ def make_trainer(policy, tokenizer, script, micro):
 
     prompts = [tokenizer(script.prompt(index))["input_ids"] for index in range(8)]
     return pocketgrpo.PocketTrainer(policy, prompts, answer, updates=2, epochs=2, lr=0.1, micro=micro)
-'''
+"""
 
 
 def test_the_page_s_test_passes_with_nothing_but_the_plugin(pytester: pytest.Pytester) -> None:
