@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
+from batchbridge.promises import Promises, also_off, kept, one_of
 from batchbridge_easyr1.engine import AVERAGED
 from batchbridge_verl.enforced import ENFORCED as SHARED
 
-ENFORCED: Mapping[str, Callable[[object], bool]] = {
+ENFORCED: Promises = {
     **SHARED,
-    "loss.policy.aggregation": lambda value: value in AVERAGED,
-    "loss.policy.constant": lambda value: True,
-    "loss.policy.count_empty": lambda value: True,
+    "loss.policy.aggregation": one_of(*AVERAGED),
+    "loss.policy.constant": also_off,
+    "loss.policy.count_empty": also_off,
 }
 """Canonical field to whether `attach` brings a value of it about: as with verl, whose plan, advantages and clips are
 enforced by the same code, and the aggregations that `loss_avg_mode` has no word for. Source: `PLANNED`, and `SETTABLE`
@@ -20,4 +19,4 @@ and `REFUSALS` of `runtime`."""
 
 def enforces(path: str, value: object) -> bool:
     """See `Adapter.enforces`."""
-    return path in ENFORCED and ENFORCED[path](value)
+    return kept(ENFORCED, path, value)
