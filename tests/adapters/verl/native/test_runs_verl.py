@@ -13,7 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,15 @@ def plan_of(run: Run) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Short: Ray's sockets have paths of at most 107 bytes. `BATCHBRIDGE_VERL_RUNS`: a folder that keeps finished runs,
-    for work on a single test."""
+def place() -> Iterator[Path]:
+    """Short: paths of Ray's sockets have at most 107 bytes, and pytest's own folders are too long under xdist.
+    `BATCHBRIDGE_VERL_RUNS`: a folder that keeps finished runs, for work on a single test."""
     kept = os.environ.get("BATCHBRIDGE_VERL_RUNS")
-    return tmp_path_factory.mktemp("v") if kept is None else Path(kept)
+    if kept is not None:
+        yield Path(kept)
+        return
+    with tempfile.TemporaryDirectory(prefix="v", ignore_cleanup_errors=True) as folder:  # Ray may still be ending
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")
