@@ -93,7 +93,10 @@ def install(session: nox.Session, constraints: str, *requirements: str) -> None:
     places = find_links(session)
     offers = [option for place in places for option in ("--find-links", place)]
     session.install("-q", "-c", f"constraints/{constraints}.txt", *offers, *requirements, env=ENVIRONMENT)
-    report = json.loads(str(session.run_install("python", "-c", DESCRIBE, silent=True, log=False)))
+    described = session.run_install("python", "-c", DESCRIBE, silent=True, log=False)
+    if described is None:  # nox was asked not to install
+        return
+    report = json.loads(str(described))
     cuda = sorted(name for name in report["distributions"] if name.lower().startswith("nvidia"))
     if cuda and any(offers_cpu_torch(place, report["python"]) for place in places):
         session.error(f"a CPU wheel of torch {TORCH} is offered, and yet these came in: {', '.join(cuda)}")
