@@ -30,9 +30,11 @@ ON_THE_PLAN = {
 NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2"}
 WITH_RAY = {
     # version -> run of the stock entry -> ranks
-    "0.3.2": {},
+    "0.3.2": {"stock entry": 2, "resumed": 2},
     "0.3.3.dev0": {"stock entry": 2},
 }
+UNWRAPPED_WITH_RAY = {"0.3.2": {"stock entry observed"}, "0.3.3.dev0": set[str]()}
+FAILED_WITH_RAY = {"0.3.2": {"killed"}, "0.3.3.dev0": set[str]()}
 SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like")]
 
 
@@ -85,9 +87,11 @@ def version_of(said: dict[str, Any]) -> str:
 
 
 def test_the_recorded_runs_are_those_that_the_tables_above_name(said: dict[str, Any]) -> None:
-    with_ray = WITH_RAY[version_of(said)].keys()
+    version = version_of(said)
+    with_ray = WITH_RAY[version].keys() | UNWRAPPED_WITH_RAY[version]
     assert said["runs"].keys() == ON_THE_PLAN.keys() | NATIVE | with_ray
-    assert said["failed"].keys() == {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
+    faults = {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
+    assert said["failed"].keys() == faults | FAILED_WITH_RAY[version]
 
 
 def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(said: dict[str, Any]) -> None:
@@ -117,6 +121,13 @@ def test_a_recorded_step_with_other_completions_is_not_the_plan(said: dict[str, 
 def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(said: dict[str, Any]) -> None:
     assert proofs.differing_steps(said["runs"]["fit enforced, 2"], said["runs"]["fit observed, 2"]) == 6
     assert said["ends_apart"]["fit observed, 2"] > 10 * BAR
+
+
+def test_so_it_did_with_ray_where_that_is_recorded() -> None:
+    (version,) = (version for version, names in UNWRAPPED_WITH_RAY.items() if names)
+    said = recorded("runs", version)
+    assert proofs.differing_steps(said["runs"]["stock entry"], said["runs"]["stock entry observed"]) == 6
+    assert said["ends_apart"]["stock entry observed"] > 10 * BAR
 
 
 @pytest.mark.parametrize(("name", "other"), SAME)
@@ -153,7 +164,8 @@ def test_the_recorded_native_run_that_keeps_to_the_plan_was_left_alone(said: dic
 
 
 def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(said: dict[str, Any]) -> None:
-    proofs.check_killed(said["failed"]["fit killed, 2"])
+    for name in {"fit killed, 2", *FAILED_WITH_RAY[version_of(said)]}:
+        proofs.check_killed(said["failed"][name])
 
 
 @pytest.mark.parametrize(
