@@ -18,10 +18,9 @@ from batchbridge_verl.installed import installed
 from batchbridge_verl.meaning import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.settings import BY_KEY, holds
 
-ENFORCED_VERSIONS = SpecifierSet("==0.9.1")
-"""verl versions that all proofs ran on; others are refused until they ran there, too. On 0.8.0 gradients, launched runs
-and a resumed one did, a trainer of the user's own did not; on 0.9.0 gradients did. What a release lacks beside the
-newest is said in the tables LOSS_MODES and AGGREGATION_VERSIONS, and refused by name."""
+ENFORCED_VERSIONS = SpecifierSet(">=0.8.0,<=0.9.1")
+"""verl versions that the proofs ran on; docs/verl.md says which ran on each. What a release lacks beside the newest is
+said in the tables LOSS_MODES and AGGREGATION_VERSIONS, and refused by name."""
 PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
