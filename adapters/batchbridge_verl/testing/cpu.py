@@ -3,7 +3,8 @@
     VERL_USE_EXTERNAL_MODULES=batchbridge_verl.testing.cpu VERL_ENGINE_DEVICE=cuda python -m verl.trainer.main_ppo ...
 
 For tests. What it declares: a device `cpu` whose processes are placed by Ray's resource "GPU", before 0.9.0 "cpu": give
-`ray.init` as many as there shall be ranks. gloo instead of NCCL; the engine stays the one that verl registers for CUDA.
+`ray.init` as many as there shall be ranks. gloo instead of NCCL; memory is not pinned; the engine stays the one that
+verl registers for CUDA.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ except ModuleNotFoundError:
 else:
     import batchbridge_verl.testing.platform  # noqa: F401 - registers itself
 
+# FSDP2 pins the reference policy's memory for a device that is not there.
+torch.Tensor.pin_memory = lambda tensor, *arguments, **options: tensor
 _native_init = torch.distributed.init_process_group
 
 

@@ -257,7 +257,8 @@ def test_verifying_ends_the_native_run_before_the_first_step_that_departs(place:
 
 @pytest.mark.by_hand
 def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(place: Path) -> None:
-    orderly = ["trainer.balance_batch=False", "data.dataloader_num_workers=0", "trainer.total_training_steps=2"]
+    orderly = ["data.shuffle=False", "trainer.balance_batch=False", "data.dataloader_num_workers=0"]
+    orderly.append("trainer.total_training_steps=2")
     verified = run(place / "l", 1, *V0, *orderly, options=("--mode", "verify"))
     assert verified.code == 0, verified.text[-20000:]
     plan = plan_of(verified)
