@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import gc
 import time
 
 import pytest
@@ -78,9 +79,13 @@ def test_15_000_nearly_right_keys_are_all_named_and_few_are_compared(
 def test_ten_times_the_unknown_keys_cost_no_hundred_times_the_cpu(framework: str) -> None:
     def seconds(count: int) -> float:
         keys = nearly_right(framework, count)
-        before = time.process_time()
-        unknown(framework, keys)
-        return time.process_time() - before
+        gc.disable()  # collecting what other tests of the process left is none of the reader's work
+        try:
+            before = time.process_time()
+            unknown(framework, keys)
+            return time.process_time() - before
+        finally:
+            gc.enable()
 
     assert seconds(MANY) < 30 * seconds(MANY // 10)  # a share of two times: a slow machine changes neither
 
