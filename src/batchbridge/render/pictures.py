@@ -18,7 +18,7 @@ CELL, GAP, LEFT, LINE = 14, 3, 150, 22
 """Pixels: a completion or a token, the space between two, where the drawing begins, and a line of text."""
 
 MOST_COMPLETIONS = 512
-"""Of a rollout that is drawn: its picture is 9,000 pixels wide."""
+"""Of a rollout that is drawn: a wider picture shows nobody anything."""
 
 
 class Picture:

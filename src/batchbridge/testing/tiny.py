@@ -32,7 +32,7 @@ def tiny_tokenizer() -> Any:
 
 
 def tiny_policy(seed: int = 0, *, layers: int = 2, width: int = 32, dtype: torch.dtype | None = None) -> Any:
-    """A randomly initialised Llama of about 30,000 parameters without biases or dropout.
+    """A randomly initialised Llama, two layers of width 32 by default, without biases or dropout.
 
     Weights are large enough that gradients are far from zero, and no parameter's gradient vanishes identically
     (AdamW would move such a parameter by rounding noise). `dtype` defaults to float32.
