@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,15 @@ def plan_of(run: Run) -> Plan:
     return Plan(Spec.from_dict(header["spec"]), header["dataset_size"])
 
 
+def members(step: Mapping[str, Any]) -> list[tuple[int, ...]]:
+    """What a step of a ledger trained, sorted: (rollout, pass, prompt, sample)."""
+    return sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
+
+
+def planned_members(plan: Plan, index: int) -> list[tuple[int, ...]]:
+    return sorted(tuple(member) for member in plan.step(index).members)
+
+
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     """Short: paths of Ray's sockets have at most 107 bytes, and pytest's own folders are too long under xdist.
@@ -109,6 +118,32 @@ def one_rank(place: Path) -> Run:
 @pytest.fixture(scope="module")
 def v0(place: Path) -> Run:
     return run(place / "c", 2, THREE, *V0, BATCHBRIDGE_JITTER_SEED="3")
+
+
+def run_cut(folder: Path, ranks: int, *more: str, last_rollout: str, last_optimizer_step: str, **env: str) -> Run:
+    """Three rollouts of 5 of the 12 prompts in steps of 8 completions: nothing divides anything."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = plan_spec().replace(
+        **{
+            "rollout.prompts_per_rollout": 5,
+            "optimizer_step.completions_per_step": 8,
+            "order.last_rollout": last_rollout,
+            "order.last_optimizer_step": last_optimizer_step,
+        }
+    )
+    file = folder / "spec.json"
+    file.write_text(json.dumps(wanted.to_dict()), encoding="utf-8")
+    return run(folder, ranks, THREE, *more, options=("--spec", str(file)), **env)
+
+
+@pytest.fixture(scope="module")
+def wrapping(place: Path) -> Run:
+    return run_cut(place / "s", 2, last_rollout="wrap", last_optimizer_step="short", BATCHBRIDGE_JITTER_SEED="8")
+
+
+@pytest.fixture(scope="module")
+def padding(place: Path) -> Run:
+    return run_cut(place / "t", 1, *V0, last_rollout="wrap", last_optimizer_step="pad", BATCHBRIDGE_JITTER_SEED="9")
 
 
 LIKE = """\
@@ -173,8 +208,7 @@ def test_the_ledger_of_a_run_on_two_ranks_is_the_plan(two_ranks: Run) -> None:
     assert len(steps) == plan.total_optimizer_steps == 2 * ROLLOUTS
     for step in steps:
         planned = plan.step(step["step"])
-        trained = sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
-        assert trained == sorted(tuple(member) for member in planned.members)
+        assert members(step) == planned_members(plan, step["step"])
         assert step["ranks"] == 2
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
@@ -211,8 +245,7 @@ def test_a_run_like_another_frameworks_configuration_trains_its_plan_over_both_e
     assert plan.spec.loss.policy.aggregation == "sequence_mean"
     assert [step["epoch"] for step in steps] == [0] * 4 + [1] * 4
     for step in steps:
-        trained = sorted(zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True))
-        assert trained == sorted(tuple(member) for member in plan.step(step["step"]).members)
+        assert members(step) == planned_members(plan, step["step"])
     epochs = [[prompt for rollout in pair for prompt in plan.rollout(rollout).prompts] for pair in ((0, 1), (2, 3))]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(PROMPTS))
     assert epochs[0] != epochs[1]
@@ -245,6 +278,44 @@ def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_els
     apart = float((observed.moved() - moved).norm() / moved.norm())
     assert apart > 10 * BAR
     record("movement", "unwrapped", relative=apart)
+
+
+@pytest.mark.by_hand
+def test_rollouts_that_reach_into_the_next_epoch_and_their_short_last_steps_are_trained_as_planned(
+    wrapping: Run,
+) -> None:
+    assert wrapping.code == 0, wrapping.text[-20000:]
+    plan, steps = plan_of(wrapping), list(read_steps(wrapping.ledger))
+    assert [len(step["prompt"]) for step in steps] == [8, 8, 4] * ROLLOUTS
+    assert [step["normaliser"]["completions"] for step in steps] == [8, 8, 4] * ROLLOUTS
+    assert all(members(step) == planned_members(plan, step["step"]) for step in steps)
+    seen = [prompt for rollout in range(ROLLOUTS) for prompt in plan.rollout(rollout).prompts]
+    assert sorted(seen[:PROMPTS]) == list(range(PROMPTS))
+    assert len(seen[PROMPTS:]) == 3
+
+
+@pytest.mark.by_hand
+def test_a_last_step_filled_with_rows_that_weigh_nothing_is_the_short_one(
+    wrapping: Run, padding: Run, record: Callable[..., None]
+) -> None:
+    assert padding.code == 0, padding.text[-20000:]
+    short, padded = list(read_steps(wrapping.ledger)), list(read_steps(padding.ledger))
+    for name in ("normaliser", "lr_tick"):
+        assert [step[name] for step in short] == [step[name] for step in padded]
+    assert list(map(members, short)) == list(map(members, padded))
+    apart = float((padding.moved() - wrapping.moved()).norm() / wrapping.moved().norm())
+    assert apart <= BAR
+    record("movement", "padding", relative=apart)
+
+
+@pytest.mark.by_hand
+def test_a_short_last_rollout_is_trained_as_planned(place: Path) -> None:
+    short = run_cut(place / "u", 2, last_rollout="short", last_optimizer_step="pad", BATCHBRIDGE_JITTER_SEED="10")
+    assert short.code == 0, short.text[-20000:]
+    plan, steps = plan_of(short), list(read_steps(short.ledger))
+    assert [len(plan.rollout(rollout).prompts) for rollout in range(ROLLOUTS)] == [5, 5, 2]
+    assert [len(step["prompt"]) for step in steps] == [8, 8, 4, 8, 8, 4, 8]
+    assert all(members(step) == planned_members(plan, step["step"]) for step in steps)
 
 
 @pytest.mark.by_hand
