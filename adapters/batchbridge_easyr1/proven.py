@@ -6,13 +6,13 @@ function that is patched, replaced or relied upon is compared by its text (comme
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+
+from batchbridge import fingerprints
 
 SEAMS: Mapping[str, tuple[str, ...]] = {
     "workers/actor/dp_actor.py": (
@@ -46,31 +46,8 @@ SEAMS: Mapping[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=4)
 def digests(package: Path) -> Mapping[str, str]:
-    """`file: function` -> digest of its text; empty text where it is missing."""
-    found = {}
-    for file, names in SEAMS.items():
-        try:
-            text = (package / file).read_text(encoding="utf-8")
-            functions = dict(_functions(ast.parse(text)))
-        except (OSError, ValueError, SyntaxError):
-            text, functions = "", {}
-        lines = text.splitlines()
-        for name in names:
-            node = functions.get(name)
-            source = [] if node is None else [line.rstrip() for line in lines[node.lineno - 1 : node.end_lineno]]
-            kept = "\n".join(line for line in source if line and not line.lstrip().startswith("#"))
-            found[f"{file}: {name}"] = hashlib.blake2b(kept.encode(), digest_size=8).hexdigest() if kept else ""
-    return found
-
-
-def _functions(module: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
-    found = []
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef):
-            found.append((node.name, node))
-        elif isinstance(node, ast.ClassDef):
-            found += [(f"{node.name}.{inner.name}", inner) for inner in node.body if isinstance(inner, ast.FunctionDef)]
-    return found
+    """Of `SEAMS`; see `fingerprints.digests`."""
+    return fingerprints.digests(package, SEAMS)
 
 
 @lru_cache(maxsize=1)
@@ -86,11 +63,6 @@ def doubts(package: Path, version: str | None) -> str | None:
     proven = _proven()
     if version is None or version not in proven:
         return f"EasyR1 {version}: its training step is not proven; proven: {', '.join(proven)}"
-    have = digests(package)
-    other = sorted(seam for seam, digest in proven[version].items() if have.get(seam) != digest)
-    if not other:
+    if not (other := fingerprints.difference(digests(package), proven[version])):
         return None
-    return (
-        f"EasyR1 {version} with other code than the proofs ran on: {', '.join(other[:4])}"
-        f"{f' and {len(other) - 4} more' if len(other) > 4 else ''}; use the tag v0.3.2, or commit b44b311"
-    )
+    return f"EasyR1 {version} with other code than the proofs ran on: {other}; use the tag v0.3.2, or commit b44b311"

@@ -6,13 +6,13 @@ upon is compared by its text (comments and blank lines aside).
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+
+from batchbridge import fingerprints
 
 SEAMS: Mapping[str, tuple[str, ...]] = {
     "grpo_fast.py": (
@@ -53,31 +53,8 @@ SEAMS: Mapping[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=4)
 def digests(package: Path) -> Mapping[str, str]:
-    """`file: function` -> digest of its text; empty text where it is missing."""
-    found = {}
-    for file, names in SEAMS.items():
-        try:
-            text = (package / file).read_text(encoding="utf-8")
-            functions = dict(_functions(ast.parse(text)))
-        except (OSError, ValueError, SyntaxError):
-            text, functions = "", {}
-        lines = text.splitlines()
-        for name in names:
-            node = functions.get(name)
-            source = [] if node is None else [line.rstrip() for line in lines[node.lineno - 1 : node.end_lineno]]
-            kept = "\n".join(line for line in source if line and not line.lstrip().startswith("#"))
-            found[f"{file}: {name}"] = hashlib.blake2b(kept.encode(), digest_size=8).hexdigest() if kept else ""
-    return found
-
-
-def _functions(module: ast.Module) -> list[tuple[str, ast.FunctionDef]]:
-    found = []
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef):
-            found.append((node.name, node))
-        elif isinstance(node, ast.ClassDef):
-            found += [(f"{node.name}.{inner.name}", inner) for inner in node.body if isinstance(inner, ast.FunctionDef)]
-    return found
+    """Of `SEAMS`; see `fingerprints.digests`."""
+    return fingerprints.digests(package, SEAMS)
 
 
 @lru_cache(maxsize=1)
@@ -93,9 +70,7 @@ def checkout_in(package: Path) -> tuple[str | None, str]:
     have = digests(package)
     reasons = []
     for checkout, wanted in _proven().items():
-        other = sorted(seam for seam, digest in wanted.items() if have.get(seam) != digest)
-        if not other:
+        if not (other := fingerprints.difference(have, wanted)):
             return checkout, ""
-        more = f" and {len(other) - 4} more" if len(other) > 4 else ""
-        reasons.append(f"it differs from {checkout} in {', '.join(other[:4])}{more}")
+        reasons.append(f"it differs from {checkout} in {other}")
     return None, f"the training step of this open-instruct is not proven: {'; '.join(reasons)}; use commit e6c3044"
