@@ -13,12 +13,13 @@ import contextlib
 import copy
 import functools
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge.stepwise import StepDriver
 from batchbridge_easyr1.testing.scripted import arguments
+from batchbridge_easyr1.testing.steps import plain_descent
 
 GATHERED = ("generate_sequences", "compute_log_probs", "compute_ref_log_probs", "update_actor")
 EVERYWHERE = ("prepare_rollout_engine", "release_rollout_engine", "save_checkpoint", "load_checkpoint")
@@ -108,7 +109,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
         def init_workers(self) -> None:
             worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
-            with _plain_descent() if sgd else contextlib.nullcontext():
+            with plain_descent() if sgd else contextlib.nullcontext():
                 worker.init_model()
             self.actor_rollout_ref_wg = LocalGroup(worker)
 
@@ -127,18 +128,6 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
 def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:
     compute: Callable[[Any], Any] = reward_manager()(config.worker.reward, tokenizer).compute_reward
     return compute
-
-
-@contextlib.contextmanager
-def _plain_descent() -> Iterator[None]:
-    import torch
-
-    native = torch.optim.AdamW
-    torch.optim.AdamW = lambda parameters, lr, **options: torch.optim.SGD(parameters, lr=lr)
-    try:
-        yield
-    finally:
-        torch.optim.AdamW = native
 
 
 def _once(save: Callable[..., None]) -> Callable[..., None]:

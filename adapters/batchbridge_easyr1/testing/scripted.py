@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge_easyr1.testing.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
@@ -71,11 +72,23 @@ def command(folder: Path, ranks: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "verl.trainer.main", *arguments(folder, ranks), *more]
 
 
-def environment(folder: Path, checkout: Path, *, ranks: int, own: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """`own` with EasyR1 on the path, the CPU platform, scripted rollouts, and a quiet, small Ray."""
+def environment(
+    folder: Path,
+    checkout: Path,
+    *,
+    ranks: int,
+    optimizer: Literal["sgd", "adamw"] = "adamw",
+    own: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """`own` with EasyR1 on the path, the CPU platform, scripted rollouts, and a quiet, small Ray; see `steps`."""
     made = scripted.environment(own)
     for name in ("VERL_USE_EXTERNAL_MODULES", "VERL_ENGINE_DEVICE"):
         made.pop(name)
     paths = [str(SITE), str(checkout), *filter(None, [own.get("PYTHONPATH", "")])]
-    here = {"BATCHBRIDGE_CPU_RANKS": str(ranks), "BATCHBRIDGE_CPU_RAY": str(folder / "ray"), "GLOO_SOCKET_IFNAME": "lo"}
+    here = {
+        "BATCHBRIDGE_CPU_RANKS": str(ranks),
+        "BATCHBRIDGE_CPU_RAY": str(folder / "ray"),
+        "BATCHBRIDGE_OPTIMIZER": optimizer,
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     return {**made, **here, "PYTHONPATH": os.pathsep.join(paths)}

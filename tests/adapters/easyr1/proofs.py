@@ -74,7 +74,7 @@ class Planned:
 KILL = "1/4"
 """Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
-OTHER_CODE = "other code"
+OWN_DRIVER, OTHER_CODE = "own driver", "other code"
 RUNS: Mapping[str, Planned] = {
     "stock entry": Planned("a", 2, (THREE, SAVED)),
     "stock entry on one rank": Planned("b", 1, (THREE, "worker.actor.dynamic_batching=true")),
@@ -84,9 +84,10 @@ RUNS: Mapping[str, Planned] = {
     "resumed": Planned("d", 2, (THREE, SAVED, RESUMED)),
     "resumed on one rank": Planned("d", 1, (THREE, RESUMED), said="resume: "),
     OTHER_CODE: Planned("u", 2, (THREE,), said="version: "),
+    OWN_DRIVER: Planned("o", 2, (THREE,)),
 }
-"""What native/started.py runs: the stock entry through `batchbridge run`; `OTHER_CODE` on a copy of the checkout with
-one function changed."""
+"""What native/started.py runs: the stock entry through `batchbridge run`, `OTHER_CODE` on a copy of the checkout with
+one function changed; and native/own_driver.py."""
 FAULTS = ("killed", "resumed on one rank", OTHER_CODE)
 """Those that must fail."""
 FIT_FAULTS: Mapping[str, tuple[int, str]] = {
@@ -240,6 +241,12 @@ def check_identical(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
     for mine, theirs in zip(run["steps"], other["steps"], strict=True):
         assert {name: mine[name] for name in SCALARS} == {name: theirs[name] for name in SCALARS}
         assert sorted(rows_of(mine, *COLUMNS), key=str) == sorted(rows_of(theirs, *COLUMNS), key=str)
+
+
+def check_driver(report: Mapping[str, Any]) -> None:
+    """The driver of native/own_driver.py wrapped once, whatever it asked for, and unwrapped everything."""
+    assert report["wrapped_twice"] == report["changes"] != []
+    assert report["left"] == []
 
 
 # ---- faults

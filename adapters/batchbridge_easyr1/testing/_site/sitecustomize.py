@@ -1,5 +1,6 @@
-"""At the head of PYTHONPATH: every Python process of a run has the CPU platform."""
+"""At the head of PYTHONPATH: every Python process of a run has the CPU platform and keeps its steps where asked."""
 
-from batchbridge_easyr1.testing.cpu import start
+from batchbridge_easyr1.testing import cpu, steps
 
-start()
+cpu.start()
+steps.start()

@@ -44,9 +44,11 @@ class Run:
         return self.parameters("last") - self.parameters("first")
 
     def summary(self) -> dict[str, Any]:
-        """Of a run that ended well."""
+        """Of a run that ended well; that of a user's own driver has its report."""
         assert self.code == 0, self.text[-20000:]
-        return {**proofs.summary(self.ledger), "argv": self.argv}
+        report = self.ledger.with_name("report.json")
+        own = {"report": json.loads(report.read_text(encoding="utf-8"))} if self.name == proofs.OWN_DRIVER else {}
+        return {**proofs.summary(self.ledger), "argv": self.argv, **own}
 
     def outcome(self, before: Path | None = None) -> dict[str, Any]:
         """Of a run that failed, see `outcome`; before: its ledger's beginning."""
@@ -92,6 +94,9 @@ def start(place: Path, checkout: Path, name: str) -> Run:
         checkout = changed(checkout, folder / "checkout")
     words = command(folder, planned.ranks, *planned.settings)
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), *planned.options, "--"]
+    if name == proofs.OWN_DRIVER:
+        script = Path(__file__).with_name("own_driver.py")
+        launcher, words = [], [sys.executable, str(script), str(folder), str(planned.ranks), *planned.settings]
     own = {
         **environment(folder, checkout, ranks=planned.ranks),
         "BATCHBRIDGE_WEIGHTS": str(folder / f"{name} weights"),

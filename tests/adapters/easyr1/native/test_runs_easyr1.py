@@ -1,4 +1,5 @@
-"""L1, L3, faults and resume: the stock `python -m verl.trainer.main` of EasyR1, through `batchbridge run`.
+"""L1, L3, faults and resume: the stock `python -m verl.trainer.main` of EasyR1, through `batchbridge run`; and a driver
+of the user's own.
 
 CPU, gloo, scripted rollouts; three rollouts of two optimizer steps. `started.py` runs them; `proofs.py` says what is
 asked.
@@ -92,3 +93,12 @@ def test_another_number_of_ranks_cannot_resume(start: Start, resumed: Run) -> No
 def test_other_code_under_the_same_version_is_refused_before_a_step(start: Start) -> None:
     outcome = start(proofs.OTHER_CODE).outcome()
     proofs.check_refused(outcome, "with other code than the proofs ran on: trainer/core_algos.py: average_loss")
+
+
+def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
+    two_ranks: Run, start: Start
+) -> None:
+    run = start(proofs.OWN_DRIVER)
+    proofs.check_identical(run.summary(), two_ranks.summary())
+    assert torch.equal(two_ranks.parameters("last"), run.parameters("last"))
+    proofs.check_driver(run.summary()["report"])
