@@ -10,6 +10,17 @@ from pathlib import Path
 HERE = Path(__file__).parent
 FORMS = {"trl": ("yaml", "yaml"), "verl": ("hydra", "sh"), "easyr1": ("yaml", "yaml"), "openrlhf": ("shell", "sh")}
 """Framework -> (form of `batchbridge convert`, ending of the file's name)."""
+INJECTED = ("carried.precision", "carried.optimizer")
+"""What a framework's command line lacks and its testing kit injects: float32, and SGD."""
+WITHOUT_EFFECT = {
+    "objective.nonfinite_step": "no gradient of a scripted run is infinite",
+    "objective.reward_clip": "scripted rewards lie between 0 and 6",
+    "objective.kl_clamp": "the policy stays within 10 nats of the reference",
+    "carried.max_prompt_tokens": "scripted prompts have at most four words",
+    "carried.weight_decay_excludes": "no source decays weights",
+    "carried.router_loss_coefficient": "the tiny policy has no experts",
+}
+"""What a conversion may lose here."""
 
 
 @dataclass(frozen=True, kw_only=True)

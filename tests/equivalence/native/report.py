@@ -49,6 +49,8 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         patched = [field["field"] for field in fields if field["status"] == "patched"]
         rows.append([target, str(counted["exact"] + counted["equivalent"]), ", ".join(patched), ", ".join(lost)])
     yield from table(["converted to", "exact or equivalent", "patched by the wrapped run", "lost"], rows)
+    for target, lost in result["refused"].items():
+        yield f"Not run: {target}, which cannot say {'; '.join(f'{field} ({why})' for field, why in lost.items())}.\n"
     yield "Wrapped:\n"
     yield from table(
         ["pair", "ledgers", "first gradient apart", "any gradient, at most", "trajectories apart"],

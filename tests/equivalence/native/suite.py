@@ -16,14 +16,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cases import CASES, FORMS, Case, Order
+from cases import CASES, FORMS, INJECTED, WITHOUT_EFFECT, Case, Order
 
 VARIANTS = {"verl": ("v1", "v0")}
 """Trainers of one framework."""
@@ -33,7 +33,7 @@ MODES = ("enforce", "observe")
 def converted(folder: Path, case: Case, target: str) -> Path:
     """The case in the target's own form, with the account of the conversion beside it; the source where it is its own.
 
-    Lossy is allowed: the account says what is lost, and `lost_for_good` whether it matters.
+    Lossy is allowed: the account says what is lost, and `refused` whether it matters.
     """
     if target == case.framework:
         return case.path
@@ -47,6 +47,20 @@ def converted(folder: Path, case: Case, target: str) -> Path:
         options = ["--format", form, "--allow-lossy", "-o", str(file)]
         subprocess.run([*words, *options], stdout=subprocess.DEVNULL, check=True)
     return file
+
+
+def account(native: Path) -> list[dict[str, Any]]:
+    """The fields of the conversion that wrote `native`."""
+    fields: list[dict[str, Any]] = json.loads(native.with_suffix(".json").read_text(encoding="utf-8"))["fields"]
+    return fields
+
+
+def refused(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What the case asks and the target cannot say, by field, and what comes of it: such a run is not made."""
+    lost = [field for field in fields if field["status"] in ("inexpressible", "approximate")]
+    return {
+        field["field"]: field["reason"] for field in lost if field["field"] not in {*INJECTED, *WITHOUT_EFFECT.keys()}
+    }
 
 
 def predicted(case: Case, target: str, native: Path) -> dict[str, Any]:
@@ -83,10 +97,9 @@ def name_of(target: str, variant: str) -> str:
     return f"{target} {variant}".strip()
 
 
-def orders(folder: Path, case: Case, targets: list[str]) -> Iterator[tuple[str, str, Path, Order]]:
-    """(name, mode, folder, order) of every run of a case."""
-    for target in targets:
-        native = converted(folder / case.name, case, target)
+def orders(folder: Path, case: Case, natives: Mapping[str, Path]) -> Iterator[tuple[str, str, Path, Order]]:
+    """(name, mode, folder, order) of every run of a case. natives: configuration of each framework."""
+    for target, native in natives.items():
         for variant, mode in itertools.product(VARIANTS.get(target, ("",)), MODES):
             number = list(CASES).index(case.name)
             place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
@@ -172,16 +185,20 @@ def apart(a: Path, b: Path) -> dict[str, Any]:
 
 def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, Any]:
     """Runs a case everywhere and measures every pair, wrapped and not."""
-    result: dict[str, Any] = {"runs": {}, "accounts": {}, "predicted": {}, "oracle": {}, "pairs": {}}
+    result: dict[str, Any] = {"runs": {}, "accounts": {}, "refused": {}, "predicted": {}, "oracle": {}, "pairs": {}}
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
-    for name, mode, place, order in orders(folder, case, list(pythons)):
+    natives = {target: converted(folder / case.name, case, target) for target in pythons}
+    for target in [name for name in pythons if name != case.framework]:
+        result["accounts"][target] = account(natives[target])
+        if lost := refused(result["accounts"][target]):
+            result["refused"][target] = lost
+            del natives[target]
+    for name, mode, place, order in orders(folder, case, natives):
         code, seconds = run(place, order, pythons[order.target])
         result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
         if code == 0:
             places[mode][name] = place
-        account = Path(order.native).with_suffix(".json")
         if order.target != case.framework:
-            result["accounts"][order.target] = json.loads(account.read_text(encoding="utf-8"))["fields"]
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
     result["oracle"] = {name: against_oracle(place) for name, place in places["enforce"].items()}

@@ -1,0 +1,36 @@
+"""One run of EasyR1's stock entry with scripted rollouts: `python run_easyr1.py FOLDER`; the checkout is the one that
+BATCHBRIDGE_EASYR1 names."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import yaml
+from cases import Order
+from launched import launch
+
+from batchbridge_easyr1.testing import scripted
+from batchbridge_verl.omega import flatten
+
+STEPS_KEPT = "worker.actor.fsdp.use_orig_params=true"
+"""What keeping whole gradients asks for; the same numbers are trained."""
+
+
+def main(folder: Path) -> int:
+    order = Order.read(folder)
+    case = order.told
+    scripted.prepare(folder, prompts=case.prompts)
+    native = dict(flatten(yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))))
+    here = [word for word in scripted.arguments(folder, case.ranks) if word.partition("=")[0] not in native]
+    command = [sys.executable, "-m", "verl.trainer.main", f"config={order.native}", *here, STEPS_KEPT]
+    optimizer = "sgd" if case.optimizer == "sgd" else "adamw"
+    checkout = Path(os.environ["BATCHBRIDGE_EASYR1"]).absolute()
+    return launch(folder, order, command, scripted.environment(folder, checkout, ranks=case.ranks, optimizer=optimizer))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))

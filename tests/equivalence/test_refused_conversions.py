@@ -1,0 +1,51 @@
+"""A framework that cannot say what a case asks is not run: the suite's page names it, with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+NATIVE = Path(__file__).parent / "native"
+ENTROPY = "    actor_rollout_ref.actor.entropy_coeff=0.01 \\\n"
+"""EasyR1 has no such term."""
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's modules are scripts of one folder."""
+    monkeypatch.syspath_prepend(str(NATIVE))
+
+
+@pytest.fixture
+def suite(importable: None) -> ModuleType:
+    return importlib.import_module("suite")
+
+
+def test_what_easyr1_cannot_say_is_refused_by_name_and_what_its_kit_injects_is_not(
+    suite: ModuleType, tmp_path: Path
+) -> None:
+    case = suite.CASES["sequence_mean_two_passes"]
+    first, _, rest = case.path.read_text(encoding="utf-8").partition("main_ppo \\\n")
+    changed = tmp_path / "source.sh"
+    changed.write_text(f"{first}main_ppo \\\n{ENTROPY}{rest}", encoding="utf-8")
+    fields = suite.account(suite.converted(tmp_path, dataclasses.replace(case, source=str(changed)), "easyr1"))
+    lost = {field["field"] for field in fields if field["status"] in ("inexpressible", "approximate")}
+    assert lost == {"objective.entropy_coefficient", "carried.optimizer"}
+    assert list(suite.refused(fields)) == ["objective.entropy_coefficient"]
+
+
+def test_the_page_names_who_did_not_run_and_why(importable: None) -> None:
+    report = importlib.import_module("report")
+    result = {
+        "versions": {"verl v1": "0.9.1"},
+        "accounts": {},
+        "refused": {"easyr1": {"objective.entropy_coefficient": "another exploration bonus"}},
+        "pairs": {"enforce": {}, "observe": {}},
+        "oracle": {},
+    }
+    lines = report.page({"sequence_mean_two_passes": result}).splitlines()
+    assert "Not run: easyr1, which cannot say objective.entropy_coefficient (another exploration bonus)." in lines
