@@ -57,7 +57,12 @@ def behaviour(run: Run) -> Behaviour:
         denominator_scope=scope,
         denominator_formula=formula,
         lr_tick="after every rollout (one call of update_actor), not after every optimizer step",
-        resume="the data loader's state and the global step are saved; a rollout in flight is generated anew",
+        resume="the data loader's state and the global step are saved; "
+        + (
+            "finished completions too, and what is in flight is generated anew"
+            if run.ahead
+            else "a rollout in flight is generated anew"
+        ),
         defects=defects(run),
         undecided=tuple(_undecided(run)),
         source="verl 0.4.0 to 0.7.1 dp_actor.update_policy"

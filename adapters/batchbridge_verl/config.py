@@ -47,6 +47,7 @@ class VerlAdapter(Adapter):
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     enforced_versions: ClassVar[str] = ">=0.8.0,<=0.9.1"
+    fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-VERL-010": "BB101",
         "BB-VERL-017": "BB102",

@@ -26,9 +26,11 @@ ROLLOUT = "batchbridge_rollout"
 PROMPT = "batchbridge_prompt"
 POSITION = "batchbridge_position"
 SAMPLE = "session_id"
+WEIGHTS_OF = "batchbridge_weights_of"
 STEP = "batchbridge_step"
 """Columns and values that ride with a batch: rollout, prompt (index in the dataset), the prompt's place in its rollout
-(-1: a filler row), sample (the V1 trainer's own column; the V0 trainer gets one of this name), and per call of
+(-1: a filler row), sample (the V1 trainer's own column; the V0 trainer gets one of this name), where
+rollouts are filled while the run goes on the rollout at whose start the policy generated the row, and per call of
 `update_actor` the optimizer step."""
 
 ENGINES = ("FSDPEngineWithLMHead",)
@@ -216,11 +218,16 @@ class EngineLayer:
             own = [str(name).startswith("pad") for name in column(data, "uid")]
             columns[2] = [-1 if filler else position for filler, position in zip(own, columns[2], strict=True)]
         tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
-        return [
+        rows = [
             TrainedRow(int(rollout), int(prompt), int(position), int(sample), count, index)
             for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
             if int(position) >= 0
         ]
+        if WEIGHTS_OF in data.keys():  # noqa: SIM118 - as above
+            weights_of = column(data, WEIGHTS_OF)
+            for row in rows:
+                row.weights_of = int(weights_of[row.index])
+        return rows
 
     def _step_index(self, data: Any) -> int:
         from verl.utils import tensordict_utils as tu

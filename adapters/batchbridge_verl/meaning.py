@@ -34,6 +34,9 @@ from batchbridge_verl.run import (
     NODES,
     PARALLEL,
     PROMPTS,
+    STRATEGY,
+    THRESHOLD,
+    TRAINER_MODE,
     Run,
 )
 from batchbridge_verl.settings import ACTOR, BY_KEY, ENGINE, NEWEST, ROLLOUT, defaults_of, engines_of, holds, reads
@@ -233,6 +236,8 @@ def meaning(run: Run) -> dict[str, Told] | None:
     if run.entry == "one_step_off":
         told["staleness.mode"] = Told("lookahead", None, "one_step_off_policy generates one rollout ahead")
         told["staleness.maximum"] = Told(1, None, "one_step_off_policy generates one rollout ahead")
+    if run.ahead:
+        told |= _ahead(run)
     steps = run["trainer.total_training_steps"]
     if steps is not None:
         told["horizon.rollouts"] = Told(steps, "trainer.total_training_steps")
@@ -244,6 +249,23 @@ def meaning(run: Run) -> dict[str, Told] | None:
     told |= _objective(run, mode)
     told |= _carried(run)
     return told
+
+
+def _ahead(run: Run) -> dict[str, Told]:
+    """How old completions of colocate_async may be. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that
+    spans more than the threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie
+    there finished."""
+    if run[STRATEGY] == "drop" and run[THRESHOLD] is not None:
+        return {
+            "staleness.mode": Told("bounded", TRAINER_MODE),
+            "staleness.maximum": Told(
+                run[THRESHOLD] - 1, THRESHOLD, "rollouts that a group spans, its own not counted"
+            ),
+        }
+    return {
+        "staleness.mode": Told("unbounded", TRAINER_MODE),
+        "staleness.maximum": Told(None, THRESHOLD if run[THRESHOLD] is None else STRATEGY),
+    }
 
 
 _LAST_STEP = {
@@ -675,11 +697,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             f"{f'{below} or ' if below else ''}{below + group}",
         ):
             values[MINI] = mini
-    problems.need(
-        spec.staleness.mode == "sync",
-        f"staleness.mode = {spec.staleness.mode}: settings of main_ppo say sync; one rollout ahead is another program, "
-        "verl.experimental.one_step_off_policy.main_ppo",
-    )
+    _write_staleness(spec, to, values, problems)
     values[EPOCHS] = step.passes_per_rollout
     values[f"{ACTOR}shuffle"] = step.rollout_shuffle == "completions"
     if micro.tokens_per_device is not None:
@@ -713,6 +731,30 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         horizon.epochs == int(horizon.epochs), f"horizon.epochs = {horizon.epochs}: verl takes whole epochs"
     ):
         values["trainer.total_epochs"] = int(horizon.epochs)
+
+
+def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    staleness = spec.staleness
+    if staleness.mode == "sync":
+        return
+    if problems.need(
+        staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
+        f"staleness.mode = {staleness.mode}: settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one "
+        "rollout ahead is another program, verl.experimental.one_step_off_policy.main_ppo",
+    ):
+        problems.need(
+            staleness.unit == "rollouts",
+            f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans",
+        )
+        bounded = staleness.mode == "bounded" and problems.need(
+            staleness.maximum is not None, "staleness.maximum is open: bounded by nothing"
+        )
+        values[TRAINER_MODE] = "colocate_async"
+        values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
+        problems.need(
+            spec.order.last_optimizer_step != "error",
+            "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads",
+        )
 
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:

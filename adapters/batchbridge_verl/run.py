@@ -15,6 +15,8 @@ PROMPTS, GROUP = "data.train_batch_size", "actor_rollout_ref.rollout.n"
 MINI, EPOCHS = f"{ACTOR}ppo_mini_batch_size", f"{ACTOR}ppo_epochs"
 MICRO, GLOBAL_MICRO = f"{ACTOR}ppo_micro_batch_size_per_gpu", f"{ACTOR}ppo_micro_batch_size"
 DYNAMIC, BUDGET = f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"
+TRAINER_MODE, THRESHOLD = "trainer.v1.trainer_mode", "trainer.v1.sampler.max_off_policy_threshold"
+STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 FORWARD_BUDGET = f"{ROLLOUT}log_prob_max_token_len_per_gpu"
 
 FSDP_CONTEXT = f"{ACTOR}fsdp_config.ulysses_sequence_parallel_size"
@@ -64,6 +66,11 @@ class Run:
         if self.entry == "main_ppo_sync":
             return True
         return self.entry == "main_ppo" and holds(">=0.9.0", self.version) and bool(self["trainer.use_v1"])
+
+    @property
+    def ahead(self) -> bool:
+        """Whether generation goes on over the ends of rollouts. Source: verl 0.9.0 ppo/v1/trainer_colocate_async.py."""
+        return self.v1 and self.entry == "main_ppo" and self[TRAINER_MODE] == "colocate_async"
 
     @property
     def legacy(self) -> bool:

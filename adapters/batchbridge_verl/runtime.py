@@ -9,6 +9,7 @@ from packaging.specifiers import SpecifierSet
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.candidates import CandidatePlan
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
 from batchbridge.spec import Spec
@@ -125,9 +126,23 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: bool(trainer.use_teacher_policy),
     ),
     Refusal(
-        "asynchronous",
-        "trainer.v1.trainer_mode colocate_async and separate_async train on what has arrived: timing decides",
-        lambda trainer, request: is_v1(trainer) and trainer.trainer_mode != "sync",
+        "group_filter",
+        "the spec and the trainer filter groups differently: set algorithm.filter_groups, which the V1 trainer reads",
+        lambda trainer, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
+    ),
+    Refusal(
+        "staleness",
+        "the spec and the trainer differ in how far generation runs ahead: set trainer.v1.trainer_mode and "
+        "trainer.v1.sampler.max_off_policy_threshold",
+        lambda trainer, request: request.spec.staleness != own_spec(request).staleness,
+    ),
+    Refusal(
+        "custom_sampler",
+        "trainer.v1.sampler.custom_sampler chooses among candidates by its own rule",
+        lambda trainer, request: (
+            isinstance(request.plan, CandidatePlan)
+            and bool((trainer.config.trainer.v1.sampler.get("custom_sampler") or {}).get("path"))
+        ),
     ),
     Refusal(
         "sync_refill_failed_groups",
@@ -264,7 +279,11 @@ def attach(trainer: Any, request: Request) -> Attachment:
     patches = Patches()
     driver = Driver(trainer, request, orders)
     try:
-        if is_v1(trainer):
+        if isinstance(request.plan, CandidatePlan):
+            from batchbridge_verl.candidates_v1 import CandidatesV1
+
+            CandidatesV1(trainer, driver, request.plan, patches)
+        elif is_v1(trainer):
             from batchbridge_verl.trainer_v1 import V1
 
             V1(trainer, driver, patches)
@@ -301,8 +320,11 @@ def _observe(trainer: Any, request: Request, version: str) -> Attachment:
     from batchbridge_verl.observe import Observer
 
     for refusal in REFUSALS:
-        if refusal.name in ("critic", "asynchronous", "engine") and refusal.applies(trainer, request):
+        if refusal.name in ("critic", "engine") and refusal.applies(trainer, request):
             raise CannotAttach({refusal.name: refusal.reason})
+    if own_spec(request).staleness.mode != "sync":
+        reason = "a step of colocate_async has rows of several rollouts, so its number is known to the plan alone"
+        raise CannotAttach({"asynchronous": reason})
     patches = Patches()
     try:
         observer = Observer(trainer, orders_of(request, version), patches)

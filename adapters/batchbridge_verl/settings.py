@@ -58,6 +58,7 @@ SETTINGS = tuple(
         ("trainer.use_legacy_worker_impl", "str", "enable"),
         ("trainer.v1.trainer_mode", "str", "sync"),
         ("trainer.v1.sampler.max_off_policy_threshold", "int?", None),
+        ("trainer.v1.sampler.max_off_policy_strategy", "str", "drop"),
         ("trainer.v1.sampler.sync_refill_failed_groups", "bool", False),
         ("data.train_batch_size", "int", 1024),
         ("data.gen_batch_size", "int?", None),

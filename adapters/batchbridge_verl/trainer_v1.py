@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,29 +79,29 @@ class V1:
     # ---- a rollout
 
     def _prompts(self, num_prompts: int | None = None) -> Any:
-        import numpy as np
-        from verl.utils import tensordict_utils as tu
-        from verl.utils.dataset.rl_dataset import collate_fn
-
-        trainer, planned = self._trainer, self._driver.plan.rollout(self._rollout)
+        planned = self._driver.plan.rollout(self._rollout)
         prompts = planned.prompts
         if num_prompts not in (None, len(prompts)):
             raise CannotAttach({"refill": f"verl asks for {num_prompts} more prompts: the plan has none in reserve"})
+        places = range(len(prompts))
+        return self._batch_of(
+            prompts,
+            [f"r{planned.index}p{place}" for place in places],  # verl cuts the keys of trajectories at "_"
+            {ROLLOUT: [planned.index] * len(prompts), POSITION: list(places)},
+        )
 
-        def constant(values: list[Any]) -> Any:
-            column = np.empty(len(values), dtype=object)
-            column[:] = values
-            return column
+    def _batch_of(self, prompts: Sequence[int], uids: list[str], columns: Mapping[str, list[int]]) -> Any:
+        """These prompts as verl's data loader would give them, under these names and with `columns`."""
+        from verl.utils import tensordict_utils as tu
+        from verl.utils.dataset.rl_dataset import collate_fn
 
-        columns = collate_fn([trainer.train_dataset[prompt] for prompt in prompts])
-        # verl cuts the keys of trajectories at "_".
-        columns["uid"] = constant([f"r{planned.index}p{place}" for place in range(len(prompts))])
-        columns[ROLLOUT] = constant([planned.index] * len(prompts))
-        columns[PROMPT] = constant(list(prompts))
-        columns[POSITION] = constant(list(range(len(prompts))))
-        if planned.completions_per_prompt != trainer.config.actor_rollout_ref.rollout.n:
-            columns["__rollout_n__"] = constant([planned.completions_per_prompt] * len(prompts))
-        batch = tu.get_tensordict(columns)
+        trainer, group = self._trainer, self._driver.plan.completions_per_prompt
+        made = collate_fn([trainer.train_dataset[prompt] for prompt in prompts])
+        more: dict[str, list[Any]] = {"uid": uids, PROMPT: list(prompts), **columns}
+        if group != trainer.config.actor_rollout_ref.rollout.n:
+            more["__rollout_n__"] = [group] * len(prompts)
+        made |= {name: objects(values) for name, values in more.items()}
+        batch = tu.get_tensordict(made)
         tu.assign_non_tensor_data(batch, "global_steps", trainer.global_steps)
         return batch
 
@@ -109,21 +110,12 @@ class V1:
 
     def _place(self, batch: Any, metrics: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         """Replaces balancing: the whole rollout for the forward passes, with every filler row that a step will need."""
-        import numpy as np
         import transfer_queue as tq
         from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
         from verl.utils import tensordict_utils as tu
 
         driver, rollout = self._driver, self._rollout
-        arrived = {}
-        for key, tag in zip(batch.keys, batch.tags, strict=True):
-            uid, sample, output = key.rsplit("_", 2)
-            if output != "0":
-                reason = f"the agent loop gave several outputs for one session ({key}); the plan counts completions"
-                raise CannotAttach({"trajectories": reason})
-            made_in, _, position = uid[1:].partition("p")
-            if int(made_in) == rollout:
-                arrived[int(position), int(sample)] = key, tag["seq_len"]
+        arrived = self._arrived(batch)
         driver.expect_rollout(rollout, arrived)
         costs = {row: arrived[row][1] for row in sorted(arrived)}
         rows = RolloutRows(rollout, costs, {row: arrived[row][0] for row in costs})
@@ -131,11 +123,8 @@ class V1:
             real = len(batch)
             batch = upsample_batch_to_divisible_size(batch, real + count, self._trainer.tokenizer.eos_token_id)
             rows.fillers = list(batch.keys[real:])
-            marks = np.empty(count, dtype=object)
-            marks[:] = [-1] * count
-            tq.kv_batch_put(
-                keys=rows.fillers, partition_id=batch.partition_id, fields=tu.get_tensordict({POSITION: marks})
-            )
+            marks = tu.get_tensordict({POSITION: objects([-1] * count)})
+            tq.kv_batch_put(keys=rows.fillers, partition_id=batch.partition_id, fields=marks)
         spare = iter(rows.fillers)
         order = driver.rollout_order(rows, len(rows.fillers))
         batch = _selected(batch, [next(spare) if row is None else rows.places[row] for row in order])
@@ -146,6 +135,16 @@ class V1:
         metrics["global_seqlen/minmax_diff"] = max(per_rank) - min(per_rank)
         self._rows = rows
         return batch
+
+    def _arrived(self, batch: Any) -> dict[tuple[int, int], tuple[str, int]]:
+        """(position, sample) -> key and tokens of what arrived for this rollout."""
+        found = {}
+        for key, tag in zip(batch.keys, batch.tags, strict=True):
+            uid, sample = name_of(key)
+            made_in, _, position = uid[1:].partition("p")
+            if int(made_in) == self._rollout:
+                found[int(position), sample] = key, tag["seq_len"]
+        return found
 
     def _advantages(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = self._native_advantage(batch, metrics)
@@ -175,14 +174,39 @@ class V1:
     def _save(self) -> None:
         trainer = self._trainer
         folder = Path(trainer.config.trainer.default_local_dir) / f"global_step_{trainer.global_steps}"
-        self._driver.save(folder, trainer.global_steps)
+        self._driver.save(folder, trainer.global_steps, **self._memory())
         self._native_save()
 
     def _load(self) -> None:
         self._arrive()
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._driver.check_state(folder)
+            self._remember(self._driver.check_state(folder))
         self._native_load()
+
+    def _memory(self) -> dict[str, int]:
+        """What a checkpoint remembers beside the place in the plan."""
+        return {}
+
+    def _remember(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what a checkpoint remembers."""
+
+
+def name_of(key: str) -> tuple[str, int]:
+    """The prompt's name and the sample's number in a trajectory's key. Source: verl 0.9.1 ppo/v1/replay_buffer.py."""
+    uid, sample, output = key.rsplit("_", 2)
+    if output != "0":
+        reason = f"the agent loop gave several outputs for one session ({key}); the plan counts completions"
+        raise CannotAttach({"trajectories": reason})
+    return uid, int(sample)
+
+
+def objects(values: Sequence[Any]) -> Any:
+    """A column of plain values, as verl's data loader gives them."""
+    import numpy as np
+
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
 
 
 def _selected(batch: Any, keys: list[str]) -> Any:

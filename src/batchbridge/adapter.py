@@ -222,6 +222,9 @@ class Adapter(ABC):
     """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
+    fills_places: ClassVar[bool] = False
+    """Whether `attach` enforces a `batchbridge.candidates.CandidatePlan`: offers candidates in its order and fills
+    rollouts with those that rewards or timing keep. If not, such a spec is refused."""
     restates: ClassVar[Mapping[str, str]] = {}
     """Own finding code to the core rule that it says in the user's words: the core's finding is then left out."""
 

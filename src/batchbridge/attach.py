@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
+from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import MicroBatch, Spec
 
@@ -52,9 +53,10 @@ class CannotAttach(RuntimeError):
 class Request:
     """What an adapter's `attach` is asked to do.
 
-    spec: what the run shall mean. plan: its plan over the trainer's prompts; None only in mode "observe", where the
-    spec leaves membership open. reading: the trainer's own configuration. mode: see `wrap`. ledger: folder for the
-    ledger, or None. allow: terms that the user accepts as they are.
+    spec: what the run shall mean. plan: its plan over the trainer's prompts; a `CandidatePlan` only where the adapter
+    says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
+    configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
+    are.
     """
 
     spec: Spec
@@ -107,6 +109,8 @@ class Attachment:
         """The attachment in words: what was changed, and what was left different."""
         lines = [f"{self.framework} {self.framework_version}, mode {self.mode}, spec {self.request.spec.digest()}"]
         lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
+        if isinstance(self.plan, CandidatePlan):
+            lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]
         lines += [f"  left different: {path}: {reason}" for path, reason in self.left_different.items()]
         return "\n".join(lines)
 
@@ -212,7 +216,11 @@ def _request(
                 "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
             )
             raise CannotAttach({"iterable_dataset": reason})
-        plan = Plan(spec, own.dataset_size)
+        plan = (
+            plan_of(spec, own.dataset_size)
+            if adapter.fills_places and mode == "enforce"
+            else Plan(spec, own.dataset_size)
+        )
     except PlanError as error:
         if mode != "observe":
             raise CannotAttach({"plan": error.reason}) from None

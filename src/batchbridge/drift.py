@@ -17,7 +17,8 @@ WEIGHT_TOLERANCE = 1e-6
 def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[int, int, int, int, int, float]]) -> None:
     """Raises `BatchDrift` where the rows of a step depart from the plan.
 
-    A row is (rollout, pass, prompt, sample, response tokens, weight of one of them).
+    A row is (rollout, pass, prompt, sample, response tokens, weight of one of them), where a prompt is what
+    `plan.members_are` says.
     """
     planned = plan.step(step).members
     want: Counter[tuple[int, ...]] = Counter(member[:4] for member in planned)
@@ -29,8 +30,8 @@ def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[int, int, int,
         raise BatchDrift(
             step,
             aspect,
-            f"{len(want - have)} of {len(planned)} completions differ; planned (rollout, pass, prompt, sample) "
-            f"{missing[:3] or 'nothing more'}, trained {extra[:3] or 'nothing instead'}",
+            f"{len(want - have)} of {len(planned)} completions differ; planned (rollout, pass, {plan.members_are}, "
+            f"sample) {missing[:3] or 'nothing more'}, trained {extra[:3] or 'nothing instead'}",
         )
     ordered = sorted(rows)
     members = [Row(tokens=row[4], group=(row[0], row[2])) for row in ordered]
@@ -39,6 +40,6 @@ def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[int, int, int,
             raise BatchDrift(
                 step,
                 "weights",
-                f"a response token of prompt {row[2]} sample {row[3]} weighs {row[5]:.9g}, the plan says "
+                f"a response token of {plan.members_are} {row[2]} sample {row[3]} weighs {row[5]:.9g}, the plan says "
                 f"{float(weight):.9g} = {weight} ({plan.spec.loss.policy.aggregation})",
             )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from batchbridge.order import Bijection
 from batchbridge.spec import Spec
@@ -110,6 +110,9 @@ class _Stretch:
 
 class Plan:
     """The plan of `spec` over `dataset_size` prompts. Raises `PlanError` where the spec leaves membership open."""
+
+    members_are: ClassVar[str] = "prompt"
+    """What `Completion.prompt` names: a prompt of the dataset; in a `CandidatePlan` a place of the rollout."""
 
     def __init__(self, spec: Spec, dataset_size: int) -> None:
         rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
@@ -307,7 +310,7 @@ class Plan:
             saved = state.get("optimizer_steps")
             if not isinstance(saved, int):
                 raise PlanError("state has no optimizer_steps")
-            for name, here in (("spec", self.spec.digest()), ("dataset_size", self.dataset_size)):
+            for name, here in (("spec", self._digest()), ("dataset_size", self.dataset_size)):
                 if state.get(name) != here:
                     raise PlanError(f"{name} was {state.get(name)} when the state was saved, and is {here} now")
             steps = saved
@@ -323,7 +326,10 @@ class Plan:
 
     def state(self, optimizer_steps: int) -> dict[str, object]:
         """What `seek` takes: plain JSON types, to be saved with a checkpoint."""
-        return {"optimizer_steps": optimizer_steps, "spec": self.spec.digest(), "dataset_size": self.dataset_size}
+        return {"optimizer_steps": optimizer_steps, "spec": self._digest(), "dataset_size": self.dataset_size}
+
+    def _digest(self) -> str:
+        return self.spec.digest()
 
     def members_array(self, start: int, stop: int) -> NDArray[numpy.int64]:
         """Members of the steps `start` to `stop` (exclusive), as `step` gives them, computed by NumPy.

@@ -99,7 +99,7 @@ def step_crosses(trainer: Any, request: Request) -> bool:
     if plan is None or request.spec.optimizer_step.step_may_span == "none":
         return False
     sizes = {plan.prompts_per_rollout * plan.completions_per_prompt}
-    if request.spec.order.last_rollout in ("short", "pad"):
+    if plan.spec.order.last_rollout in ("short", "pad"):
         sizes.add(plan.dataset_size % plan.prompts_per_rollout * plan.completions_per_prompt)
     return any(size % plan.completions_per_step for size in sizes)
 

@@ -127,20 +127,22 @@ class StepDriver(ABC):
         """Rollouts of the run: what the framework counts as training steps."""
         return self.plan.total_rollouts
 
-    def state(self, rollouts_done: int) -> str:
-        """What a checkpoint after `rollouts_done` rollouts remembers."""
+    def state(self, rollouts_done: int, **more: int) -> str:
+        """What a checkpoint after `rollouts_done` rollouts remembers, and `more`."""
         steps = self.steps_of(rollouts_done - 1)[-1].index + 1
-        return json.dumps({"plan": self.plan.state(steps), "ranks": self.ranks, "rollouts": rollouts_done})
+        return json.dumps({"plan": self.plan.state(steps), "ranks": self.ranks, "rollouts": rollouts_done, **more})
 
-    def save(self, folder: Path, rollouts_done: int) -> None:
+    def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
         """Before the native checkpoint: what is complete there is complete for us, whenever the run is killed."""
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / f"{STATE_FILE}.partial"
-        partial.write_text(self.state(rollouts_done), encoding="utf-8")
+        partial.write_text(self.state(rollouts_done, **more), encoding="utf-8")
         partial.replace(folder / STATE_FILE)
 
-    def check_state(self, folder: Path) -> None:
-        """Raises `CannotAttach` unless the checkpoint in `folder` continues this plan on as many ranks."""
+    def check_state(self, folder: Path) -> dict[str, Any]:
+        """What `save` remembered. Raises `CannotAttach` unless the checkpoint in `folder` continues this plan on as
+        many ranks."""
+        state: dict[str, Any]
         try:
             state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
         except OSError:
@@ -153,6 +155,7 @@ class StepDriver(ABC):
             self.plan.seek(state["plan"])
         except PlanError as error:
             raise CannotAttach({"resume": f"{folder}: {error.reason}"}) from None
+        return state
 
 
 def merged(outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from batchbridge import plugins
 from batchbridge.adapter import Mode
 from batchbridge.attach import Request
+from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.drift import compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.plan import Plan, StepPlan
@@ -50,7 +51,7 @@ class Orders:
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""
-        return Plan(self.spec, self.dataset_size) if self.planned else None
+        return plan_of(self.spec, self.dataset_size) if self.planned else None
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class TrainedRow:
     tokens: int
     index: int
     weight: float = math.nan
+    weights_of: int | None = None
+    """The rollout at whose start the policy was the one that generated this completion; None: its own."""
 
 
 def orders_of(request: Request, version: str, **more: Any) -> Orders:
@@ -137,7 +140,11 @@ class Recorder:
             return
         enforced = self._orders.mode == "enforce"
         index = self.plan.step(step).members[0].pass_index if enforced else pass_index()
-        mine = [(row.rollout, index, row.prompt, row.sample, row.tokens, row.weight) for row in rows]
+        places = isinstance(self.plan, CandidatePlan)
+        mine = [
+            (row.rollout, index, row.position if places else row.prompt, row.sample, row.tokens, row.weight)
+            for row in rows
+        ]
         compare_with_plan(self.plan, step, self._gather(mine))
 
     def write(
@@ -160,7 +167,8 @@ class Recorder:
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
-            generated = [self.plan.rollout(row.rollout).generated_at_step for row in rows]
+            made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
+            generated = [self.plan.rollout(rollout).generated_at_step for rollout in made_for]
             index, tick = planned.members[0].pass_index, planned.lr_tick
         else:
             generated = [row.rollout * self._orders.steps_per_rollout for row in rows]

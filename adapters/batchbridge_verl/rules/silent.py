@@ -14,7 +14,7 @@ from batchbridge_verl.meaning import (
     LOSS_MODES,
     clip_grad_key,
 )
-from batchbridge_verl.rules.later import TRAINER_MODES, remainder
+from batchbridge_verl.rules.later import remainder
 from batchbridge_verl.rules.row import (
     AGGREGATION,
     DEVICES,
@@ -27,7 +27,7 @@ from batchbridge_verl.rules.row import (
     whole_shares,
     whole_steps,
 )
-from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, MICRO, MINI, PROMPTS, Run
+from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, MICRO, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, holds
 
 _FILTERED = "algorithm.filter_groups.enable"
@@ -90,7 +90,7 @@ def _generation_batch_ignored(run: Run) -> str | None:
     key = "data.gen_batch_size"
     if not run.v1 or run[key] in (None, 1):
         return None
-    asynchronous = run.entry == "main_ppo" and run["trainer.v1.trainer_mode"] != "sync"
+    asynchronous = run.entry == "main_ppo" and run[TRAINER_MODE] != "sync"
     if not (run[_FILTERED] or run[_REFILL] or asynchronous):
         return None
     return f"{key} = {run[key]} is overridden to 1 where groups are filtered or refilled, or generated asynchronously"
@@ -368,12 +368,12 @@ def _two_penalties(run: Run) -> str | None:
 
 
 def _asynchronous(run: Run) -> str | None:
-    mode = run["trainer.v1.trainer_mode"]
-    if not run.v1 or run.entry == "main_ppo_sync" or mode == "sync" or mode not in TRAINER_MODES:
+    mode = run[TRAINER_MODE]
+    if not run.v1 or run.entry == "main_ppo_sync" or mode != "separate_async":
         return None
     return (
-        f"trainer.v1.trainer_mode = {mode}: which completions reach a step depends on timing, and the size of a local "
-        "update on parameter_sync_step; this is not read"
+        f"{TRAINER_MODE} = {mode}: weights are sent after parameter_sync_step local updates, each with its own passes "
+        "over a part of the rollout; this is not read"
     )
 
 

@@ -1,7 +1,8 @@
 """The agent loop that plays `batchbridge.testing.tiny.Script`, as `agent_loop_config_path` names it.
 
 `BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
-`BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises.
+`BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_FLAT`: prompts, between commas, whose completions
+all earn the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
     """Completions, loss masks and rewards as a pure function of the prompt's index and the sample's number."""
 
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
-        script = Script()
+        flat = os.environ.get("BATCHBRIDGE_FLAT", "")
+        script = Script(flat=frozenset(map(int, flat.split(","))) if flat else frozenset())
         prompt, sample = int(columns["extra_info"]["index"]), int(columns["session_id"])
         if os.environ.get("BATCHBRIDGE_FAIL") == f"{prompt}/{sample}":
             raise RuntimeError("a scripted failure")

@@ -67,11 +67,13 @@ class Script:
     """Scripted rollouts: prompts, completions, loss masks and rewards as pure functions of (prompt, sample).
 
     empty: (prompt, sample) pairs whose loss mask is all zero, as an environment's feedback would be.
-    longest: completions are cut to this many tokens, end-of-sequence included.
+    longest: completions are cut to this many tokens, end-of-sequence included. flat: prompts whose completions all earn
+    the same reward, as a group filter drops them.
     """
 
     empty: frozenset[tuple[int, int]] = frozenset({(1, 1)})
     longest: int = 24
+    flat: frozenset[int] = frozenset()
 
     def prompt(self, index: int) -> str:
         """The text of prompt `index`: two to four words, the first two of which identify it (below 3,721 prompts)."""
@@ -94,5 +96,5 @@ class Script:
         return [0 if (prompt, sample) in self.empty else 1] * len(self.completion(prompt, sample))
 
     def reward(self, prompt: int, sample: int) -> float:
-        """Between 0 and 6, never equal within a group of more than one."""
-        return float((prompt * 5 + sample * 3) % 7)
+        """Between 0 and 6; within a group of up to seven never equal, or always where the prompt is flat."""
+        return float((prompt * 5 + (0 if prompt in self.flat else sample * 3)) % 7)

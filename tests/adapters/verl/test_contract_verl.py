@@ -15,6 +15,7 @@ from batchbridge.spec import (
     Order,
     Rollout,
     Spec,
+    Staleness,
     Topology,
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
@@ -22,6 +23,10 @@ from batchbridge_verl.config import VerlAdapter
 
 VERSION = "0.9.1"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
+SAMPLER = "trainer.v1.sampler."
+DROPS = "drop_zero_variance"
+FILTER = {"algorithm.filter_groups.enable": True, "algorithm.filter_groups.metric": "reward"}
+AHEAD = {"trainer.v1.trainer_mode": "colocate_async"}
 RUN = {
     "algorithm.adv_estimator": "grpo",
     "data.train_batch_size": 64,
@@ -173,6 +178,15 @@ class TestVerl(AdapterContract):
                 }
             },
         ),
+        valid("groups filtered by their rewards", FILTER, spec=MEANING.replace(**{"rollout.group_filter": DROPS})),
+        valid(
+            "generation that runs ahead", AHEAD, spec=MEANING.replace(staleness=Staleness(mode="bounded", maximum=7))
+        ),
+        valid(
+            "generation that runs ahead of everything",
+            {**AHEAD, f"{SAMPLER}max_off_policy_strategy": "wait"},
+            spec=MEANING.replace(staleness=Staleness(mode="unbounded", maximum=None)),
+        ),
         valid("importance weights of the sampler", {"algorithm.rollout_correction.rollout_is": "token"}),
         ValidCase(
             name="a launch command",
@@ -231,5 +245,8 @@ class TestVerl(AdapterContract):
         MEANING.replace(**{"optimizer_step.completions_per_step": 30}),
         MEANING.replace(horizon=Horizon(optimizer_steps=10, lr_tick="rollout")),
         MEANING.replace(**{"horizon.lr_tick": "optimizer_step"}),
-        MEANING.replace(**{"staleness.mode": "bounded"}),
+        MEANING.replace(staleness=Staleness(mode="lookahead", maximum=1)),
+        MEANING.replace(staleness=Staleness(mode="bounded", maximum=8, unit="optimizer_steps")),
+        MEANING.replace(staleness=Staleness(mode="bounded", maximum=None)),
+        MEANING.replace(**{"staleness.mode": "unbounded", "order.last_optimizer_step": "error"}),
     )

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 
 from batchbridge.adapter import Reading
 from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan, PlanError
 from batchbridge.reading import read
-from batchbridge.spec import LossTerm, Spec
+from batchbridge.spec import LossTerm, Spec, Staleness
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime
+from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.engine import NATIVE_WEIGHTS, PROMPT, STEP
 from batchbridge_verl.installed import Installed
@@ -70,7 +72,7 @@ def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> Driver:
         use_reference_policy=False,
     )
     reading = read(COMMAND, version="0.9.1", dataset_size=prompts)
-    request = Request(spec=spec, plan=Plan(spec, prompts), reading=reading, mode="enforce")
+    request = Request(spec=spec, plan=plan_of(spec, prompts), reading=reading, mode="enforce")
     orders = Orders(
         spec=spec,
         dataset_size=prompts,
@@ -293,7 +295,7 @@ class Asked:
         spec = reading.spec.replace(**self.spec)
         trainer = trainer_of(reading, self.trainer, self.settings, **self.attributes)
         try:
-            plan = Plan(spec, 12)
+            plan = plan_of(spec, 12)
         except PlanError:
             plan = None
         request = Request(spec=spec, plan=plan, reading=reading, mode="enforce")
@@ -308,7 +310,12 @@ ASKED = {
     "batch_scale": Asked(spec={"advantage.scale": "batch"}),
     "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
     "distillation": Asked(attributes={"use_teacher_policy": True}),
-    "asynchronous": Asked(attributes={"trainer_mode": "separate_async"}),
+    "group_filter": Asked(spec={"rollout.group_filter": "drop_zero_variance"}),
+    "staleness": Asked(("trainer.v1.trainer_mode=colocate_async",), spec={"staleness": Staleness()}),
+    "custom_sampler": Asked(
+        ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"),
+        settings={"trainer.v1.sampler.custom_sampler": Node(path="own.py", name="Own")},
+    ),
     "sync_refill_failed_groups": Asked(("trainer.v1.sampler.sync_refill_failed_groups=True",)),
     "critic_warmup": Asked(("trainer.critic_warmup=2",)),
     "surrogate": Asked((f"{ACTOR}policy_loss.loss_mode=geo_mean",)),
@@ -388,9 +395,78 @@ def test_what_a_release_means_by_itself_is_not_refused_there(loss_mode: str, ver
     assert not refused("release", own.spec, version)
 
 
-def test_groups_that_rewards_filter_have_no_plan_and_the_refusal_says_so() -> None:
-    with pytest.raises(PlanError, match="group_filter = drop_zero_variance: rewards decide what is trained"):
-        Plan(spec_of("algorithm.filter_groups.enable=True"), 12)
+def test_a_filtered_run_has_a_plan_of_places_and_a_spec_without_one_is_another() -> None:
+    filtered = spec_of("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+    assert isinstance(plan_of(filtered, 12), CandidatePlan)
+    words = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+    assert Asked(words).names() == set()
+    assert Asked(words, spec={"rollout.group_filter": "none"}).names() == {"group_filter"}
+
+
+def test_observing_a_run_that_generates_ahead_is_refused() -> None:
+    reading = read([*COMMAND, "trainer.v1.trainer_mode=colocate_async"], version="0.9.1", dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    trainer = trainer_of(reading, V1_TRAINER, {}, trainer_mode="colocate_async")
+    request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
+    with pytest.raises(CannotAttach, match="asynchronous: a step of colocate_async has rows of several rollouts"):
+        runtime._observe(trainer, request, "0.9.1")
+
+
+def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
+    """The patches of a trainer that knows its dataset and its buffer alone, and that buffer."""
+    spec = spec_of("trainer.total_training_steps=3", *words)
+    plan = plan_of(spec, 12)
+    assert isinstance(plan, CandidatePlan)
+    buffer = SimpleNamespace(_select_prompt_uids=lambda partition, keys, size: (sorted(keys)[:size], "rows", "steps"))
+    names = ("_next_train_batch", "_step_once", "_balance_batch", "_compute_advantage", "_init_dataloader")
+    trainer = SimpleNamespace(
+        trainer_mode=mode,
+        replay_buffer=buffer,
+        train_dataloader=SimpleNamespace(state_dict=None, load_state_dict=None),
+        config=SimpleNamespace(trainer=SimpleNamespace(total_epochs=30)),
+        total_training_steps=3,
+        steps_per_epoch=2,
+        **dict.fromkeys((*names, "_save_checkpoint", "_load_checkpoint")),
+    )
+    candidates = CandidatesV1(trainer, driver(spec), plan, Patches())
+    candidates._batch_of = lambda prompts, uids, columns: (list(prompts), uids)  # type: ignore[method-assign]
+    return candidates, buffer
+
+
+FILTER = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+
+
+def test_the_candidates_with_the_lowest_numbers_are_taken_and_the_next_rollout_begins_after_them() -> None:
+    candidates, buffer = candidates_of(*FILTER)
+    plan = plan_of(spec_of(*FILTER), 12)
+    assert isinstance(plan, CandidatePlan)
+    assert candidates._prompts() == (list(plan.candidates(0, 6)), [f"c{number}" for number in range(6)])
+    assert candidates._prompts(5)[1] == ["c6", "c7", "c8", "c9", "c10"]
+    kept = {"c10", "c9", "c0", "c1", "c4", "c5", "c7"}
+    assert buffer._select_prompt_uids("train", kept, 6) == (["c0", "c1", "c4", "c5", "c7", "c9"], "rows", "steps")
+    assert candidates._memory() == {"next_candidate": 10}
+    assert candidates._prompts(3) == (list(plan.candidates(10, 13)), ["c10", "c11", "c12"])
+
+
+def test_what_generates_ahead_goes_on_after_the_last_candidate_that_was_offered() -> None:
+    candidates, buffer = candidates_of("trainer.v1.trainer_mode=colocate_async", mode="colocate_async")
+    candidates._prompts(12)
+    assert buffer._select_prompt_uids("train", {"c11", "c2", "c7"}, 2)[0] == ["c2", "c7"]
+    assert candidates._prompts(1)[1] == ["c12"]
+
+
+def test_validation_chooses_as_it_always_did() -> None:
+    candidates, buffer = candidates_of(*FILTER)
+    assert buffer._select_prompt_uids("val", {"b", "a"}, 1) == (["a"], "rows", "steps")
+    assert candidates._memory() == {"next_candidate": 0}
+
+
+def test_a_checkpoint_without_candidates_is_not_resumed_with_them() -> None:
+    candidates, _ = candidates_of(*FILTER)
+    candidates._remember({"next_candidate": 7})
+    assert candidates._prompts(1)[1] == ["c7"]
+    with pytest.raises(CannotAttach, match="its place among them is unknown"):
+        candidates._remember({})
 
 
 def test_the_forerunner_of_the_v1_trainer_is_refused_where_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
