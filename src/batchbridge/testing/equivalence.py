@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 TRAJECTORY_BAR = 1e-5
 """`norm(Da - Db) / norm(Db)` of two runs' movements, and of their gradients at the first step, in float32.
 
-Later gradients are taken at parameters that float noise has parted already, and are measured but not judged by
-themselves: the movement is what they add up to."""
+Later gradients are taken at parameters that float noise has parted already, and are measured but not judged here: the
+movement is what they add up to, and the oracle of `batchbridge.testing.oracle` is what each is held against at its own
+parameters."""
 LEAST_MOVEMENT = 0.01
 """Of the parameters' norm: a run that moves less than that shows nothing."""
 LEDGER_RTOL = 1e-4

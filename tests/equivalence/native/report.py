@@ -23,10 +23,11 @@ own native configuration in its own environment on CPU, with the same tiny polic
 arrive in any order: once wrapped, to train what the source means, and once as it is (observed). Float32, and SGD where
 a framework's command line has none, are injected by the testing kits.
 
-Wrapped runs must have the same ledger; the gradient of every optimizer step is the float64 oracle's at the same
-parameters within max(1e-6, 3 x the float32 noise); their first gradients, and the way that their parameters went, agree
-within 1e-5 of the norm (later gradients are taken at parameters that float noise has parted, and are told only). The
-unwrapped runs are the negative control: they must miss the bar of the trajectory more than tenfold.
+Wrapped runs must have the same ledger. The gradient of every optimizer step is the float64 oracle's at the run's own
+parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
+against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they are,
+and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control: they
+must miss the bar of the trajectory more than tenfold.
 """
 
 
@@ -53,13 +54,13 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         yield f"Not run: {target}, which cannot say {'; '.join(f'{field} ({why})' for field, why in lost.items())}.\n"
     yield "Wrapped:\n"
     yield from table(
-        ["pair", "ledgers", "first gradient apart", "any gradient, at most", "trajectories apart"],
+        ["pair", "ledgers", "first gradient apart", "any gradient, of the bar", "trajectories apart"],
         [
             [
                 pair,
                 "equal" if found["ledgers_equal"] else "different",
                 figure(found["first_gradient"]),
-                figure(found["gradients"]),
+                f"{found['gradients_of_the_bar']:.2f}",
                 figure(found["trajectory"]),
             ]
             for pair, found in result["pairs"]["enforce"].items()
@@ -76,8 +77,10 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     rows = []
     for pair, found in result["pairs"]["observe"].items():
         first = found["first_difference"] or {}
-        rows.append([pair, f"step {first.get('step')}: {first.get('aspect')}", figure(found["trajectory"])])
-    yield from table(["pair", "first difference", "trajectories apart"], rows)
+        also = ", ".join(first.get("also", {})) or "-"
+        where = f"step {first.get('step')}: {first.get('aspect')}"
+        rows.append([pair, where, str(first.get("detail")), also, figure(found["trajectory"])])
+    yield from table(["pair", "first difference", "its size", "also", "trajectories apart"], rows)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,8 @@ def orders(folder: Path, case: Case, natives: Mapping[str, Path]) -> Iterator[tu
             )
 
 
-def against_oracle(folder: Path) -> dict[str, float]:
-    """The worst of a run's steps: error of its gradient against the float64 oracle's, the same of the oracle's own code
-    in float32, and the share of clipped tokens where it is largest."""
+def oracle_steps(folder: Path) -> list[OracleStep]:
+    """Every optimizer step of a finished run beside the float64 oracle at the run's own parameters."""
     import torch
 
     from batchbridge.ledger import read_headers
@@ -142,20 +142,46 @@ def against_oracle(folder: Path) -> dict[str, float]:
         )
 
     exact, rough = scripted(torch.float64), scripted(torch.float32)
-    worst = {"error": 0.0, "floor": 0.0, "of_the_bar": 0.0, "clipped": 0.0}
+    found = []
     for step in steps:
         samples = exact.planned(plan, step.step)
         expected = exact.gradient(samples, step.step)
-        error = relative_error(step.gradient, expected)
         floor = relative_error(rough.gradient(rough.planned(plan, step.step), step.step), expected)
-        found = {
-            "error": error,
-            "floor": floor,
-            "of_the_bar": error / max(1e-6, 3 * floor),
-            "clipped": exact.clipped_share(samples, step.step),
-        }
-        worst = {name: max(worst[name], value) for name, value in found.items()}
-    return worst
+        off = (step.gradient.double() - expected.double()) / expected.double().norm()
+        found.append(OracleStep(off, floor, exact.clipped_share(samples, step.step)))
+    return found
+
+
+@dataclass(frozen=True)
+class OracleStep:
+    """One optimizer step against the oracle. off: the gradient minus the oracle's, over the oracle's norm. floor: how
+    far the oracle's own code in float32 is from it. clipped: share of tokens."""
+
+    off: Any
+    floor: float
+    clipped: float
+
+    @property
+    def bar(self) -> float:
+        """What a gradient may be off by."""
+        return max(1e-6, 3 * self.floor)
+
+
+def worst(steps: Sequence[OracleStep]) -> dict[str, float]:
+    """The largest of a run's steps: error, floor, error in parts of the bar, share of clipped tokens."""
+    return {
+        "error": max(float(step.off.norm()) for step in steps),
+        "floor": max(step.floor for step in steps),
+        "of_the_bar": max(float(step.off.norm()) / step.bar for step in steps),
+        "clipped": max(step.clipped for step in steps),
+    }
+
+
+def between(a: Sequence[OracleStep], b: Sequence[OracleStep]) -> float:
+    """The largest difference of two runs' gradients at one step, in parts of the bar, without what the noise in their
+    parameters makes of it: each is taken against the oracle at its own parameters."""
+    pairs = zip(a, b, strict=True)
+    return max(float((one.off - two.off).norm()) / min(one.bar, two.bar) for one, two in pairs)
 
 
 def version_of(folder: Path) -> str:
@@ -201,11 +227,14 @@ def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, 
         if order.target != case.framework:
             result["predicted"].setdefault(order.target, predicted(case, order.target, Path(order.native)))
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
-    result["oracle"] = {name: against_oracle(place) for name, place in places["enforce"].items()}
+    steps = {name: oracle_steps(place) for name, place in places["enforce"].items()}
+    result["oracle"] = {name: worst(found) for name, found in steps.items()}
     for mode in MODES:
         result["pairs"][mode] = {
             f"{a} / {b}": apart(places[mode][a], places[mode][b]) for a, b in itertools.combinations(places[mode], 2)
         }
+    for a, b in itertools.combinations(steps, 2):
+        result["pairs"]["enforce"][f"{a} / {b}"]["gradients_of_the_bar"] = between(steps[a], steps[b])
     return result
 
 

@@ -62,6 +62,11 @@ def test_wrapped_runs_begin_with_the_same_gradient_and_go_the_same_way(case: str
     assert found["movement"] >= LEAST_MOVEMENT
 
 
+@pytest.mark.parametrize(("case", "pair"), WRAPPED)
+def test_the_gradients_of_every_optimizer_step_of_two_wrapped_runs_are_one(case: str, pair: str) -> None:
+    assert RESULTS[case]["pairs"]["enforce"][pair]["gradients_of_the_bar"] <= 1
+
+
 @pytest.mark.parametrize(
     ("case", "name"), [(case, name) for case, result in RESULTS.items() for name in result["oracle"]]
 )
