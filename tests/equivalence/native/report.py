@@ -25,9 +25,9 @@ a framework's command line has none, are injected by the testing kits.
 
 Wrapped runs must have the same ledger. The gradient of every optimizer step is the float64 oracle's at the run's own
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
-against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they are,
-and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control: they
-must miss the bar of the trajectory more than tenfold.
+against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they
+are, and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control:
+they must miss the bar of the trajectory more than tenfold.
 """
 
 
