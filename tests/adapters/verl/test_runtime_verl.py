@@ -20,7 +20,7 @@ from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
-from batchbridge.plan import Plan, PlanError
+from batchbridge.plan import PlanError
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, Spec, Staleness
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged

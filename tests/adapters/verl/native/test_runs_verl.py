@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 
+from batchbridge.candidates import CandidatePlan
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.reading import read
@@ -144,6 +146,28 @@ def wrapping(place: Path) -> Run:
 @pytest.fixture(scope="module")
 def padding(place: Path) -> Run:
     return run_cut(place / "t", 1, *V0, last_rollout="wrap", last_optimizer_step="pad", BATCHBRIDGE_JITTER_SEED="9")
+
+
+FLAT = frozenset({2, 3, 7, 11})
+"""Prompts whose groups a filter drops: 4 of 12."""
+FILTER = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward")
+
+
+def run_filtered(folder: Path, ranks: int, *more: str, **env: str) -> Run:
+    flat = ",".join(map(str, sorted(FLAT)))
+    return run(folder, ranks, THREE, "trainer.save_freq=1", *FILTER, *more, BATCHBRIDGE_FLAT=flat, **env)
+
+
+@pytest.fixture(scope="module")
+def filtered(place: Path) -> Run:
+    return run_filtered(place / "w", 2, BATCHBRIDGE_JITTER_SEED="11")
+
+
+@pytest.fixture(scope="module")
+def ahead(place: Path) -> Run:
+    """Completions take up to 4 seconds, and a rollout begins before the last one's are trained."""
+    mode = "trainer.v1.trainer_mode=colocate_async"
+    return run(place / "x", 2, THREE, mode, BATCHBRIDGE_JITTER="4", BATCHBRIDGE_JITTER_SEED="12")
 
 
 LIKE = """\
@@ -278,6 +302,88 @@ def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_els
     apart = float((observed.moved() - moved).norm() / moved.norm())
     assert apart > 10 * BAR
     record("movement", "unwrapped", relative=apart)
+
+
+def candidate_plan_of(run: Run) -> CandidatePlan:
+    header = read_headers(run.ledger)[0]
+    return CandidatePlan(Spec.from_dict(header["spec"]), header["dataset_size"])
+
+
+@needs_v1
+def test_a_rollout_of_filtered_groups_has_the_first_candidates_that_keep_a_variance(filtered: Run) -> None:
+    assert filtered.code == 0, filtered.text[-20000:]
+    plan, steps = candidate_plan_of(filtered), list(read_steps(filtered.ledger))
+    kept = [prompt for prompt in plan.candidates(0, 4 * PROMPTS) if prompt not in FLAT]
+    per_step = plan.completions_per_step // plan.completions_per_prompt
+    assert len(steps) == 2 * ROLLOUTS
+    for index, step in enumerate(steps):
+        assert Counter(step["prompt"]) == Counter(kept[index * per_step : (index + 1) * per_step] * 4)
+        assert Counter(step["sample"]) == Counter(list(range(4)) * per_step)
+        assert set(step["rollout"]) == {index // 2}
+        assert set(step["generated_at_step"]) == {index // 2 * 2}
+        assert step["gradient_norm"] > 1e-2
+    assert "decided while it runs: rollout.group_filter = drop_zero_variance: rewards decide" in filtered.text
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_arrival_ranks_and_how_much_is_offered_at_once_do_not_change_a_filtered_run(
+    place: Path, filtered: Run, record: Callable[..., None]
+) -> None:
+    budget = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=60"]
+    more = ["algorithm.filter_groups.max_inflight_gen_batches=3", "data.dataloader_num_workers=0", *budget]
+    other = run_filtered(place / "y", 1, *more, BATCHBRIDGE_JITTER_SEED="13")
+    assert other.code == 0, other.text[-20000:]
+    compared = diff(filtered.ledger, other.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
+    apart = float((other.moved() - filtered.moved()).norm() / filtered.moved().norm())
+    assert apart <= BAR
+    record("movement", "filtered", relative=apart)
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_a_filtered_run_that_was_killed_goes_on_where_it_was(place: Path, filtered: Run) -> None:
+    killed = run_filtered(place / "z", 2, BATCHBRIDGE_KILL="1/4", BATCHBRIDGE_JITTER_SEED="14")
+    assert killed.code != 0
+    resumed = run_filtered(place / "z", 2, "trainer.resume_mode=auto", BATCHBRIDGE_JITTER_SEED="15")
+    assert resumed.code == 0, resumed.text[-20000:]
+    assert torch.equal(resumed.moved(), filtered.moved())
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_negative_control_unwrapped_a_filter_takes_other_prompts(place: Path, filtered: Run) -> None:
+    flat = ",".join(map(str, sorted(FLAT)))
+    native = run(
+        place / "A",
+        2,
+        THREE,
+        *FILTER,
+        options=("--mode", "observe"),
+        BATCHBRIDGE_FLAT=flat,
+        BATCHBRIDGE_JITTER_SEED="11",
+    )
+    assert native.code == 0, native.text[-20000:]
+    pairs = zip(read_steps(filtered.ledger), read_steps(native.ledger), strict=True)
+    assert all(sorted(mine["prompt"]) != sorted(theirs["prompt"]) for mine, theirs in pairs)
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_a_run_that_generates_ahead_offers_the_plans_candidates_and_trains_whole_groups_of_them(ahead: Run) -> None:
+    assert ahead.code == 0, ahead.text[-20000:]
+    plan, steps = candidate_plan_of(ahead), list(read_steps(ahead.ledger))
+    assert plan.undecided.keys() == {"staleness.mode"}
+    offered = plan.candidates(0, (ROLLOUTS + 1) * plan.prompts_per_rollout)
+    trained = Counter(prompt for step in steps for prompt in step["prompt"])
+    assert trained <= Counter(offered * 4)
+    assert set(trained.values()) <= {4, 8}
+    assert [len(step["prompt"]) for step in steps] == [12] * 2 * ROLLOUTS
+    lags = [step["rollout"][0] * 2 - made for step in steps for made in step["generated_at_step"]]
+    assert 0 in lags
+    assert max(lags) > 0
+    assert [step["lr_tick"] for step in steps] == [False, True] * ROLLOUTS
 
 
 @pytest.mark.by_hand
