@@ -55,6 +55,16 @@ class CandidatePlan(Plan):
         """The prompts of candidates `start` to `stop` (exclusive): indices in the dataset."""
         return tuple(self._prompt(*divmod(number, self.dataset_size)) for number in range(start, stop))
 
+    def candidate_seeds(self, start: int, stop: int) -> tuple[int, ...]:
+        """The sampling seed of each candidate's sample 0; see `Plan.sampling_seed`."""
+        epochs = (number // self.dataset_size for number in range(start, stop))
+        prompts = zip(self.candidates(start, stop), epochs, strict=True)
+        return tuple(self.sampling_seed(prompt, 0, epoch=epoch) for prompt, epoch in prompts)
+
+    def sampling_seeds(self, rollout: int) -> tuple[int, ...]:
+        """Not known before the run: raises `PlanError`; see `candidate_seeds`."""
+        raise PlanError("; ".join(f"{path} = {why}" for path, why in self.undecided.items()))
+
     def rollout(self, index: int) -> RolloutPlan:
         """The places of rollout `index`, each for every sample of one candidate."""
         places = super().rollout(index)

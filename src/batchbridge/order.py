@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _ROUNDS = 12  # alternating halves: six full Feistel rounds; fewer leave visible structure for sizes below 16
 _MASK = (1 << 64) - 1
+_SEEDS = (1 << 31) - (1 << 20)
+"""Engines take 31 bits everywhere; a group has fewer than 2**20 samples."""
 
 
 def _mix(value: int) -> int:
@@ -136,3 +138,14 @@ class Bijection:
             change &= low_mask
             low ^= change
         return high << shift | low
+
+
+def sampling_seed(seed: int, epoch: int, prompt: int) -> int:
+    """The sampling seed of a prompt's first sample: 0 to 2**31 - 2**20, so that those of its others stay below 2**31.
+
+    The key's parts, joined by commas and prefixed with `batchbridge/sampling/1:`, in UTF-8; the first 64-bit
+    little-endian word of its BLAKE2b digest of 8 bytes, modulo that bound.
+    """
+    text = f"batchbridge/sampling/1:{seed},{epoch},{prompt}"
+    word = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return word % _SEEDS

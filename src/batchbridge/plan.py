@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from batchbridge.order import Bijection
+from batchbridge.order import Bijection, sampling_seed
 from batchbridge.spec import Spec
 
 if TYPE_CHECKING:
@@ -261,6 +261,22 @@ class Plan:
         else:
             prompts = tuple(self._epoch_order(epoch).take(start, start + count))
         return RolloutPlan(index, epoch, prompts, self.completions_per_prompt, self._first_step_of(index))
+
+    def sampling_seeds(self, rollout: int) -> tuple[int, ...]:
+        """The seed of each prompt's sample 0, in the order of `rollout(rollout).prompts`; see `sampling_seed`."""
+        epoch, start, count = self._rollout_span(rollout)
+        epochs = [(start + place) // self.dataset_size if self._wraps else epoch for place in range(count)]
+        prompts = self.rollout(rollout).prompts
+        return tuple(self.sampling_seed(prompt, 0, epoch=at) for prompt, at in zip(prompts, epochs, strict=True))
+
+    def sampling_seed(self, prompt: int, sample: int, *, epoch: int = 0) -> int:
+        """What an engine that takes a seed per request draws this completion by: below 2**31, whatever framework asks,
+        in whichever batch. `epoch` is the prompt's own.
+
+        Samples of one prompt have consecutive seeds, as an engine gives them that is asked for the whole group at once
+        (vLLM: a request's seed plus the sample's number).
+        """
+        return sampling_seed(self.spec.order.seed or 0, epoch, prompt) + sample
 
     def step(self, index: int) -> StepPlan:
         """What optimizer step `index` trains on. O(completions_per_step). Raises `PlanError` when the run has no step.

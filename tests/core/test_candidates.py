@@ -43,6 +43,16 @@ def test_candidates_are_the_prompts_in_the_plans_order_epoch_after_epoch() -> No
     assert plan.candidates(7, 13) == epochs[0][7:] + epochs[1][:3]
 
 
+def test_candidates_have_the_sampling_seeds_of_their_prompts_and_epochs() -> None:
+    plan = CandidatePlan(spec(), PROMPTS)
+    seeds = plan.candidate_seeds(7, 13)
+    expected = [plan.sampling_seed(prompt, 0, epoch=n // PROMPTS) for n, prompt in enumerate(plan.candidates(0, 13))]
+    assert list(seeds) == expected[7:]
+    assert plan.candidate_seeds(0, 4) == Plan(spec(**CLOSED), PROMPTS).sampling_seeds(0)
+    with pytest.raises(PlanError, match="rewards decide"):
+        plan.sampling_seeds(0)
+
+
 def test_rollouts_and_steps_name_places() -> None:
     plan = CandidatePlan(spec(), PROMPTS)
     assert plan.rollout(3).prompts == tuple(range(PLACES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from itertools import permutations
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.order import Bijection
+from batchbridge.order import Bijection, sampling_seed
 
 keys = st.lists(st.integers() | st.text(max_size=5), max_size=4).map(tuple)
 small_sizes = st.integers(0, 300)
@@ -114,3 +115,17 @@ def test_array_positions_outside_are_refused(start: int, stop: int) -> None:
 def test_a_size_outside_the_bounds_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=r"must be between 0 and 2\*\*62"):
         Bijection(size, ("prompts", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("key", "seed"), [((0, 0, 0), 772264459), ((42, 0, 7), 547853745), ((42, 3, 7), 709755614), ((-1, 0, 2**70), None)]
+)
+def test_sampling_seeds_never_change(key: tuple[int, int, int], seed: int | None) -> None:
+    found = sampling_seed(*key)
+    assert 0 <= found < 2**31 - 2**20
+    assert seed is None or found == seed
+
+
+def test_the_recipe_of_the_page_gives_the_sampling_seed() -> None:
+    word = int.from_bytes(hashlib.blake2b(b"batchbridge/sampling/1:42,3,7", digest_size=8).digest(), "little")
+    assert sampling_seed(42, 3, 7) == word % (2**31 - 2**20)

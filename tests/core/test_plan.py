@@ -465,3 +465,26 @@ def test_a_state_before_the_run_is_refused() -> None:
 def test_a_run_starts_with_nothing_live() -> None:
     position = Plan(make_spec(), 10).seek(0)
     assert (position.next_rollout, position.live_rollouts, position.epoch) == (0, (), 0)
+
+
+# ---- sampling seeds
+
+
+@pytest.mark.parametrize("last", ["drop", "wrap"])
+def test_a_completions_sampling_seed_is_that_of_its_prompt_sample_and_epoch(last: str) -> None:
+    plan = Plan(make_spec(order={"last_rollout": last}, horizon=Horizon(rollouts=6)), 10)
+    seen: dict[tuple[int, int], int] = {}
+    for rollout in range(6):
+        planned = plan.rollout(rollout)
+        for place, (prompt, seed) in enumerate(zip(planned.prompts, plan.sampling_seeds(rollout), strict=True)):
+            epoch = (4 * rollout + place) // 10 if last == "wrap" else planned.epoch
+            assert seed == plan.sampling_seed(prompt, 0, epoch=epoch)
+            assert plan.sampling_seed(prompt, 3, epoch=epoch) == seed + 3
+            seen[epoch, prompt] = seed
+    assert len(set(seen.values())) == len(seen)
+
+
+def test_sampling_seeds_follow_the_order_s_seed_alone() -> None:
+    one, other = (Plan(make_spec(order={"seed": 7}, completions_per_step=size), 10) for size in (6, 24))
+    assert one.sampling_seeds(0) == other.sampling_seeds(0)
+    assert one.sampling_seeds(0) != Plan(make_spec(order={"seed": 8}), 10).sampling_seeds(0)

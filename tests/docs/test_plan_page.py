@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from batchbridge.order import Bijection
+from batchbridge.order import Bijection, sampling_seed
 from batchbridge.spec import Aggregation
 
 ROW = re.compile(r"^\| (\d+) \| `(\(.*\))` \| ([\d, ]+) \|$", re.MULTILINE)
@@ -67,3 +67,10 @@ def test_the_page_s_recipe_gives_the_order(page: str) -> None:
 @pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_the_page_names_every_aggregation(page: str, aggregation: str) -> None:
     assert f"| `{aggregation}` |" in page
+
+
+def test_the_page_s_sampling_seeds_are_the_code_s(page: str) -> None:
+    rows = re.findall(r"^\| (\d+), (\d+), (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 3
+    for *key, seed in rows:
+        assert sampling_seed(*map(int, key)) == int(seed)
