@@ -16,6 +16,7 @@ from batchbridge.candidates import CandidatePlan
 from batchbridge.patching import Patches
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.engine import POSITION, ROLLOUT, WEIGHTS_OF
+from batchbridge_verl.sampling import SEED
 from batchbridge_verl.trainer_v1 import V1, name_of, objects
 
 
@@ -32,11 +33,10 @@ class CandidatesV1(V1):
         patches.set(buffer, "_select_prompt_uids", self._select, what="the candidates with the lowest numbers", why=why)
 
     def _prompts(self, num_prompts: int | None = None) -> Any:
-        numbers = range(self._next, self._next + (num_prompts or self._candidates.prompts_per_rollout))
-        self._next = numbers.stop
-        return self._batch_of(
-            self._candidates.candidates(numbers.start, numbers.stop), [f"c{number}" for number in numbers], {}
-        )
+        plan, start = self._candidates, self._next
+        self._next = stop = start + (num_prompts or plan.prompts_per_rollout)
+        seeds = {SEED: list(plan.candidate_seeds(start, stop))}
+        return self._batch_of(plan.candidates(start, stop), [f"c{number}" for number in range(start, stop)], seeds)
 
     def _select(self, partition_id: str, sampleable_keys: set[str], batch_size: int) -> Any:
         """Replaces the choice among what is ready, which natively is a set's order."""

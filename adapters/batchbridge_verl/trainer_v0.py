@@ -14,6 +14,7 @@ from batchbridge.stepwise import RolloutRows
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
 from batchbridge_verl.observe import numbered
+from batchbridge_verl.sampling import SEED, hand_seeds
 
 
 class V0:
@@ -61,12 +62,13 @@ class V0:
             what="one call per planned optimizer step",
             why="membership of the plan",
         )
+        hand_seeds(trainer.async_rollout_manager, trainer.config.actor_rollout_ref.rollout.name)
         self._patches.set(
             trainer.async_rollout_manager,
             "generate_sequences",
             numbered(trainer.async_rollout_manager.generate_sequences, self._driver.plan.completions_per_prompt),
-            what="each row knows its sample's number",
-            why="membership of the plan",
+            what="each row knows its sample's number, and its request the completion's seed",
+            why="membership of the plan, rollout identity",
         )
 
     # ---- a rollout
@@ -159,12 +161,12 @@ class PlannedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         for index in range(self._rollouts_done(), self._plan.total_rollouts):
-            prompts = self._plan.rollout(index).prompts
+            prompts, seeds = self._plan.rollout(index).prompts, self._plan.sampling_seeds(index)
             size = self._at_once or len(prompts)
             for start in range(0, len(prompts), size):
-                yield self._batch(index, start, prompts[start : start + size])
+                yield self._batch(index, start, prompts[start : start + size], seeds[start : start + size])
 
-    def _batch(self, rollout: int, start: int, prompts: Sequence[int]) -> dict[str, Any]:
+    def _batch(self, rollout: int, start: int, prompts: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
         import numpy as np
 
         columns = self._collate([self.dataset[prompt] for prompt in prompts])
@@ -172,6 +174,7 @@ class PlannedLoader:
             (ROLLOUT, [rollout] * len(prompts)),
             (PROMPT, list(prompts)),
             (POSITION, list(range(start, start + len(prompts)))),
+            (SEED, list(seeds)),
         ):
             columns[name] = np.array(values, dtype=object)
         return columns

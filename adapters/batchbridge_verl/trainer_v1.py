@@ -12,6 +12,7 @@ from batchbridge.stepwise import RolloutRows
 from batchbridge_verl.advantages import rewrite_advantages
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT
+from batchbridge_verl.sampling import SEED, hand_seeds
 
 
 class V1:
@@ -22,7 +23,7 @@ class V1:
             raise CannotAttach({"initialised": "wrap a V1 trainer before init(): later is not proven"})
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
-        self._native_step = trainer._step_once
+        self._native_fit, self._native_step = trainer.fit, trainer._step_once
         self._native_advantage = trainer._compute_advantage
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         order, resume = "order and membership of the plan", "exact resume"
@@ -33,6 +34,7 @@ class V1:
                 "the dataset is loaded already; the plan's rollouts",
                 "clock of the spec",
             ),
+            ("fit", self._fit, "every request has its completion's seed", "rollout identity"),
             ("_next_train_batch", self._prompts, "the plan's prompts, not the data loader's", order),
             ("_step_once", self._step, "waits for the planned rollout, however long", order),
             ("_balance_batch", self._place, "rows by token counts; arrival order forgotten", order),
@@ -72,6 +74,10 @@ class V1:
             why="membership of the plan",
         )
 
+    def _fit(self, agent_loop_manager: Any) -> Any:
+        hand_seeds(agent_loop_manager, self._trainer.config.actor_rollout_ref.rollout.name)
+        return self._native_fit(agent_loop_manager)
+
     @property
     def _rollout(self) -> int:
         return int(self._trainer.global_steps) - 1
@@ -84,11 +90,13 @@ class V1:
         if num_prompts not in (None, len(prompts)):
             raise CannotAttach({"refill": f"verl asks for {num_prompts} more prompts: the plan has none in reserve"})
         places = range(len(prompts))
-        return self._batch_of(
-            prompts,
-            [f"r{planned.index}p{place}" for place in places],  # verl cuts the keys of trajectories at "_"
-            {ROLLOUT: [planned.index] * len(prompts), POSITION: list(places)},
-        )
+        columns = {
+            ROLLOUT: [planned.index] * len(prompts),
+            POSITION: list(places),
+            SEED: list(self._driver.plan.sampling_seeds(planned.index)),
+        }
+        # verl cuts the keys of trajectories at "_".
+        return self._batch_of(prompts, [f"r{planned.index}p{place}" for place in places], columns)
 
     def _batch_of(self, prompts: Sequence[int], uids: list[str], columns: Mapping[str, list[int]]) -> Any:
         """These prompts as verl's data loader would give them, under these names and with `columns`."""

@@ -2,7 +2,7 @@
 
 `BATCHBRIDGE_JITTER`: seconds, up to which each completion waits, by its own random number: arrival out of order.
 `BATCHBRIDGE_FAIL`: `prompt/sample` whose loop raises. `BATCHBRIDGE_FLAT`: prompts, between commas, whose completions
-all earn the same.
+all earn the same. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample seed` per completion.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
@@ -30,6 +31,9 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         if jitter:
             seed = f"{os.environ.get('BATCHBRIDGE_JITTER_SEED', '')}/{prompt}/{sample}"
             await asyncio.sleep(jitter * random.Random(seed).random())
+        if file := os.environ.get("BATCHBRIDGE_SEEDS"):
+            with Path(file).open("a", encoding="utf-8") as seeds:  # one short write: processes do not mix
+                seeds.write(f"{prompt} {sample} {sampling_params.get('seed')}\n")
         version = int(columns.get("global_steps", 1)) - 1
         tokens = script.completion(prompt, sample)
         return AgentLoopOutput(

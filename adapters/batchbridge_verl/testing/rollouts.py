@@ -21,6 +21,7 @@ import verl.workers.rollout.base as base
 import verl.workers.rollout.replica as replica
 
 from batchbridge import hookimpl, plugins
+from batchbridge_verl import sampling
 from batchbridge_verl.testing.server import ScriptedServer
 
 
@@ -48,6 +49,7 @@ class ScriptedReplica(replica.RolloutReplica):  # type: ignore[misc]  # verl is 
         self._server_handle, self._server_address = handle, f"scripted-{self.replica_rank}"
 
 
+sampling.ENGINES.add("scripted")  # its agent keeps the seeds where the test asks for them
 replica.RolloutReplicaRegistry.register("scripted", lambda: ScriptedReplica)
 base._ROLLOUT_REGISTRY["scripted", "async"] = f"{__name__}.{ScriptedRollout.__name__}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
@@ -25,11 +26,12 @@ from batchbridge.reading import read
 from batchbridge.spec import LossTerm, Spec, Staleness
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
-from batchbridge_verl import launched, runtime
+from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.engine import NATIVE_WEIGHTS, PROMPT, STEP
 from batchbridge_verl.installed import Installed
+from batchbridge_verl.sampling import SEED
 from batchbridge_verl.trainer_v0 import PlannedLoader
 from batchbridge_verl.trainer_v1 import V1
 
@@ -418,7 +420,7 @@ def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
     plan = plan_of(spec, 12)
     assert isinstance(plan, CandidatePlan)
     buffer = SimpleNamespace(_select_prompt_uids=lambda partition, keys, size: (sorted(keys)[:size], "rows", "steps"))
-    names = ("_next_train_batch", "_step_once", "_balance_batch", "_compute_advantage", "_init_dataloader")
+    names = ("fit", "_next_train_batch", "_step_once", "_balance_batch", "_compute_advantage", "_init_dataloader")
     trainer = SimpleNamespace(
         trainer_mode=mode,
         replay_buffer=buffer,
@@ -507,3 +509,50 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
 def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
     with pytest.raises(CannotAttach, match="before init"):
         V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())
+
+
+# ---- sampling seeds
+
+
+def asked(worker: Any, **columns: Any) -> dict[str, Any]:
+    """What a worker's agent loop is run with."""
+    trajectory = {"validate": columns.pop("validate", False)}
+    found: dict[str, Any] = asyncio.run(worker._run_agent_loop({"top_p": 0.9}, trajectory, trace=False, **columns))
+    return found
+
+
+def agent_worker() -> Any:
+    async def native(sampling_params: dict[str, Any], trajectory: dict[str, Any], **columns: Any) -> dict[str, Any]:
+        return {"params": sampling_params, **columns}
+
+    return SimpleNamespace(_run_agent_loop=native)
+
+
+def test_every_request_has_its_prompts_seed_plus_its_samples_number() -> None:
+    worker = agent_worker()
+    assert sampling.in_worker(worker)
+    assert asked(worker, session_id=2, **{SEED: 100}) == {
+        "params": {"top_p": 0.9, "seed": 102},
+        "trace": False,
+        "session_id": 2,
+    }
+    patched = worker._run_agent_loop
+    assert sampling.in_worker(worker)
+    assert worker._run_agent_loop is patched
+
+
+def test_validation_and_prompts_without_a_seed_are_drawn_as_ever() -> None:
+    worker = agent_worker()
+    sampling.in_worker(worker)
+    assert asked(worker, session_id=2, validate=True, **{SEED: 100})["params"] == {"top_p": 0.9}
+    assert asked(worker, session_id=2)["params"] == {"top_p": 0.9}
+
+
+def test_a_backend_without_seeds_is_left_alone() -> None:
+    assert not sampling.hand_seeds(None, "sglang")
+
+
+def test_loaders_give_every_prompt_its_seed() -> None:
+    plan = driver(spec_of()).plan
+    loader = PlannedLoader(plan, dataset=range(12), collate=lambda prompts: {}, rollouts_done=lambda: 1)
+    assert [list(batch[SEED]) for batch in loader] == [list(plan.sampling_seeds(rollout)) for rollout in (1, 2)]

@@ -107,7 +107,8 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def two_ranks(place: Path) -> Run:
-    return run(place / "a", 2, THREE, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="1")
+    seeds = str(place / "a" / "seeds")
+    return run(place / "a", 2, THREE, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="1", BATCHBRIDGE_SEEDS=seeds)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def one_rank(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def v0(place: Path) -> Run:
-    return run(place / "c", 2, THREE, *V0, BATCHBRIDGE_JITTER_SEED="3")
+    return run(place / "c", 2, THREE, *V0, BATCHBRIDGE_JITTER_SEED="3", BATCHBRIDGE_SEEDS=str(place / "c" / "seeds"))
 
 
 def run_cut(folder: Path, ranks: int, *more: str, last_rollout: str, last_optimizer_step: str, **env: str) -> Run:
@@ -236,6 +237,22 @@ def test_the_ledger_of_a_run_on_two_ranks_is_the_plan(two_ranks: Run) -> None:
         assert step["ranks"] == 2
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
+
+
+@pytest.mark.parametrize(("name", "folder"), [("two_ranks", "a"), pytest.param("v0", "c", marks=needs_v1)])
+def test_every_request_has_the_plans_sampling_seed(
+    place: Path, name: str, folder: str, request: pytest.FixtureRequest
+) -> None:
+    plan = plan_of(request.getfixturevalue(name))
+    seeds = {
+        (prompt, sample, first + sample)
+        for rollout in range(ROLLOUTS)
+        for prompt, first in zip(plan.rollout(rollout).prompts, plan.sampling_seeds(rollout), strict=True)
+        for sample in range(plan.completions_per_prompt)
+    }
+    lines = (place / folder / "seeds").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(seeds)
+    assert {tuple(map(int, line.split())) for line in lines} == seeds
 
 
 def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
