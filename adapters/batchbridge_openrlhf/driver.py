@@ -21,6 +21,7 @@ from batchbridge.shares import deal, steps_of_rollout
 from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere
 from batchbridge_openrlhf.engine import IDENTITY, identify
+from batchbridge_openrlhf.sampling import SeededEngines, reach
 
 
 class Driver:
@@ -44,7 +45,13 @@ class Driver:
             (trainer, "max_steps", orders.ticks, f"{orders.ticks} ticks", "clock of the spec"),
             (trainer, "prompts_dataloader", place, "the place in the plan", resume),
             (trainer, "init_checkpoint_states", self._start, "the training processes get their orders", order),
-            (self._generator, "generate_samples", self._generate, "the plan's prompts, in the plan's order", order),
+            (
+                self._generator,
+                "generate_samples",
+                self._generate,
+                "the plan's prompts, in its order, with its seeds",
+                order,
+            ),
             (self._maker, "make_experience", self._make, "micro-batches split evenly over all models' ranks", order),
             (self._group, "async_run_method_batch", self._send, "completions go where their step runs", order),
         ]
@@ -112,7 +119,14 @@ class Driver:
         sleeps = self._trainer.args.vllm.enable_sleep
         if sleeps:
             batch_vllm_engine_call(generator.vllm_engines, "wake_up")
-        answers = ray.get(generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options))
+        engines, seeds = generator.vllm_engines, self._plan.sampling_seeds(planned.index)
+        reach(engines)
+        generator.vllm_engines = SeededEngines(engines, seeds)
+        try:
+            waiting = generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options)
+        finally:
+            generator.vllm_engines = engines
+        answers = ray.get(waiting)
         if sleeps:
             batch_vllm_engine_call(generator.vllm_engines, "sleep")
         samples = []

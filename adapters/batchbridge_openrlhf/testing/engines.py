@@ -2,7 +2,8 @@
 
 `BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
 waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out of order. `BATCHBRIDGE_SHORT`: the
-prompt (its number) of which one completion does not come. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills
+prompt (its number) of which one completion does not come. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample
+seed` per completion. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills
 itself after it has trained that optimizer step.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
 """
@@ -16,13 +17,45 @@ import os
 import random
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from batchbridge.hookspecs import hookimpl
 
 
+class ScriptedExecutor:
+    """Gives one completion, as the executors of OpenRLHF's engines do."""
+
+    async def execute(
+        self, prompt: str, label: str, sampling_params: Any, hf_tokenizer: Any, sample: int
+    ) -> dict[str, Any]:
+        from batchbridge.testing.tiny import Script
+
+        script = Script()
+        index = script.prompt_index(prompt)
+        if file := os.environ.get("BATCHBRIDGE_SEEDS"):
+            with Path(file).open("a", encoding="utf-8") as seeds:  # one short write: processes do not mix
+                seeds.write(f"{index} {sample} {sampling_params.seed}\n")
+        ids = hf_tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        completion, mask = script.completion(index, sample), script.loss_mask(index, sample)
+        return {
+            "prompt": prompt,
+            "label": label,
+            "observation_tokens": [*ids, *completion],
+            # An empty range says where the response begins, and that none of it is trained.
+            "action_ranges": [(len(ids), len(ids) + sum(mask))],
+            "rollout_log_probs": None,
+            "reward": script.reward(index, sample),
+            "scores": None,
+            "extra_logs": {},
+        }
+
+
 class ScriptedEngine:
     """Answers every call that OpenRLHF makes of an engine; takes no weights."""
+
+    def __init__(self) -> None:
+        self.executor = ScriptedExecutor()
 
     def get_num_unfinished_requests(self) -> int:
         return 0
@@ -33,30 +66,13 @@ class ScriptedEngine:
         """All completions of a prompt, of its number and theirs."""
         from batchbridge.testing.tiny import Script
 
-        script, count = Script(), options["num_samples"]
-        index = script.prompt_index(prompt)
+        count, index = options["num_samples"], Script().prompt_index(prompt)
         jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))
         seed = f"{os.environ.get('BATCHBRIDGE_JITTER_SEED', '')}/{index}"
         await asyncio.sleep(jitter * random.Random(seed).random())
         count -= os.environ.get("BATCHBRIDGE_SHORT") == str(index)
-        ids = hf_tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        found: list[dict[str, Any]] = []
-        for sample in range(count):
-            completion, mask = script.completion(index, sample), script.loss_mask(index, sample)
-            found.append(
-                {
-                    "prompt": prompt,
-                    "label": label,
-                    "observation_tokens": [*ids, *completion],
-                    # An empty range says where the response begins, and that none of it is trained.
-                    "action_ranges": [(len(ids), len(ids) + sum(mask))],
-                    "rollout_log_probs": None,
-                    "reward": script.reward(index, sample),
-                    "scores": None,
-                    "extra_logs": {},
-                }
-            )
-        return found
+        asked = {"prompt": prompt, "label": label, "sampling_params": sampling_params, "hf_tokenizer": hf_tokenizer}
+        return await asyncio.gather(*(self.executor.execute(**asked, sample=sample) for sample in range(count)))
 
     def init_process_group(self, *arguments: Any, **options: Any) -> None: ...
 

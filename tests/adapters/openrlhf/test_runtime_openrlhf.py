@@ -19,6 +19,7 @@ from batchbridge.workers import Orders, Receipt
 from batchbridge_openrlhf import runtime
 from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
+from batchbridge_openrlhf.sampling import SeededEngines, in_engine
 
 GIVEN: dict[str, Any] = {
     "algo.advantage.estimator": "group_norm",
@@ -382,6 +383,8 @@ def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.M
     )()
     made._generator._dispatch_prompts_to_vllm = lambda prompts, labels, images: [[{}] * 3, [{}] * 2, [{}] * 3, [{}] * 3]
     made._generator._process_response_into_experience = lambda answer: SimpleNamespace(info={})
+    made._generator.vllm_engines = engines = [object()]
+    monkeypatch.setattr("batchbridge_openrlhf.driver.reach", lambda reached: None)
     trainer.args = SimpleNamespace(vllm=SimpleNamespace(enable_sleep=False))
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda refs: refs))
     engine = SimpleNamespace(batch_vllm_engine_call=None)
@@ -394,3 +397,58 @@ def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.M
     prompt = request.plan.rollout(0).prompts[1]
     with pytest.raises(BatchDrift, match=f"2 completions of prompt {prompt} arrived, not 3"):
         trainer.samples_generator.generate_samples()
+    assert made._generator.vllm_engines is engines
+
+
+# ---- sampling seeds
+
+
+class Remote:
+    """An engine as the driver sees it: every call is kept as it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.generate_responses = SimpleNamespace(remote=self._remote)
+
+    def _remote(self, *, prompt: str, sampling_params: Any) -> None:
+        self.sent.append((prompt, sampling_params.seed))
+
+
+def test_requests_take_their_prompts_seeds_in_the_order_of_the_dispatch_whichever_engine_they_go_to() -> None:
+    first, second = Remote(), Remote()
+    engines, params = SeededEngines([first, second], [7, 50, 90]), SimpleNamespace(seed=None)
+    for prompt, engine in (("a", 1), ("b", 0), ("c", 1)):
+        engines[engine].generate_responses.remote(prompt=prompt, sampling_params=params)
+    assert len(engines) == 2
+    assert [engine.sent for engine in engines] == [[("b", 50)], [("a", 7), ("c", 90)]]
+
+
+def executing() -> tuple[Any, list[int | None]]:
+    """An engine with an executor, and the seeds that it was asked for."""
+    seen: list[int | None] = []
+    executor = SimpleNamespace(execute=lambda *, sampling_params, prompt: seen.append(sampling_params.seed))
+    return SimpleNamespace(executor=executor), seen
+
+
+def test_every_sample_of_a_request_takes_the_next_seed() -> None:
+    engine, seen = executing()
+    assert in_engine(engine)
+    assert in_engine(engine), "reached again before every rollout"
+    for first in (50, 7):
+        params = SimpleNamespace(seed=first)
+        for _ in range(3):
+            engine.executor.execute(sampling_params=params, prompt="a")
+    assert seen == [50, 51, 52, 7, 8, 9]
+
+
+def test_a_request_without_a_seed_is_drawn_as_ever() -> None:
+    engine, seen = executing()
+    in_engine(engine)
+    params = SimpleNamespace(seed=None)
+    for _ in range(2):
+        engine.executor.execute(sampling_params=params, prompt="a")
+    assert seen == [None, None]
+
+
+def test_an_engine_that_asks_in_another_way_is_not_taken_for_one_that_takes_seeds() -> None:
+    assert not in_engine(SimpleNamespace())

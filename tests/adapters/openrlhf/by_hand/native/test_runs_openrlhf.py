@@ -120,7 +120,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two_ranks(place: Path) -> Run:
     """ZeRO-2, micro-batches of one completion."""
-    return run(place / "a", 2, env={"BATCHBRIDGE_JITTER_SEED": "1"}, ckpt__save_steps="1")
+    env = {"BATCHBRIDGE_JITTER_SEED": "1", "BATCHBRIDGE_SEEDS": str(place / "a" / "seeds")}
+    return run(place / "a", 2, env=env, ckpt__save_steps="1")
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,19 @@ def test_the_ledger_of_a_run_on_two_ranks_is_the_plan(two_ranks: Run) -> None:
     found = two_ranks.summary("two ranks")
     assert len(found["steps"]) == 2 * ROLLOUTS
     proofs.check_plan(found, ranks=2)
+
+
+def test_every_request_has_the_plans_sampling_seed(place: Path, two_ranks: Run) -> None:
+    plan = proofs.plan_of(summary(two_ranks.ledger))
+    seeds = {
+        (prompt, sample, first + sample)
+        for rollout in range(ROLLOUTS)
+        for prompt, first in zip(plan.rollout(rollout).prompts, plan.sampling_seeds(rollout), strict=True)
+        for sample in range(plan.completions_per_prompt)
+    }
+    lines = (place / "a" / "seeds").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == len(seeds)
+    assert {tuple(map(int, line.split())) for line in lines} == seeds
 
 
 @pytest.mark.parametrize(("other", "ranks"), [("one_rank", 1), ("zero_3", 2)])
