@@ -242,7 +242,7 @@ def easyr1(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def open_instruct(session: nox.Session) -> None:
-    """Open-Instruct's own learner: gradients, jobs. By name only: BATCHBRIDGE_OPEN_INSTRUCT: a checkout of e6c3044."""
+    """Open-Instruct's learner, and its script: gradients, jobs. By name only; BATCHBRIDGE_OPEN_INSTRUCT: e6c3044."""
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
     install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ".")

@@ -7,6 +7,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
@@ -50,7 +51,7 @@ class OpenInstructAdapter(Adapter):
         """Certain where the command starts one of the scripts; else by key names."""
         if source.native is not None:
             return 0.0
-        for word in source.argv[:4]:
+        for word in map(_as_file, source.argv[:4]):
             if word.endswith(".py"):
                 folder, _, name = word.rpartition("/")
                 known = name in SCRIPTS and (name != GRPO or folder.endswith("open_instruct"))
@@ -62,6 +63,8 @@ class OpenInstructAdapter(Adapter):
         """See `Adapter.read`. Strings convert as HfArgumentParser converts them."""
         findings = list(source.problems)
         checkout = tables.checkout_of(context.framework_version)
+        if context.framework_version is None:
+            checkout = _checkout_at(source)
         reading = OpenInstructReading(
             framework=self.framework,
             framework_version=checkout or context.framework_version,
@@ -167,6 +170,14 @@ class OpenInstructAdapter(Adapter):
 
         return TEXTS
 
+    def hooks(self) -> Mapping[str, str]:
+        """Ray, and two modules that grpo_fast.py imports; see `batchbridge_open_instruct.launched`."""
+        return {
+            "ray": "batchbridge.launch_ray:reach_workers",
+            "open_instruct.utils": "batchbridge_open_instruct.launched:utilities",
+            "open_instruct.data_loader": "batchbridge_open_instruct.launched:preparation",
+        }
+
     def owns(self, trainer: object) -> bool:
         """A learner of grpo_fast.py."""
         from batchbridge_open_instruct.runtime import is_learner
@@ -209,11 +220,27 @@ _PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cli
 
 def _named_script(source: Source) -> str:
     """The file name of the script that the command starts, or what `script` says, or ""."""
-    for word in source.argv:
+    for word in map(_as_file, source.argv):
         if word.endswith(".py"):
             return word.rpartition("/")[2]
     said = source.values.get(SCRIPT)
     return said if isinstance(said, str) else "" if said is None else f"{said!r:.40}"
+
+
+def _as_file(word: str) -> str:
+    """`open_instruct.grpo_fast`, which `python -m` starts, as the file that it is."""
+    return word.replace(".", "/") + ".py" if word.startswith("open_instruct.") and word.count(".") == 1 else word
+
+
+def _checkout_at(source: Source) -> str | None:
+    """The proven checkout whose grpo_fast.py the command starts, if that stands where the command says."""
+    from batchbridge_open_instruct.proven import checkout_in
+
+    for word in map(_as_file, source.argv):
+        if word.endswith(GRPO_FAST):
+            file = Path(word)
+            return checkout_in(file.absolute().parent)[0] if file.is_file() else None
+    return None
 
 
 def _script(source: Source) -> str | None:

@@ -16,9 +16,19 @@ from batchbridge import fingerprints
 
 SEAMS: Mapping[str, tuple[str, ...]] = {
     "grpo_fast.py": (
+        "ModelGroup.__init__",
         "PolicyTrainerRayProcess.__init__",
+        "PolicyTrainerRayProcess.broadcast_to_vllm",
         "PolicyTrainerRayProcess.from_pretrained",
         "PolicyTrainerRayProcess.step",
+        "WeightSyncTrigger.__init__",
+        "WeightSyncTrigger.get_step_and_clear",
+        "WeightSyncTrigger.notify",
+        "create_model_and_optimizer",
+        "main",
+        "one_training_step",
+        "run_training",
+        "weight_sync_thread",
     ),
     "data_loader.py": (
         "DataPreparationActor.__init__",
@@ -43,10 +53,13 @@ SEAMS: Mapping[str, tuple[str, ...]] = {
         "compute_rho_correction",
         "forward_for_logprobs",
         "mask_logprobs",
+        "perform_weight_sync",
         "resolve_old_logprob",
     ),
     "model_utils.py": ("estimate_kl", "log_softmax_and_gather"),
     "data_types.py": ("CollatedBatchData.__getitem__", "CollatedBatchData.__len__", "CollatedBatchData.to"),
+    "vllm_utils.py": ("LLMRayActor.update_weights", "add_request", "broadcast_weights_to_vllm"),
+    "utils.py": ("check_oe_eval_internal",),
 }
 """File of the package `open_instruct` -> functions."""
 

@@ -1,9 +1,9 @@
 """Open-Instruct on the CPU, its files unedited: call `start` in a process before it imports torch or open_instruct.
 
 For tests. What it declares: DeepSpeed's CPU accelerator without its compiled kernel, gloo for NCCL; torch.cuda's device
-is the CPU; packages that need a GPU or belong to an engine are empty (`ABSENT`), and so is the module of the vLLM
-engines; nothing is compiled; models load with eager attention. Two things that the command line does not offer are
-injected: float32 instead of bf16, always, and with `BATCHBRIDGE_OPTIMIZER=sgd` plain SGD instead of AdamW.
+is the CPU; packages that need a GPU or belong to an engine are empty (`ABSENT`); nothing is compiled; models load with
+eager attention. Two things that the command line does not offer are injected: float32 instead of bf16, always, and with
+`BATCHBRIDGE_OPTIMIZER=sgd` plain SGD instead of AdamW.
 
 Source: open-instruct e6c3044 grpo_fast.py, model_utils.py, utils.py; deepspeed 0.19.6.
 """
@@ -15,11 +15,13 @@ import importlib.machinery
 import os
 import sys
 import types
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.launch import call_after_import
 
-ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel", "open_instruct.vllm_utils")
+ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel")
 """What open_instruct imports and a training step on packed rows does not need."""
 OPTIMIZER = "BATCHBRIDGE_OPTIMIZER"
 HERE = __name__
@@ -27,6 +29,7 @@ HOOKS = {
     "torch": f"{HERE}:after_torch",
     "deepspeed.comm.torch": f"{HERE}:after_communication",
     "mcp.client.streamable_http": f"{HERE}:after_mcp",
+    "vllm.v1.kv_cache_interface": f"{HERE}:after_vllm_caches",
     "open_instruct.utils": f"{HERE}:after_utils",
     "open_instruct.model_utils": f"{HERE}:after_models",
     "open_instruct.grpo_fast": f"{HERE}:after_script",
@@ -39,7 +42,7 @@ class _Anything:
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name in ABSENT or name.partition(".")[0] in ABSENT:
+        if name.partition(".")[0] in ABSENT:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
@@ -58,14 +61,14 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: types.ModuleType) -> None: ...
 
 
-def start() -> None:
-    """Installs the hooks; called again, it does nothing."""
+def start(more: Mapping[str, str] | None = None) -> None:
+    """Installs the hooks and `more` (as `HOOKS`); called again, it does nothing."""
     if any(isinstance(finder, _Absent) for finder in sys.meta_path):
         return
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     sys.meta_path.insert(0, _Absent())
-    call_after_import(HOOKS)
+    call_after_import({**HOOKS, **(more or {})})
 
 
 def after_torch(torch: Any) -> None:
@@ -88,10 +91,32 @@ def after_mcp(module: Any) -> None:
         module.streamablehttp_client = module.streamable_http_client
 
 
+def after_vllm_caches(module: Any) -> None:
+    """What open_instruct.vllm_utils changes of vLLM when it is imported."""
+
+    @dataclass
+    class MambaSpec:
+        dtypes: Any = None
+
+    module.MambaSpec = MambaSpec
+
+
 def after_utils(module: Any) -> None:
-    """DeepSpeed's configuration asks for float32."""
+    """DeepSpeed's configuration asks for float32; a script that begins is reached as its module would be; figures of
+    utilisation, which the script prints, are those of a device that it knows."""
     for name in ("get_train_ds_config", "get_eval_ds_config"):
         setattr(module, name, _in_float32(getattr(module, name)))
+    native, complete = module.check_oe_eval_internal, module.ModelDims.__post_init__
+
+    def begun() -> None:
+        after_script(sys.modules["__main__"])
+        native()
+
+    def named(self: Any) -> None:
+        self.device_name = self.device_name or "h100"
+        complete(self)
+
+    module.check_oe_eval_internal, module.ModelDims.__post_init__ = begun, named
 
 
 def _in_float32(native: Any) -> Any:

@@ -12,8 +12,6 @@ import pytest
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import BatchDrift, CannotAttach, Request
-from batchbridge.cli import USAGE
-from batchbridge.cli import main as run
 from batchbridge.plan import Plan
 from batchbridge.reading import read
 from batchbridge.refusals import refuse, split
@@ -154,12 +152,6 @@ def test_what_the_loss_reads_is_set_in_its_own_words() -> None:
     settings.pop("use_kl_loss", None)
     assert settings == {"clip_lower": runtime.OFF, "clip_higher": 0.3, "loss_fn": "cispo"}
     assert left == {}
-
-
-def test_the_launcher_refuses_the_script_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert OpenInstructAdapter().hooks() == {}
-    assert run(["run", "--", *COMMAND]) == USAGE
-    assert "open_instruct: no adapter that can be launched" in capsys.readouterr().err
 
 
 # ---- code that is proven

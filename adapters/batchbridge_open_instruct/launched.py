@@ -1,0 +1,155 @@
+"""Hooks of `batchbridge run`: grpo_fast.py's learners are wrapped when they are loaded, its weights are sent in time.
+
+The script is its own main module, which no import hook reaches; what it does first, once its definitions stand, is to
+ask `open_instruct.utils` for a check. There its definitions are patched, before `main` uses them: Ray takes the
+learner's class, with the patch, to every learner by value. Should the script never ask, then data preparation, whose
+class is imported, does not start: it has no orders.
+
+They patch classes and a script's names, which is right here alone: the process belongs to one launched run.
+Source: open-instruct e6c3044 grpo_fast.py, data_loader.DataPreparationActor.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.launch import current, follow
+from batchbridge_open_instruct import feed
+from batchbridge_open_instruct.proven import checkout_in
+
+LEARNER, TRIGGER, STEP = "PolicyTrainerRayProcess", "WeightSyncTrigger", "one_training_step"
+"""Names of the script that are patched."""
+
+
+def utilities(module: ModuleType) -> None:
+    """After open_instruct.utils: the script is reached when it begins."""
+    native = module.check_oe_eval_internal
+
+    @functools.wraps(native)
+    def begun() -> Any:
+        reach(sys.modules["__main__"])
+        return native()
+
+    module.check_oe_eval_internal = begun  # type: ignore[attr-defined]  # a module's attribute
+
+
+def preparation(module: ModuleType) -> None:
+    """After open_instruct.data_loader: data preparation starts with orders only."""
+    actor: Any = module.DataPreparationActor.__ray_metadata__.modified_class
+    native = actor.start
+
+    @functools.wraps(native)
+    def start(self: Any, *arguments: Any, **options: Any) -> Any:
+        if feed.ATTRIBUTE not in vars(self):
+            reason = "data preparation has no orders: no learner of this run was wrapped; only grpo_fast.py is followed"
+            raise CannotAttach({"arrival": reason})
+        return native(self, *arguments, **options)
+
+    actor.start = start
+
+
+def reach(script: ModuleType) -> None:
+    """Patches what grpo_fast.py has defined, before its main begins. Raises `CannotAttach`."""
+    names = vars(script)
+    if missing := [name for name in (LEARNER, TRIGGER, STEP) if name not in names]:
+        reason = f"{names.get('__file__')} defines no {', '.join(missing)}: only grpo_fast.py is followed"
+        raise CannotAttach({"script": reason})
+    checkout, why = checkout_in(Path(str(names["__file__"])).parent)
+    if checkout is None:
+        raise CannotAttach({"version": why})
+    learner = names[LEARNER].__ray_metadata__.modified_class
+    learner.from_pretrained = _followed(learner.from_pretrained)
+    launch = current()
+    if launch is not None and launch.mode == "enforce":
+        Sending(names)
+
+
+def _followed(native: Any) -> Any:
+    """`PolicyTrainerRayProcess.from_pretrained`, after which the learner follows the launch. All learners load at once,
+    and the script starts data preparation when all are loaded."""
+
+    @functools.wraps(native)
+    def loaded(self: Any, *arguments: Any, **options: Any) -> Any:
+        made = native(self, *arguments, **options)
+        follow(self)
+        return made
+
+    return loaded
+
+
+class Sending:
+    """In the script's process: a training step begins when the engines have the weights of the one before.
+
+    The script sends weights from a thread, when a training step has ended, but not those of the first one, and goes on
+    without waiting. Here the first ones are asked for as well, and waited for are all.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._changed = threading.Condition()
+        self._asked = self._sending = (
+            self._sent
+        ) = -1  # training steps whose weights were asked for, are on the way, came
+        self._error: BaseException | None = None
+        self._trigger: Any = None
+        self._native_step, self._utilities = names[STEP], names["grpo_utils"]
+        self._native_sync = self._utilities.perform_weight_sync
+        self._seconds = float(names["WEIGHT_SYNC_TIMEOUT_S"])
+        names[TRIGGER] = self._triggers(names[TRIGGER])
+        names[STEP] = self.step
+        self._utilities.perform_weight_sync = self.sync
+
+    def _triggers(self, native: Any) -> Any:
+        sending = self
+
+        class WeightSyncTrigger(native):  # type: ignore[misc]  # the script's class
+            """The script's, whose steps are known here."""
+
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                sending._trigger = self
+
+            def notify(self, step: int) -> None:
+                sending._asked = max(sending._asked, step)
+                super().notify(step)
+
+            def get_step_and_clear(self) -> int:
+                sending._sending = int(super().get_step_and_clear())
+                return sending._sending
+
+        return WeightSyncTrigger
+
+    def sync(self, *arguments: Any, **options: Any) -> Any:
+        """`perform_weight_sync` in the script's thread: returns when the engines have the weights, in-flight updates or
+        not, since prompts that come later shall be stamped with them."""
+        try:
+            made = self._native_sync(*arguments, **{**options, "inflight_updates": False})
+        except BaseException as error:
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            self._sent = max(self._sent, self._sending)
+            self._changed.notify_all()
+        return made
+
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        """`one_training_step`, when the weights of the training step before are there."""
+        given = inspect.signature(self._native_step).bind(*arguments, **options).arguments
+        before = int(given["training_step"]) - 1
+        if self._asked < before:
+            self._trigger.notify(before)
+        with self._changed:
+            there = self._changed.wait_for(lambda: self._sent >= before or self._error is not None, self._seconds)
+        if self._error is not None or not there:
+            why = "failed" if self._error is not None else f"took more than {self._seconds:.0f} s"
+            detail = f"sending the weights after {before} training steps to the engines {why}"
+            raise BatchDrift(before * int(given["args"].num_epochs), "clock", detail) from self._error
+        return self._native_step(*arguments, **options)

@@ -1,0 +1,219 @@
+"""The hooks of `batchbridge run` on stand-ins for grpo_fast.py's loop: who is reached, and when weights are sent."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.launch import ENVIRONMENT, Launch
+from batchbridge.reading import read
+from batchbridge_open_instruct import config, feed, launched, proven
+from batchbridge_open_instruct.config import OpenInstructAdapter
+
+STEPS = 4
+ARGS = SimpleNamespace(num_epochs=2)
+
+
+class Trigger:
+    """As the script's WeightSyncTrigger."""
+
+    def __init__(self, step: int) -> None:
+        self.event, self.target = threading.Event(), step
+
+    def notify(self, step: int) -> None:
+        self.target = step
+        self.event.set()
+
+    def get_step_and_clear(self) -> int:
+        self.event.clear()
+        return self.target
+
+
+class Script:
+    """As the script's loop: weights go from a thread, which training does not wait for, and those of the first training
+    step are never asked for. `there`: the step whose weights the engines have when a training step begins."""
+
+    def __init__(self, *, fails_at: int | None = None) -> None:
+        self.there: list[int] = []
+        self.flags: list[bool] = []
+        self._engines, self._fails_at, self._stop = -1, fails_at, threading.Event()
+        self._slow = threading.Event()
+        self.names: dict[str, Any] = {
+            launched.TRIGGER: Trigger,
+            launched.STEP: self._train,
+            "grpo_utils": SimpleNamespace(perform_weight_sync=self._sync),
+            "WEIGHT_SYNC_TIMEOUT_S": 20.0,
+        }
+
+    def _sync(self, target: int, *, inflight_updates: bool = False) -> str:
+        self.flags.append(inflight_updates)
+        self._slow.wait(0.05)  # never set: sending takes longer than what follows
+        if target == self._fails_at:
+            raise ConnectionError("an engine died")
+        self._engines = target
+        return "sent"
+
+    def _train(self, args: Any, training_step: int) -> None:
+        self.there.append(self._engines)
+
+    def _send(self, trigger: Any) -> None:
+        while not self._stop.is_set():
+            if trigger.event.wait(0.01):
+                target = trigger.get_step_and_clear()
+                self.names["grpo_utils"].perform_weight_sync(target, inflight_updates=True)
+
+    def run(self, resumed_at: int = 1) -> list[int]:
+        with ThreadPoolExecutor(1) as executor:
+            trigger = self.names[launched.TRIGGER](resumed_at - 1)
+            executor.submit(self._send, trigger)
+            try:
+                trigger.notify(resumed_at - 1)
+                while self._engines != resumed_at - 1 and self._fails_at != resumed_at - 1:
+                    self._slow.wait(0.01)
+                for step in range(resumed_at, resumed_at + STEPS):
+                    self.names[launched.STEP](ARGS, training_step=step)
+                    if step > resumed_at:
+                        trigger.notify(step)
+            finally:
+                self._stop.set()
+        return self.there
+
+
+@pytest.mark.parametrize("resumed_at", [1, 3])
+def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_engines(resumed_at: int) -> None:
+    script = Script()
+    launched.Sending(script.names)
+    assert script.run(resumed_at) == [resumed_at - 1 + step for step in range(STEPS)]
+    assert set(script.flags) == {False}
+
+
+def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_weights() -> None:
+    script = Script()
+    assert script.run()[:2] == [0, 0]
+    assert set(script.flags) == {True}
+
+
+def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
+    script = Script(fails_at=1)
+    launched.Sending(script.names)
+    with pytest.raises(BatchDrift, match="after 1 training steps to the engines failed") as caught:
+        script.run()
+    assert (caught.value.step, caught.value.aspect) == (2, "clock")
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert script.there == [0]
+
+
+def test_a_send_that_takes_too_long_ends_the_run() -> None:
+    script = Script()
+    script.names["WEIGHT_SYNC_TIMEOUT_S"] = 0.001
+    launched.Sending(script.names)
+    with pytest.raises(BatchDrift, match=r"took more than 0 s"):
+        script.run()
+
+
+# ---- who is reached
+
+
+def actor_class(**methods: Any) -> Any:
+    """As `ray.remote` leaves a class."""
+    return SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=type("Actor", (), methods)))
+
+
+def script_module(**names: Any) -> ModuleType:
+    module = ModuleType("__main__")
+    names.setdefault("__file__", "/nowhere/open_instruct/grpo_fast.py")
+    vars(module).update(names)
+    return module
+
+
+def complete() -> dict[str, Any]:
+    learner = actor_class(from_pretrained=lambda self: "loaded")
+    return {launched.LEARNER: learner, launched.TRIGGER: Trigger, launched.STEP: lambda args, training_step: None}
+
+
+def test_another_script_is_refused_by_name_when_it_begins() -> None:
+    with pytest.raises(CannotAttach, match=r"finetune\.py defines no PolicyTrainerRayProcess") as caught:
+        launched.reach(script_module(__file__="finetune.py"))
+    assert set(caught.value.reasons) == {"script"}
+
+
+def test_a_script_of_other_code_is_refused_when_it_begins() -> None:
+    with pytest.raises(CannotAttach, match=r"use commit e6c3044") as caught:
+        launched.reach(script_module(**complete()))
+    assert set(caught.value.reasons) == {"version"}
+
+
+@pytest.mark.parametrize(("mode", "sends"), [("enforce", True), ("observe", False)])
+def test_learners_follow_when_loaded_and_weights_are_held_where_the_plan_is_enforced(
+    monkeypatch: pytest.MonkeyPatch, mode: str, sends: bool
+) -> None:
+    launch = Launch(framework="open_instruct", hooks={}, mode=mode)
+    monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
+    monkeypatch.setattr(launched, "checkout_in", lambda package: ("2026.8.20", ""))
+    followed: list[Any] = []
+    monkeypatch.setattr(launched, "follow", followed.append)
+    names = {**complete(), "WEIGHT_SYNC_TIMEOUT_S": 1.0}
+    script = script_module(**names, grpo_utils=SimpleNamespace(perform_weight_sync=lambda: None))
+    launched.reach(script)
+    learner = names[launched.LEARNER].__ray_metadata__.modified_class()
+    assert learner.from_pretrained() == "loaded"
+    assert followed == [learner]
+    assert (vars(script)[launched.STEP] is not names[launched.STEP]) == sends
+    assert (vars(script)[launched.TRIGGER] is not Trigger) == sends
+
+
+def test_the_script_is_reached_by_the_first_thing_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[Any] = []
+    monkeypatch.setattr(launched, "reach", reached.append)
+    module = ModuleType("open_instruct.utils")
+    vars(module)["check_oe_eval_internal"] = lambda: "checked"
+    launched.utilities(module)
+    assert module.check_oe_eval_internal() == "checked"
+    assert reached == [importlib.import_module("__main__")]
+
+
+def test_data_preparation_without_orders_does_not_start() -> None:
+    actor = actor_class(start=lambda self: "started")
+    launched.preparation(SimpleNamespace(DataPreparationActor=actor))  # type: ignore[arg-type]  # as a module
+    one = actor.__ray_metadata__.modified_class()
+    with pytest.raises(CannotAttach, match="data preparation has no orders") as caught:
+        one.start()
+    assert set(caught.value.reasons) == {"arrival"}
+    setattr(one, feed.ATTRIBUTE, "orders")
+    assert one.start() == "started"
+
+
+def test_every_hook_is_a_function_that_can_be_called() -> None:
+    for target in OpenInstructAdapter().hooks().values():
+        place, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(place), name))
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize("words", [("{folder}/grpo_fast.py",), ("-m", "open_instruct.grpo_fast")])
+def test_the_checkout_of_a_command_is_known_by_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "open_instruct"
+    folder.mkdir()
+    (folder / "grpo_fast.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(proven, "checkout_in", lambda package: ("2026.8.20" if package == folder else None, ""))
+    reading = read(["python", *(word.format(folder=folder) for word in words), "--total_episodes", "64"])
+    assert (reading.framework, reading.framework_version) == ("open_instruct", "2026.8.20")
+
+
+def test_a_checkout_of_other_code_has_to_be_named(tmp_path: Path) -> None:
+    (tmp_path / "grpo_fast.py").write_text("")
+    reading = read(["python", str(tmp_path / "grpo_fast.py"), "--total_episodes", "64"])
+    assert [found.code for found in reading.findings] == ["BB-OI-001"]
+    assert config.OpenInstructAdapter.enforced_versions == "==2026.8.20"
