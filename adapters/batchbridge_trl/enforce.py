@@ -29,6 +29,7 @@ from batchbridge.weights import Normaliser, Row, token_weights
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
+from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -346,13 +347,15 @@ class Enforcer:
         """Generates rollout `index`: each rank its contiguous part of the prompt-major completions. Collective."""
         trainer, plan, accelerator = self._trainer, self._plan, self._accelerator
         rollout, group = plan.rollout(index), plan.completions_per_prompt
-        prompts = list(rollout.prompts)
+        prompts, seeds = list(rollout.prompts), list(plan.sampling_seeds(index))
         while len(prompts) * group % accelerator.num_processes:
             prompts.append(prompts[-1])  # ranks generate equally many; what this adds is never trained
+            seeds.append(seeds[-1])
         local = len(prompts) * group // accelerator.num_processes
         mine = range(accelerator.process_index * local, (accelerator.process_index + 1) * local)
         examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
-        with self._old_logprobs_as_planned(index):
+        drawn_by = [seeds[i // group] + i % group for i in mine]
+        with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by):
             output = self._native_generate([dict(examples[prompts[i // group]]) for i in mine])
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()

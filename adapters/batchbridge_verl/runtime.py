@@ -177,8 +177,12 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "release",
         "this release of verl lacks the loss mode or the aggregation: dro and token-sum came with 0.9.0, and gspo took "
-        "the mean over sequences, whatever loss_agg_mode says, before 0.9.1",
-        lambda trainer, request: _lacking(request),
+        "the mean over sequences, whatever loss_agg_mode says, before 0.9.1; filtered groups and generation that runs "
+        "ahead are proven on 0.9.1",
+        lambda trainer, request: (
+            _lacking(request)
+            or (isinstance(request.plan, CandidatePlan) and request.reading.framework_version != "0.9.1")
+        ),
     ),
     *common("verl"),
     Refusal(

@@ -67,6 +67,8 @@ def test_the_page_of_verl_has_what_its_native_tests_measured(repository: Path, a
     apart = {other: case["relative"] for other, case in measured["movement"].items()}
     assert f"parameters' movement within {digits(max(apart['one_rank'], apart['v0']))}" in text
     assert f"the parameters' movement differs by {apart['unwrapped'] * 100:.0f} %" in text
+    assert f"ledgers equal, movement within {digits(apart['filtered'])}; bit-equal" in text
+    assert f"padded and short steps' movement within {digits(apart['padding'])}" in text
 
 
 def test_the_page_of_openrlhf_counts_what_was_compared(repository: Path, adapters: Path) -> None:

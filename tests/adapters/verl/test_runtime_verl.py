@@ -405,6 +405,15 @@ def test_a_filtered_run_has_a_plan_of_places_and_a_spec_without_one_is_another()
     assert Asked(words, spec={"rollout.group_filter": "none"}).names() == {"group_filter"}
 
 
+@pytest.mark.parametrize(("version", "said"), [("0.9.0", True), ("0.9.1", False)])
+def test_filtered_groups_are_followed_on_the_release_that_they_are_proven_on(version: str, said: bool) -> None:
+    reading = read([*COMMAND, *FILTER], version=version, dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    request = Request(spec=reading.spec, plan=plan_of(reading.spec, 12), reading=reading, mode="enforce")
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == "release")
+    assert refusal.applies(None, request) == said
+
+
 def test_observing_a_run_that_generates_ahead_is_refused() -> None:
     reading = read([*COMMAND, "trainer.v1.trainer_mode=colocate_async"], version="0.9.1", dataset_size=12)
     assert reading.spec is not None, reading.findings
