@@ -7,7 +7,7 @@ from typing import Any
 
 from batchbridge.adapter import Behaviour, Defect
 from batchbridge_open_instruct.rules import known_defects
-from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
 
 
 def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
@@ -16,10 +16,10 @@ def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
         Defect(code=finding.code, summary=finding.message, source=finding.source or "")
         for finding in known_defects(native, checkout)
     )
-    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects)
+    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects, checkout)
 
 
-def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...], checkout: str) -> Behaviour:
     if "masked_mean_axis" in native:
         return _first(native, defects)
     constant = native["loss_denominator"] != "token"
@@ -42,8 +42,20 @@ def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
         undecided=(
             "which prompts a rollout has: results are taken as they finish",
             "which completions an optimizer step has: packing, dropped rows, and an unseeded permutation decide",
+            *_weights(native, checkout),
         ),
         source="open-instruct data_loader.py, rl_utils.py, grpo_fast.py, olmo_core_train_modules.py, e6c3044aa",
+    )
+
+
+def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
+    """Source: grpo_fast.run_training, vllm_utils.add_request, data_loader.accumulate_inference_batches (run)."""
+    if native[SCRIPT] != GRPO_FAST or checkout != NEWEST:
+        return ()
+    return (
+        "which weights generate rollout k: those after k training steps or up to "
+        f"{native['async_steps']} fewer, by timing; the first training step's are never sent, so the second rollout "
+        "has those of the start",
     )
 
 

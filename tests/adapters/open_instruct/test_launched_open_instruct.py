@@ -212,6 +212,14 @@ def test_the_checkout_of_a_command_is_known_by_its_code(
     assert (reading.framework, reading.framework_version) == ("open_instruct", "2026.8.20")
 
 
+@pytest.mark.parametrize(("script", "said"), [("grpo_fast", True), ("grpo", False)])
+def test_behaviour_says_which_weights_the_script_generates_with(script: str, said: bool) -> None:
+    words = ["python", f"open_instruct/{script}.py", "--async_steps", "3", "--total_episodes", "640"]
+    found = read(words, version="2026.8.20").behaviour
+    assert found is not None
+    assert any("up to 3 fewer" in one and "never sent" in one for one in found.undecided) == said
+
+
 def test_a_checkout_of_other_code_has_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "grpo_fast.py").write_text("")
     reading = read(["python", str(tmp_path / "grpo_fast.py"), "--total_episodes", "64"])
