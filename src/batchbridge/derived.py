@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from batchbridge.plan import Plan, PlanError
+from batchbridge.candidates import plan_of
+from batchbridge.plan import PlanError
 from batchbridge.spec import Spec
 
 UNITS = {
@@ -51,7 +52,7 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
     if dataset_size is not None:
         try:
             # Every key orders as many prompts: what is counted here does not wait for a seed.
-            plan = Plan(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)
+            plan = plan_of(spec if spec.order.seed is not None else spec.replace(**{"order.seed": 0}), dataset_size)
         except PlanError:
             plan = None
     if plan is not None:

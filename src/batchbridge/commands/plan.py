@@ -39,9 +39,11 @@ def command(
     """Show which completions each rollout generates and each optimizer step trains on.
 
     Without --step, --steps or --rollout: the totals, the first rollout and the first three optimizer steps. Text names
-    the first prompts of each line, --json all of them.
+    the first prompts of each line, --json all of them. Where a group filter or staleness decides which prompts fill a
+    rollout, its places stand for them, and the candidates are shown in the order in which they are offered.
     """
-    from batchbridge.plan import Plan, PlanError
+    from batchbridge.candidates import plan_of
+    from batchbridge.plan import PlanError
     from batchbridge.render import text
 
     if step is not None and steps is not None:
@@ -54,7 +56,7 @@ def command(
         click.echo(f"{text.clean(name)}: a plan needs the number of prompts: --dataset-size PROMPTS", err=True)
         return UNDECIDED
     try:
-        plan = Plan(reading.spec, reading.dataset_size)
+        plan = plan_of(reading.spec, reading.dataset_size)
         total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
     except PlanError as error:
         click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
@@ -88,15 +90,18 @@ def _draw(plan: Any, file: str) -> None:
 
 
 def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:
+    from batchbridge.candidates import CandidatePlan
     from batchbridge.render import json
     from batchbridge.render import plan as render
 
     rollouts = [] if rollout is None else [plan.rollout(rollout)]
+    open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
     planned = () if steps is None else plan.steps(*steps)
     if as_json:
         shown = {
             "dataset_size": plan.dataset_size,
             "totals": render.totals(plan),
+            **({} if open_ is None else {"decided_while_it_runs": open_}),
             "rollouts": [render.rollout_dict(one) for one in rollouts],
             "steps": [render.step_dict(one) for one in planned],
         }
@@ -104,6 +109,9 @@ def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, tot
         return
     if totals:
         for line in render.totals_lines(plan):
+            click.echo(line)
+    if open_ is not None:
+        for line in render.open_lines(open_):
             click.echo(line)
     for one in rollouts:
         click.echo(render.rollout_line(one))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from batchbridge.candidates import CandidatePlan
 from batchbridge.derived import UNITS, derive
 from batchbridge.plan import Plan, RolloutPlan, StepPlan
 from batchbridge.render.text import number
 
 _SHOWN = 12
 """Prompts of one line of text; JSON has them all."""
+_CANDIDATES = 1 << 16
+"""Candidates that are computed to be shown."""
 
 
 def totals(plan: Plan) -> dict[str, int | float | None]:
     """The derived numbers of the plan's spec and dataset."""
-    return derive(plan.spec, plan.dataset_size)
+    return derive(plan.asked if isinstance(plan, CandidatePlan) else plan.spec, plan.dataset_size)
 
 
 def totals_lines(plan: Plan) -> Iterator[str]:
@@ -25,6 +28,20 @@ def totals_lines(plan: Plan) -> Iterator[str]:
     for name, unit in UNITS.items():
         if values[name] is not None:
             yield f"{name}: {number(values[name])} {unit}"
+
+
+def open_dict(plan: CandidatePlan) -> dict[str, Any]:
+    """What the run itself decides, by field, and the candidates of its first rollouts."""
+    shown = min(2 * plan.prompts_per_rollout, _CANDIDATES)
+    return {"fields": dict(plan.undecided), "members_are": plan.members_are, "candidates": plan.candidates(0, shown)}
+
+
+def open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
+    """Text of `open_dict`."""
+    for path, why in open_["fields"].items():
+        yield f"decided while it runs: {path} = {why}"
+    yield f"candidates: {_listed([str(prompt) for prompt in open_['candidates']])}"
+    yield f"numbers of prompts below are {open_['members_are']}s of their rollout"
 
 
 def rollout_dict(rollout: RolloutPlan) -> dict[str, Any]:
