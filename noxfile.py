@@ -90,6 +90,10 @@ def offers_cpu_torch(place: str, python: str) -> bool:
     return any(Path(place.removeprefix("file://")).glob(f"torch-{TORCH}+cpu-{tag}-*.whl"))
 
 
+PLAIN = frozenset({"nvidia-ml-py"})
+"""NVIDIA's distributions that bring no CUDA: Python bindings, which nvitop asks for."""
+
+
 def install(session: nox.Session, constraints: str, *requirements: str) -> None:
     """Installs with the tested versions; fails when a CUDA package came in although a CPU wheel was offered."""
     places = find_links(session)
@@ -99,7 +103,7 @@ def install(session: nox.Session, constraints: str, *requirements: str) -> None:
     if described is None:  # nox was asked not to install
         return
     report = json.loads(str(described))
-    cuda = sorted(name for name in report["distributions"] if name.lower().startswith("nvidia"))
+    cuda = sorted(name for name in report["distributions"] if name.lower().startswith("nvidia") and name not in PLAIN)
     if cuda and any(offers_cpu_torch(place, report["python"]) for place in places):
         session.error(f"a CPU wheel of torch {TORCH} is offered, and yet these came in: {', '.join(cuda)}")
 
