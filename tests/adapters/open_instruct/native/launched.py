@@ -1,5 +1,5 @@
 """What `test_script_open_instruct` runs: grpo_fast.py itself, from its command line to its end, launched by
-`batchbridge run`: followed, observed, killed and resumed. CUDA's parts are scripted; see
+`batchbridge run` as docs/open_instruct.md says: followed, observed, killed and resumed. CUDA's parts are scripted; see
 `batchbridge_open_instruct.testing.scripted`.
 
     BATCHBRIDGE_OPEN_INSTRUCT=CHECKOUT python launched.py FOLDER [NAME...]
