@@ -62,6 +62,7 @@ class EasyR1Adapter(Adapter):
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
     enforced_versions: ClassVar[str] = ">=0.3.2,<=0.3.3.dev0"
+    fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-EZR1-013": "BB127",
         "BB-EZR1-015": "BB122",

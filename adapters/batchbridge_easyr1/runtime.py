@@ -80,9 +80,9 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: request.spec.micro_batch != own_spec(request).micro_batch,
     ),
     Refusal(
-        "online_filtering",
-        "algorithm.online_filtering replaces planned prompts by others; set it to false",
-        lambda trainer, request: bool(trainer.config.algorithm.online_filtering),
+        "group_filter",
+        "the spec and the trainer filter groups differently: set algorithm.online_filtering",
+        lambda trainer, request: request.spec.rollout.group_filter != own_spec(request).rollout.group_filter,
     ),
     Refusal(
         "critic_warmup",
@@ -249,6 +249,9 @@ def _version() -> str:
 def settings_for(trainer: Any, request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     """What the workers' actor configuration gets; and, by canonical field, what stays different."""
     settings, left = split(request, SETTABLE)
+    if request.spec.rollout.group_filter != "none" and request.spec != own_spec(request):
+        bounds = "algorithm.filter_low < mean of filter_key < filter_high in the trainer"
+        left["rollout.group_filter"] = f"{request.spec.rollout.group_filter} in the requested spec, {bounds}"
     if request.spec.objective.ratio_level != own_spec(request).objective.ratio_level:
         settings["loss_type"] = loss_type(request.spec)
     if not hasattr(_actor(trainer), LOSS_TYPE.rpartition(".")[2]):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from batchbridge import workers_ray
 from batchbridge.attach import CannotAttach, Request
+from batchbridge.candidates import CandidatePlan
 from batchbridge.layout import layout
 from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged
@@ -15,6 +16,9 @@ from batchbridge.workers import Orders, Receipt
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge_verl.observe import NumberedDataset
 from batchbridge_verl.trainer_v0 import PlannedLoader, rewrite_advantages
+
+CANDIDATE = "batchbridge_candidate"
+"""Column: a row's candidate, by its number."""
 
 
 class Driver(StepDriver):
@@ -50,14 +54,9 @@ class Planned:
         self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self._native_save, self._native_load = trainer._save_checkpoint, trainer._load_checkpoint
         total = driver.rollouts()
-        native = trainer.train_dataloader
-        loader = PlannedLoader(
-            driver.plan,
-            dataset=native.dataset,
-            collate=native.collate_fn,
-            rollouts_done=lambda: int(trainer.global_step) - 1,
-            prompts_at_once=trainer.config.data.mini_rollout_batch_size,
-        )
+        self._candidates, loader = None, self._planned_loader()
+        if isinstance(driver.plan, CandidatePlan):
+            loader = self._candidates = self._candidate_loader(driver.plan)
         order, resume = "order and membership of the plan", "exact resume"
         for name, value, what, why in (
             ("train_dataloader", loader, "the plan's prompts, not the sampler's", order),
@@ -71,6 +70,25 @@ class Planned:
             patches.set(trainer, name, value, what=what, why=why)
         if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
+
+    def _planned_loader(self) -> Any:
+        trainer, native = self._trainer, self._trainer.train_dataloader
+        return PlannedLoader(
+            self._driver.plan,
+            dataset=native.dataset,
+            collate=native.collate_fn,
+            rollouts_done=lambda: int(trainer.global_step) - 1,
+            prompts_at_once=trainer.config.data.mini_rollout_batch_size,
+        )
+
+    def _candidate_loader(self, plan: CandidatePlan) -> CandidateLoader:
+        native, at_once = self._trainer.train_dataloader, self._trainer.config.data.mini_rollout_batch_size
+        return CandidateLoader(
+            plan,
+            dataset=native.dataset,
+            collate=native.collate_fn,
+            prompts_at_once=at_once or plan.prompts_per_rollout,
+        )
 
     def _init_workers(self) -> None:
         self._native_init()
@@ -104,6 +122,8 @@ class Planned:
             data.rollout_batch_size = own
         number_samples(batch, driver.plan.completions_per_prompt)
         columns = batch.non_tensor_batch
+        if self._candidates is not None:
+            self._take(self._candidates, columns, rollout)
         arrived = {
             (int(position), int(sample)): row
             for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
@@ -113,6 +133,16 @@ class Planned:
         costs = {row: lengths[arrived[row]] for row in sorted(arrived)}
         self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
         return batch
+
+    def _take(self, loader: CandidateLoader, columns: dict[str, Any], rollout: int) -> None:
+        """The candidates that were kept fill the rollout's places, lowest number first; those generated beyond the last
+        of them, which EasyR1 throws away, are offered again."""
+        import numpy as np
+
+        loader.next = int(columns[CANDIDATE][-1]) + 1
+        size, group = len(columns[CANDIDATE]), self._driver.plan.completions_per_prompt
+        columns[ROLLOUT] = np.array([rollout] * size, dtype=object)
+        columns[POSITION] = (np.arange(size) // group).astype(object)
 
     def _generate(self, native: Any) -> Any:
         def generate_sequences(prompts: Any) -> Any:
@@ -157,13 +187,57 @@ class Planned:
     def _save(self) -> None:
         step = self._trainer.global_step
         folder = Path(self._trainer.config.trainer.save_checkpoint_path) / f"global_step_{step}"
-        self._driver.save(folder, step)
+        more = {} if self._candidates is None else {"next_candidate": self._candidates.next}
+        self._driver.save(folder, step, **more)
         self._native_save()
 
     def _load(self) -> Any:
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._driver.check_state(folder)
+            state = self._driver.check_state(folder)
+            if self._candidates is not None:
+                self._candidates.next = int(state["next_candidate"])
         return self._native_load()
+
+
+class CandidateLoader:
+    """Stands in for the data loader where rewards decide which prompts fill a rollout: generation batches of the native
+    collator, candidates in the plan's order, without an end.
+
+    next: the number of the next candidate.
+    """
+
+    def __init__(
+        self,
+        plan: CandidatePlan,
+        *,
+        dataset: Any,
+        collate: Callable[[list[Any]], dict[str, Any]],
+        prompts_at_once: int,
+    ) -> None:
+        self._plan, self.dataset, self._collate = plan, dataset, collate
+        self._at_once, self.next = prompts_at_once, 0
+
+    def __len__(self) -> int:
+        return self._plan.total_rollouts
+
+    def __iter__(self) -> Iterator[Any]:
+        import numpy as np
+
+        while True:
+            numbers = range(self.next, self.next + self._at_once)
+            prompts = self._plan.candidates(numbers.start, numbers.stop)
+            self.next = numbers.stop
+            columns = self._collate([self.dataset[prompt] for prompt in prompts])
+            for name, values in ((PROMPT, prompts), (CANDIDATE, numbers)):
+                columns[name] = np.array(values, dtype=object)
+            yield columns
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the driver saves the place."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing: see `state_dict`."""
 
 
 class Observer:

@@ -132,11 +132,11 @@ def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:
 
 def _once(save: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(save)
-    def first_rank_alone(*values: Any) -> None:
+    def first_rank_alone(*values: Any, **more: Any) -> None:
         import torch.distributed as dist
 
         if dist.get_rank() == 0:
-            save(*values)
+            save(*values, **more)
         dist.barrier()
 
     return first_rank_alone

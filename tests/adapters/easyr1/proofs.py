@@ -8,15 +8,16 @@ native/record_proofs.py makes the recorded ones.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Context, Mode
 from batchbridge.advantages import group_advantages
+from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.plan import Plan
+from batchbridge.plan import Completion, Plan
 from batchbridge.reading import read_source
 from batchbridge.sources import load
 from batchbridge.spec import Spec
@@ -37,6 +38,12 @@ LIKE: Mapping[str, Any] = {
     "order.seed": 7,
 }
 """What the scenario "like" asks for beside its configuration: with KL in the loss, what EasyR1 has no words for."""
+KEPT = (2.2, 3.6)
+"""Bounds of a group's mean reward, both exclusive, that the filtered scenarios set."""
+FILTERED = [
+    *(THREE, SAVED, "algorithm.online_filtering=true", "data.mini_rollout_batch_size=3"),
+    *(f"algorithm.filter_low={KEPT[0]}", f"algorithm.filter_high={KEPT[1]}"),
+]
 FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "enforced": ("enforce", [THREE]),
     "seq": ("enforce", [THREE, SEQ, "worker.actor.dynamic_batching=true"]),
@@ -49,9 +56,13 @@ FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "killed": ("enforce", [THREE, SAVED]),
     "resumed": ("enforce", [THREE, SAVED, RESUMED]),
     "other code": ("enforce", [THREE]),
+    "filtered": ("enforce", FILTERED),
+    "filtered, killed": ("enforce", FILTERED),
+    "filtered, resumed": ("enforce", [*FILTERED, RESUMED]),
+    "filtered, observed": ("observe", FILTERED),
 }
 """What native/fits.py runs: mode and settings by name."""
-CONTINUES = {"resumed": "killed"}
+CONTINUES = {"resumed": "killed", "filtered, resumed": "filtered, killed"}
 """A scenario that goes on from another's checkpoint, in its ledger."""
 
 
@@ -93,6 +104,7 @@ FAULTS = ("killed", "resumed on one rank", OTHER_CODE)
 FIT_FAULTS: Mapping[str, tuple[int, str]] = {
     # scenario that must fail -> ranks, and what is in the line that tells why
     "killed": (2, "SIGKILL"),
+    "filtered, killed": (2, "SIGKILL"),
     "resumed": (1, "resume: "),  # on the checkpoint of two ranks
     "verified": (1, "departs from the plan"),
     OTHER_CODE: (1, "version: "),
@@ -173,11 +185,37 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
     assert run["mode"] == "enforce"
     plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
     assert [step["step"] for step in run["steps"]] == list(range(plan.total_optimizer_steps))
+    _check_steps(run, plan, lambda member: member.prompt, ranks=ranks)
+
+
+def check_candidates(run: Mapping[str, Any], *, ranks: int) -> None:
+    """The ledger of a filtered run is the plan's places, filled with the candidates that the filter keeps, in order."""
+    assert run["mode"] == "enforce"
+    plan = plan_of(Spec.from_dict(run["spec"]), run["dataset_size"])
+    assert isinstance(plan, CandidatePlan)
+    assert len(run["steps"]) == plan.total_optimizer_steps
+    size = plan.prompts_per_rollout
+    candidates = plan.candidates(0, 10 * plan.total_rollouts * size)
+    kept = [prompt for prompt in candidates if passes(prompt)]
+    assert kept != list(candidates[: len(kept)])
+    _check_steps(run, plan, lambda member: kept[member.rollout * size + member.prompt], ranks=ranks)
+
+
+def passes(prompt: int) -> bool:
+    """Whether the filter of the filtered scenarios keeps the prompt's group. Source: EasyR1 _make_batch_data."""
+    from batchbridge.testing.tiny import Script
+
+    script = Script()
+    mean = sum(script.reward(prompt, sample) for sample in range(GROUP)) / GROUP
+    return KEPT[0] < mean < KEPT[1]
+
+
+def _check_steps(run: Mapping[str, Any], plan: Plan, prompt_of: Callable[[Completion], int], *, ranks: int) -> None:
     ticks = 0
     for step in run["steps"]:
         planned = plan.step(step["step"])
         trained = sorted(rows_of(step, "rollout", "pass", "prompt", "sample"))
-        assert trained == sorted(tuple(member) for member in planned.members)
+        assert trained == sorted((member[0], member[1], prompt_of(member), member[3]) for member in planned.members)
         assert {step["ranks"], len(set(step["rank"]))} == {ranks}
         members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
         for weight, (have,) in zip(

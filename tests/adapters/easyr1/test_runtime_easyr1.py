@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from batchbridge.attach import CannotAttach, Request
-from batchbridge.plan import Plan
+from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.reading import read
 from batchbridge.refusals import refuse
 from batchbridge.spec import Spec
 from batchbridge_easyr1 import proven, runtime
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.engine import _Ticks, rebound
+from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
+from batchbridge_verl.engine import PROMPT
 from batchbridge_verl.installed import Installed
 
 COMMAND = [
@@ -58,7 +60,7 @@ def trainer_of(**changed: Any) -> Any:
 def request_of(spec: Spec | None = None, *more: str, allow: frozenset[str] = frozenset()) -> Request:
     reading = reading_of(*more)
     wanted = reading.spec if spec is None else spec
-    return Request(spec=wanted, plan=Plan(wanted, 12), reading=reading, mode="enforce", allow=allow)
+    return Request(spec=wanted, plan=plan_of(wanted, 12), reading=reading, mode="enforce", allow=allow)
 
 
 def refused(trainer: Any, request: Request) -> set[str]:
@@ -92,7 +94,6 @@ def test_gae_is_refused_with_the_reason_that_it_cannot_run() -> None:
 @pytest.mark.parametrize(
     ("name", "path", "value"),
     [
-        ("online_filtering", "algorithm.online_filtering", True),
         ("critic_warmup", "trainer.critic_warmup", 2),
         ("sequence_parallel", "worker.actor.ulysses_size", 2),
         ("hybrid_sharding", "worker.actor.fsdp.fsdp_size", 1),
@@ -133,12 +134,41 @@ def test_lora_alone_can_be_allowed() -> None:
         ("truncated_completions", {"rollout.truncated_completions": "mask"}),
         ("sampler_logprobs", {"objective.old_logprobs": "sampler"}),
         ("value_baseline", {"advantage.baseline": "value"}),
+        ("group_filter", {"rollout.group_filter": "drop_zero_variance"}),
         ("batch_scale", {"advantage.scale": "batch"}),
         ("tokens_per_device", {"micro_batch.completions_per_device": 1}),
     ],
 )
 def test_a_spec_that_cannot_be_brought_about_is_refused_by_name(name: str, changes: dict[str, Any]) -> None:
     assert refused(trainer_of(), request_of(reading_of().spec.replace(**changes))) == {name}
+
+
+def test_a_filter_of_the_trainers_own_is_not_refused_and_leaves_the_candidates_to_the_plan() -> None:
+    request = request_of(None, "algorithm.online_filtering=true")
+    assert refused(trainer_of(), request) == set()
+    assert isinstance(request.plan, CandidatePlan)
+
+
+def test_candidates_come_in_the_plans_order_from_any_place_on_without_an_end() -> None:
+    plan = request_of(None, "algorithm.online_filtering=true").plan
+    assert isinstance(plan, CandidatePlan)
+    dataset = [{"text": str(index)} for index in range(12)]
+    loader = CandidateLoader(plan, dataset=dataset, collate=collate, prompts_at_once=5)
+    batches = iter(loader)
+    offered = [row for _ in range(4) for row in rows_of(next(batches))]
+    assert [number for number, _, _ in offered] == list(range(20))
+    assert tuple(prompt for _, prompt, _ in offered) == plan.candidates(0, 20)
+    assert all(text == str(prompt) for _, prompt, text in offered)
+    loader.next = 7  # the rollout was full with candidate 6
+    assert [number for number, _, _ in rows_of(next(batches))] == [7, 8, 9, 10, 11]
+
+
+def collate(items: list[Any]) -> dict[str, Any]:
+    return {"text": [item["text"] for item in items]}
+
+
+def rows_of(columns: dict[str, Any]) -> list[tuple[int, int, str]]:
+    return list(zip(columns[CANDIDATE], columns[PROMPT], columns["text"], strict=True))
 
 
 def test_the_older_version_has_one_loss() -> None:
@@ -163,6 +193,13 @@ def test_a_requested_objective_becomes_the_actors_settings() -> None:
 def test_what_no_setting_says_is_left_different_by_name() -> None:
     wanted = reading_of().spec.replace(**{"carried.learning_rate": 0.5})
     assert list(runtime.settings_for(trainer_of(), request_of(wanted))[1]) == ["carried.learning_rate"]
+
+
+def test_the_bounds_of_a_filter_stay_the_trainers_and_are_named_where_another_run_is_asked_for() -> None:
+    own = request_of(None, "algorithm.online_filtering=true")
+    assert "rollout.group_filter" not in runtime.settings_for(trainer_of(), own)[1]
+    other = request_of(own.spec.replace(**{"order.seed": 5}), "algorithm.online_filtering=true")
+    assert "algorithm.filter_low" in runtime.settings_for(trainer_of(), other)[1]["rollout.group_filter"]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,37 @@ def test_the_resumed_run_continues_the_plan_exactly(two: Path, resumed: Path) ->
     assert torch.equal(*(parameters(two / f"{name}-weights" / "last.pt") for name in ("enforced", "resumed")))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_filtered_run_trains_the_plans_candidates_in_their_order(fit: Fit, ranks: int) -> None:
+    run = fit_run(fit(ranks, "filtered"), "filtered", ranks)
+    proofs.check_candidates(run, ranks=ranks)
+    proofs.check_whole_groups(run)
+
+
+def test_ranks_do_not_change_a_filtered_run(fit: Fit) -> None:
+    one, two = fit(1, "filtered"), fit(2, "filtered")
+    proofs.check_same(fit_run(one, "filtered", 1), fit_run(two, "filtered", 2))
+    assert float((moved(one, "filtered") - moved(two, "filtered")).norm() / moved(two, "filtered").norm()) <= BAR
+
+
+def test_a_filtered_run_that_is_resumed_offers_the_next_candidates(fit: Fit) -> None:
+    uninterrupted = fit(2, "filtered")
+    assert fit_failed(fit(2, "filtered, killed", BATCHBRIDGE_KILL=proofs.KILL), "filtered, killed")["code"] != 0
+    resumed = fit(2, "filtered, resumed")
+    proofs.check_candidates(fit_run(resumed, "filtered, resumed", 2), ranks=2)
+    compared = diff(uninterrupted / "filtered", resumed / "filtered, killed", exact=True)
+    assert compared.equal, compared.text()
+
+
+def test_observing_a_filtered_run_writes_what_the_filter_kept(fit: Fit) -> None:
+    run = fit_run(fit(1, "filtered, observed"), "filtered, observed", 1)
+    assert len(run["steps"]) == 6
+    prompts = {prompt for step in run["steps"] for prompt in step["prompt"]}
+    assert all(map(proofs.passes, prompts))
+    with pytest.raises(AssertionError):
+        proofs.check_candidates({**run, "mode": "enforce"}, ranks=1)
+
+
 def test_another_number_of_ranks_cannot_resume(fit: Fit, place: Path, resumed: Path) -> None:
     checkpoints = place / "fits-1" / "killed-checkpoints"
     if not checkpoints.exists():
