@@ -11,6 +11,7 @@ from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 from batchbridge import CannotAttach, plugins, wrap
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, Request
+from batchbridge.candidates import CandidatePlan
 
 
 class Trainer(SimpleNamespace):
@@ -60,3 +61,26 @@ def test_no_shuffle_needs_no_seed() -> None:
 def test_a_stranger_is_refused() -> None:
     with pytest.raises(CannotAttach, match="no installed adapter takes a SimpleNamespace"):
         wrap(SimpleNamespace())
+
+
+FILTERED = spec_of({**DEFAULTS, "devices": 4}).replace(**{"rollout.group_filter": "drop_zero_variance"})
+
+
+class FillingAdapter(WrappingAdapter):
+    fills_places: ClassVar[bool] = True
+
+
+def test_filtered_groups_are_refused_where_the_adapter_fills_no_places() -> None:
+    with pytest.raises(CannotAttach, match="plan: rollout.group_filter = drop_zero_variance: rewards decide"):
+        wrap(Trainer(), FILTERED)
+
+
+def test_an_adapter_that_fills_places_gets_their_plan_and_the_report_says_what_the_run_decides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": FillingAdapter()})
+    attached = wrap(Trainer(), FILTERED).batchbridge
+    assert isinstance(attached.plan, CandidatePlan)
+    assert "decided while it runs: rollout.group_filter = drop_zero_variance: rewards decide" in attached.report()
+    with pytest.raises(CannotAttach, match="rewards decide"):
+        wrap(Trainer(), FILTERED, mode="verify")
