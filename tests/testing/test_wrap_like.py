@@ -71,7 +71,7 @@ class FillingAdapter(WrappingAdapter):
 
 
 def test_filtered_groups_are_refused_where_the_adapter_fills_no_places() -> None:
-    with pytest.raises(CannotAttach, match="plan: rollout.group_filter = drop_zero_variance: rewards decide"):
+    with pytest.raises(CannotAttach, match=r"plan: rollout\.group_filter = drop_zero_variance: rewards decide"):
         wrap(Trainer(), FILTERED)
 
 
