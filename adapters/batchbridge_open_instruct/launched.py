@@ -78,10 +78,19 @@ def _followed(native: Any) -> Any:
     @functools.wraps(native)
     def loaded(self: Any, *arguments: Any, **options: Any) -> Any:
         made = native(self, *arguments, **options)
-        follow(self)
+        try:
+            follow(self)
+        except CannotAttach as error:
+            raise CannotAttach({name: _hinted(name, why) for name, why in error.reasons.items()}) from error
         return made
 
     return loaded
+
+
+def _hinted(name: str, reason: str) -> str:
+    """The script always generates ahead, so that its own meaning has no plan; what comes nearest has one."""
+    nearest = "the nearest is a spec with staleness.mode = sync, for which weights are sent in time: --spec"
+    return f"{reason}; {nearest}" if name == "plan" and "staleness.mode" in reason else reason
 
 
 class Sending:

@@ -1,7 +1,7 @@
 """What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
 
 A record is JSON: `gradients` by number of ranks (what native/gradients.py measured), `jobs` by name (`summary` of a
-ledger). native/record_proofs.py makes the recorded ones.
+ledger), `script` (what native/launched.py left). native/record_proofs.py makes the recorded ones.
 """
 
 from __future__ import annotations
@@ -222,17 +222,60 @@ def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
 # ---- faults
 
 
-def check_killed(run: Mapping[str, Any], said: str | Sequence[str], *words: str) -> None:
-    """A learner that was killed ends the job with an error that says so, and the first rollout is recorded whole."""
+def check_killed(run: Mapping[str, Any], said: str | Sequence[str], *words: str, steps: Sequence[int] = (2,)) -> None:
+    """A learner that was killed ends the job with an error that says so; the first rollout is recorded whole, and one
+    of `steps` optimizer steps are in all."""
     assert all(word in said for word in words), said
-    assert [step["step"] for step in run["steps"]] == list(range(2))
+    assert [step["step"] for step in run["steps"]] == list(range(len(run["steps"])))
+    assert len(run["steps"]) in steps
     assert {len(step["prompt"]) for step in run["steps"]} == {3 * GROUP}
+
+
+# ---- the script itself
+
+
+def check_sent(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initial: str) -> None:
+    """Every prompt was asked for once, when its rollout's training step had begun, and answered by the weights after as
+    many training steps: the same for all of a rollout, `initial` for the first, others for each."""
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    weights: list[str] = []
+    for rollout in range(plan.total_rollouts):
+        lines = [line for line in asked if line["request"].startswith(f"train_{rollout}.")]
+        assert sorted(line["prompt"] for line in lines) == sorted(plan.rollout(rollout).prompts)
+        assert {line["model_step"] for line in lines} == {rollout}
+        (digest,) = {line["weights"] for line in lines}
+        weights.append(digest)
+    assert len(asked) == sum(len(plan.rollout(rollout).prompts) for rollout in range(plan.total_rollouts))
+    assert weights[0] == initial
+    assert len(set(weights)) == len(weights)
+
+
+def lags(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], async_steps: int) -> list[tuple[int, int, int]]:
+    """(rollout, prompt, training steps that its weights lay behind) of what a run trained that nobody follows: of a
+    prompt's answers that no earlier rollout trained, the first that is not dropped for its age."""
+    stamps: dict[int, list[int]] = {}
+    for line in asked:
+        stamps.setdefault(line["prompt"], []).append(line["model_step"])
+    found = []
+    for rollout, prompt in sorted({pair for step in run["steps"] for pair in rows_of(step, "rollout", "prompt")}):
+        while rollout - (stamp := stamps[prompt].pop(0)) > async_steps:
+            pass
+        found.append((rollout, prompt, rollout - stamp))
+    return found
+
+
+def check_lags(found: Sequence[tuple[int, int, int]]) -> None:
+    """What the command line is read to do: weights are older, up to async_steps, by timing; the second rollout's are,
+    whatever the timing, since the first training step's are never sent."""
+    assert all(lag >= 0 for _, _, lag in found)
+    assert {lag for rollout, _, lag in found if rollout == 0} == {0}
+    assert {lag for rollout, _, lag in found if rollout == 1} == {1}
 
 
 # ---- what the page says
 
 
-def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any]) -> dict[str, Any]:
+def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of docs/open_instruct.md, of the recorded proofs."""
     wrapped = [result for measured in gradients.values() for result in measured["wrapped"]]
     native = [result for measured in gradients.values() for result in measured["natively"]]
@@ -240,6 +283,7 @@ def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any]) -> dict[str, 
     dropped = [one for one in two if one["trained"] < 3 * GROUP and one["name"] != "tokens of each rank"]
     local = [one for one in two if one["name"] == "tokens of each rank"]
     right = [one for one in native if one not in dropped and one not in local]
+    behind = lags(script["runs"]["launched observed, 2"], script["asked"]["launched observed, 2"], 1)
     jobs_here = [name for name in jobs["jobs"] if not name.startswith(("observed", "killed"))]
     return {
         "steps": len(wrapped),
@@ -254,6 +298,10 @@ def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any]) -> dict[str, 
         "ranks_apart": max(jobs["ranks_apart"].values()),
         "unwrapped_apart": jobs["unwrapped_apart"],
         "moved": min(jobs["moved"].values()),
+        "own_driver_apart": max(script["own_driver_apart"].values()),
+        "observed_apart": script["observed_apart"],
+        "groups": len(behind),
+        "late_groups": sum(lag > 0 for _, _, lag in behind),
     }
 
 
@@ -323,6 +371,26 @@ def table(said: Mapping[str, Any]) -> str:
             "learners and actor as Ray's actors; one killed in the second rollout",
             "the same",
             ray if said["with_ray"] else "not run yet",
+        ),
+        (
+            "grpo_fast.py itself under `batchbridge run`, 3 rollouts and 2 passes, 1 learner with 2 engines, 2 with 1",
+            "native/test_script_open_instruct.py",
+            "the ledger is the plan and that of the job above; every prompt was answered by the weights after as many "
+            "training steps as its rollout, the same digest for all, another one per rollout; parameters move "
+            + (f"within {digits(apart)} of" if (apart := said["own_driver_apart"]) else "exactly as")
+            + " that job's",
+        ),
+        (
+            "the script, observed only, async_steps 1, 2 learners",
+            "the same",
+            f"{said['late_groups']} of {said['groups']} trained prompts answered by weights of an earlier training "
+            f"step, the whole second rollout among them; no step has the planned members; the movement differs by "
+            f"{said['observed_apart'] * 100:.0f} %",
+        ),
+        (
+            "the launched script, a learner of two killed in the second rollout; the same command again",
+            "the same",
+            "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one",
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

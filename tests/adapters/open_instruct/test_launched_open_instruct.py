@@ -169,6 +169,23 @@ def test_learners_follow_when_loaded_and_weights_are_held_where_the_plan_is_enfo
     assert (vars(script)[launched.TRIGGER] is not Trigger) == sends
 
 
+def test_a_command_line_s_own_staleness_is_refused_with_the_spec_that_comes_nearest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def follow(learner: Any) -> None:
+        raise CannotAttach({"plan": "staleness.mode = bounded: timing decides", "clock": "another"})
+
+    monkeypatch.setattr(launched, "checkout_in", lambda package: ("2026.8.20", ""))
+    monkeypatch.setattr(launched, "follow", follow)
+    names = complete()
+    launched.reach(script_module(**names))
+    with pytest.raises(CannotAttach) as caught:
+        names[launched.LEARNER].__ray_metadata__.modified_class().from_pretrained()
+    assert "staleness.mode = sync" in caught.value.reasons["plan"]
+    assert "--spec" in caught.value.reasons["plan"]
+    assert caught.value.reasons["clock"] == "another"
+
+
 def test_the_script_is_reached_by_the_first_thing_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[Any] = []
     monkeypatch.setattr(launched, "reach", reached.append)

@@ -104,9 +104,54 @@ def test_a_job_that_drops_rows_is_not_as_read_without_the_finding_about_them() -
         proofs.check_behaviour(run, 1)
 
 
+# ---- the script itself, launched
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_recorded_launched_script_is_the_plan_and_its_weights_came_in_time(ranks: int) -> None:
+    said, name = recorded("script"), f"launched, {ranks}"
+    proofs.check_plan(said["runs"][name], ranks=ranks)
+    proofs.check_sent(said["runs"][name], said["asked"][name], said["initial"])
+    proofs.check_same(said["runs"][name], recorded("jobs")["jobs"][f"enforced, {ranks}"])
+    assert said["own_driver_apart"][str(ranks)] <= 1e-5
+
+
+def test_a_launched_script_whose_weights_came_late_fails() -> None:
+    said = recorded("script")
+    asked = said["asked"]["launched, 2"]
+    for line in asked:
+        line["model_step"] = max(line["model_step"] - 1, 0)
+    with pytest.raises(AssertionError):
+        proofs.check_sent(said["runs"]["launched, 2"], asked, said["initial"])
+
+
+def test_the_recorded_script_that_nobody_followed_lagged_and_trained_something_else() -> None:
+    said = recorded("script")
+    name = "launched observed, 2"
+    proofs.check_behaviour(said["runs"][name], 2)
+    proofs.check_lags(proofs.lags(said["runs"][name], said["asked"][name], 1))
+    assert proofs.differing_steps(said["runs"][name], said["runs"]["launched, 2"]) == 6
+    assert said["observed_apart"] > 10 * 1e-5
+
+
+def test_the_recorded_launched_script_whose_learner_was_killed_was_continued_by_the_same_command() -> None:
+    said = recorded("script")
+    killed, resumed = (said["runs"][f"launched {name}, 2"] for name in ("killed", "resumed"))
+    proofs.check_killed(killed, said["said"]["launched killed, 2"], "PolicyTrainerRayProcess", "died", steps=(2, 3))
+    proofs.check_plan(resumed, ranks=2)
+    proofs.check_same(resumed, said["runs"]["launched, 2"])
+    assert said["resumed_is_equal"]
+
+
+def test_the_recorded_command_line_s_own_meaning_was_refused_before_a_prompt_was_asked_for() -> None:
+    said = recorded("script")
+    assert set(said["said"]["launched as it is, 1"]) >= {"cannot attach", "staleness.mode", "bounded"}
+    assert said["asked"]["launched as it is, 1"] == []
+
+
 def test_the_recorded_figures_are_those_of_the_recorded_proofs() -> None:
     assert recorded("figures") == json.loads(
-        json.dumps(_rounded(proofs.figures(recorded("gradients"), recorded("jobs"))))
+        json.dumps(_rounded(proofs.figures(recorded("gradients"), recorded("jobs"), recorded("script"))))
     )
 
 

@@ -1,4 +1,4 @@
-"""The recorded proofs: gradients.json, jobs.json, and figures.json, whose table is written into the page.
+"""The recorded proofs: gradients.json, jobs.json, script.json, and figures.json, whose table is written into the page.
 
     python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
 
@@ -77,13 +77,44 @@ def jobs_of(place: Path) -> dict[str, Any]:
     }
 
 
+SCRIPTS = ("launched, 1", "launched, 2", "launched observed, 2", "launched killed, 2", "launched resumed, 2")
+SAID = ("PolicyTrainerRayProcess", "died", "cannot attach", "staleness.mode", "bounded")
+
+
+def script_of(place: Path) -> dict[str, Any]:
+    """What launched.py left: ledgers, what was asked for and by which weights it was answered, and how far the
+    parameters lie from those of a driver of one's own."""
+    folder = place / "launched-0"
+    names = {name: name.replace(", ", "-").replace(" ", "_") for name in (*SCRIPTS, "launched as it is, 1")}
+    left = {name: json.loads((folder / f"{file}.json").read_text(encoding="utf-8")) for name, file in names.items()}
+    first = torch.load(folder / "first.pt", weights_only=True)
+    ends = {
+        name: torch.load(folder / f"{file}.pt", weights_only=True)
+        for name, file in names.items()
+        if (folder / f"{file}.pt").exists()
+    }
+    kept = ("request", "prompt", "model_step", "weights")
+    return {
+        "runs": {name: left[name]["run"] for name in SCRIPTS},
+        "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
+        "said": {name: [word for word in SAID if word in one["said"]] for name, one in left.items() if one["exit"]},
+        "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
+        "own_driver_apart": {
+            str(ranks): apart(ends[f"launched, {ranks}"] - first, moved(place / f"jobs-{ranks}", "enforced"))
+            for ranks in (1, 2)
+        },
+        "observed_apart": apart(ends["launched observed, 2"] - first, ends["launched, 2"] - first),
+        "resumed_is_equal": torch.equal(ends["launched resumed, 2"], ends["launched, 2"]),
+    }
+
+
 def main(place: Path, out: Path, page: Path) -> None:
     gradients = {
         str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
         for ranks in (1, 2)
     }
-    made = rounded({"gradients": gradients, "jobs": jobs_of(place)})
-    made["figures"] = proofs.figures(made["gradients"], made["jobs"])
+    made = rounded({"gradients": gradients, "jobs": jobs_of(place), "script": script_of(place)})
+    made["figures"] = proofs.figures(made["gradients"], made["jobs"], made["script"])
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")

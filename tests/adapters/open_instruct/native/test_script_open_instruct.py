@@ -1,0 +1,73 @@
+"""L1 and L3: grpo_fast.py itself, launched by `batchbridge run`, 3 rollouts and 2 passes: followed, observed, killed
+and resumed. `proofs.py` says what is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+import torch
+
+Ran = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def runs(ran: Ran) -> Path:
+    return ran("launched", 0, "initial.txt")
+
+
+def left(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def moved(folder: Path, name: str) -> torch.Tensor:
+    first, last = (torch.load(folder / f"{file}.pt", weights_only=True) for file in ("first", name))
+    made: torch.Tensor = last - first
+    return made
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_launched_script_is_the_plan_and_sends_weights_in_time(runs: Path, ranks: int) -> None:
+    said = left(runs, f"launched-{ranks}")
+    proofs.check_plan(said["run"], ranks=ranks)
+    proofs.check_sent(said["run"], said["asked"], (runs / "initial.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_launched_script_trains_what_a_driver_of_ones_own_does(runs: Path, ran: Ran, ranks: int) -> None:
+    own = ran("jobs", ranks, "resumed.json")
+    proofs.check_same(left(runs, f"launched-{ranks}")["run"], left(own, "enforced"))
+    ends = torch.load(own / "enforced.pt", weights_only=True)
+    there = ends["last"] - ends["first"]
+    assert float((moved(runs, f"launched-{ranks}") - there).norm() / there.norm()) <= 1e-5
+
+
+def test_the_script_that_nobody_follows_lags_and_trains_something_else(runs: Path) -> None:
+    said, followed = left(runs, "launched_observed-2"), left(runs, "launched-2")
+    proofs.check_behaviour(said["run"], 2)
+    proofs.check_lags(proofs.lags(said["run"], said["asked"], 1))
+    assert proofs.differing_steps(said["run"], followed["run"]) == 6
+    with pytest.raises((AssertionError, ValueError)):
+        proofs.check_sent(followed["run"], said["asked"], (runs / "initial.txt").read_text(encoding="utf-8"))
+    wanted = moved(runs, "launched-2")
+    assert float((moved(runs, "launched_observed-2") - wanted).norm() / wanted.norm()) > 1e-3
+
+
+def test_a_killed_learner_ends_the_launched_script_and_the_same_command_continues_it(runs: Path) -> None:
+    killed, resumed = left(runs, "launched_killed-2"), left(runs, "launched_resumed-2")
+    proofs.check_killed(killed["run"], killed["said"], "PolicyTrainerRayProcess", "died", steps=(2, 3))
+    proofs.check_plan(resumed["run"], ranks=2)
+    proofs.check_same(resumed["run"], left(runs, "launched-2")["run"])
+    ends = [torch.load(runs / f"{name}-2.pt", weights_only=True) for name in ("launched", "launched_resumed")]
+    assert torch.equal(*ends)
+
+
+def test_the_command_line_s_own_meaning_is_refused_by_name(runs: Path) -> None:
+    said = left(runs, "launched_as_it_is-1")
+    assert all(word in said["said"] for word in ("cannot attach", "staleness.mode", "bounded"))
+    assert said["asked"] == []
