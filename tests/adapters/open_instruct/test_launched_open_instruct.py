@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -194,6 +197,36 @@ def test_the_script_is_reached_by_the_first_thing_that_it_asks_for(monkeypatch: 
     launched.utilities(module)
     assert module.check_oe_eval_internal() == "checked"
     assert reached == [importlib.import_module("__main__")]
+
+
+SCRIPT = """
+from open_instruct import utils
+
+PolicyTrainerRayProcess = WeightSyncTrigger = one_training_step = None
+
+if __name__ == "__main__":
+    utils.check_oe_eval_internal()
+    print("ran natively")
+"""
+
+
+@pytest.mark.parametrize("words", [("open_instruct/grpo_fast.py",), ("-m", "open_instruct.grpo_fast")])
+def test_a_script_started_as_a_file_or_as_a_module_is_reached_in_its_main(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    package = tmp_path / "open_instruct"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "utils.py").write_text("def check_oe_eval_internal():\n    pass\n")
+    (package / "grpo_fast.py").write_text(SCRIPT)
+    launch = Launch(framework="open_instruct", hooks=OpenInstructAdapter().hooks())
+    environment = launch.environment({**os.environ, "PYTHONPATH": str(tmp_path)})
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "version: the training step of this open-instruct is not proven" in done.stderr
+    assert "ran natively" not in done.stdout
 
 
 def test_data_preparation_without_orders_does_not_start() -> None:
