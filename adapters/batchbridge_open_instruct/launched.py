@@ -102,9 +102,8 @@ class Sending:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self._changed = threading.Condition()
-        self._asked = self._sending = (
-            self._sent
-        ) = -1  # training steps whose weights were asked for, are on the way, came
+        # Training steps whose weights were asked for, are on their way, and came.
+        self._asked = self._sending = self._sent = -1
         self._error: BaseException | None = None
         self._trigger: Any = None
         self._native_step, self._utilities = names[STEP], names["grpo_utils"]
