@@ -20,6 +20,8 @@ from batchbridge.spec import Spec, walk
 HERE = Path(__file__).parent
 VERSIONS = ("0.3.2", "0.3.3.dev0")
 """Versions that were measured."""
+OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
+OTHER_CODE = "with other code than the proofs ran on: trainer/core_algos.py: average_loss"
 BAR = 1e-5
 """DESIGN 8: of the parameters' movement."""
 ON_THE_PLAN = {
@@ -27,15 +29,17 @@ ON_THE_PLAN = {
     **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
     "fit resumed, 2": 2,
 }
-NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2"}
+ON_THE_CANDIDATES = {"fit filtered, 1": 1, "fit filtered, 2": 2, "fit filtered, resumed, 2": 2}
+NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2", "fit filtered, observed, 1"}
 WITH_RAY = {
-    # version -> run of the stock entry -> ranks
-    "0.3.2": {"stock entry": 2, "resumed": 2},
-    "0.3.3.dev0": {"stock entry": 2},
+    # the stock entry, or a driver of the user's own -> ranks
+    "stock entry": 2,
+    "stock entry on one rank": 1,
+    "resumed": 2,
+    "own driver": 2,
 }
-UNWRAPPED_WITH_RAY = {"0.3.2": {"stock entry observed"}, "0.3.3.dev0": set[str]()}
-FAILED_WITH_RAY = {"0.3.2": {"killed"}, "0.3.3.dev0": set[str]()}
-SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like")]
+UNWRAPPED_WITH_RAY = {"stock entry observed", "stock entry predicted"}
+SAME = [(f"fit {name}, 2", f"fit {name}, 1") for name in ("enforced", "seq", "sgd", "like", "filtered")]
 
 
 def _proofs() -> ModuleType:
@@ -80,25 +84,31 @@ def said(request: pytest.FixtureRequest) -> dict[str, Any]:
     return recorded("runs", request.param)
 
 
-def version_of(said: dict[str, Any]) -> str:
-    versions = {run["framework_version"] for run in said["runs"].values()}
-    (version,) = versions
-    return str(version)
-
-
 def test_the_recorded_runs_are_those_that_the_tables_above_name(said: dict[str, Any]) -> None:
-    version = version_of(said)
-    with_ray = WITH_RAY[version].keys() | UNWRAPPED_WITH_RAY[version]
-    assert said["runs"].keys() == ON_THE_PLAN.keys() | NATIVE | with_ray
+    assert (
+        said["runs"].keys()
+        == ON_THE_PLAN.keys() | ON_THE_CANDIDATES.keys() | NATIVE | WITH_RAY.keys() | UNWRAPPED_WITH_RAY
+    )
     faults = {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
-    assert said["failed"].keys() == faults | FAILED_WITH_RAY[version]
+    assert said["failed"].keys() == faults | set(proofs.FAULTS)
+    assert WITH_RAY.keys() | UNWRAPPED_WITH_RAY | set(proofs.FAULTS) == proofs.RUNS.keys()
 
 
 def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(said: dict[str, Any]) -> None:
-    for name, ranks in {**ON_THE_PLAN, **WITH_RAY[version_of(said)]}.items():
+    for name, ranks in {**ON_THE_PLAN, **WITH_RAY}.items():
         proofs.check_plan(said["runs"][name], ranks=ranks)
         proofs.check_whole_groups(said["runs"][name])
         assert said["moved"][name] >= 0.01, name
+
+
+def test_the_recorded_filtered_runs_trained_the_plans_candidates_in_their_order(said: dict[str, Any]) -> None:
+    for name, ranks in ON_THE_CANDIDATES.items():
+        proofs.check_candidates(said["runs"][name], ranks=ranks)
+        proofs.check_whole_groups(said["runs"][name])
+        assert said["moved"][name] >= 0.01, name
+    observed = said["runs"]["fit filtered, observed, 1"]
+    with pytest.raises(AssertionError):
+        proofs.check_candidates({**observed, "mode": "enforce"}, ranks=1)
 
 
 def test_the_recorded_run_like_another_configuration_had_its_meaning(said: dict[str, Any]) -> None:
@@ -118,16 +128,14 @@ def test_a_recorded_step_with_other_completions_is_not_the_plan(said: dict[str, 
         proofs.check_plan(changed, ranks=1)
 
 
-def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(said: dict[str, Any]) -> None:
-    assert proofs.differing_steps(said["runs"]["fit enforced, 2"], said["runs"]["fit observed, 2"]) == 6
-    assert said["ends_apart"]["fit observed, 2"] > 10 * BAR
-
-
-def test_so_it_did_with_ray_where_that_is_recorded() -> None:
-    (version,) = (version for version, names in UNWRAPPED_WITH_RAY.items() if names)
-    said = recorded("runs", version)
-    assert proofs.differing_steps(said["runs"]["stock entry"], said["runs"]["stock entry observed"]) == 6
-    assert said["ends_apart"]["stock entry observed"] > 10 * BAR
+@pytest.mark.parametrize(
+    ("name", "wrapped"), [("fit observed, 2", "fit enforced, 2"), ("stock entry observed", "stock entry")]
+)
+def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(
+    said: dict[str, Any], name: str, wrapped: str
+) -> None:
+    assert proofs.differing_steps(said["runs"][wrapped], said["runs"][name]) == 6
+    assert said["ends_apart"][name] > 10 * BAR
 
 
 @pytest.mark.parametrize(("name", "other"), SAME)
@@ -137,12 +145,13 @@ def test_ranks_and_micro_batches_did_not_change_the_recorded_run(said: dict[str,
 
 
 def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any]) -> None:
-    proofs.check_identical(said["runs"]["fit resumed, 2"], said["runs"]["fit enforced, 2"])
-    assert said["ends_apart"]["fit resumed, 2"] == 0.0
+    for name, other in (("fit resumed, 2", "fit enforced, 2"), ("fit filtered, resumed, 2", "fit filtered, 2")):
+        proofs.check_identical(said["runs"][name], said["runs"][other])
+        assert said["ends_apart"][name] == 0.0
 
 
 def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> None:
-    for name, ranks in WITH_RAY[version_of(said)].items():
+    for name, ranks in WITH_RAY.items():
         proofs.check_same(said["runs"][name], said["runs"]["fit enforced, 2"])
         assert said["ends_apart"][name] <= BAR
         if ranks == 2:
@@ -150,8 +159,13 @@ def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> N
             assert said["ends_apart"][name] == 0.0
 
 
-def test_the_recorded_unwrapped_run_on_one_device_is_as_predicted(said: dict[str, Any]) -> None:
-    run = said["runs"]["fit predicted, 1"]
+def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said: dict[str, Any]) -> None:
+    proofs.check_driver(said["runs"]["own driver"]["report"])
+
+
+@pytest.mark.parametrize("name", ["fit predicted, 1", "stock entry predicted"])
+def test_the_recorded_unwrapped_run_on_one_device_is_as_predicted(said: dict[str, Any], name: str) -> None:
+    run = said["runs"][name]
     proofs.check_prediction(run, run["argv"])
 
 
@@ -163,16 +177,18 @@ def test_the_recorded_native_run_that_keeps_to_the_plan_was_left_alone(said: dic
         proofs.check_members(said["runs"]["fit observed, 2"])
 
 
-def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(said: dict[str, Any]) -> None:
-    for name in {"fit killed, 2", *FAILED_WITH_RAY[version_of(said)]}:
-        proofs.check_killed(said["failed"][name])
+@pytest.mark.parametrize("name", ["fit killed, 2", "fit filtered, killed, 2", "killed"])
+def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(said: dict[str, Any], name: str) -> None:
+    proofs.check_killed(said["failed"][name])
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("fit resumed, 1", "was written by 2 ranks, this run has 1: start as many"),
-        ("fit other code, 1", "with other code than the proofs ran on: trainer/core_algos.py: average_loss"),
+        ("fit resumed, 1", OTHER_RANKS),
+        ("resumed on one rank", OTHER_RANKS),
+        ("fit other code, 1", OTHER_CODE),
+        ("other code", OTHER_CODE),
         ("fit verified, 1", "optimizer step 0 departs from the plan"),
     ],
 )
