@@ -32,7 +32,7 @@ BASE, BASES = "fit enforced, 2", {name: f"fit {name}, 2" for name in ("seq", "sg
 
 def bare(argv: list[str]) -> list[str]:
     """Without folders."""
-    pairs = [word.partition("=") for word in argv]
+    pairs = [word.rpartition("=") for word in argv]
     return [f"{key}{equals}{value.rsplit('/', 1)[-1]}" for key, equals, value in pairs]
 
 
