@@ -10,9 +10,11 @@ that FOLDER has is not run again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,7 +88,7 @@ def start(checkout: Path, folder: Path, name: str) -> None:
         options += ["--spec", str(folder / f"{file}.spec")]
     log = folder / f"{file}.log"
     with tempfile.TemporaryDirectory(prefix="o") as short, log.open("w", encoding="utf-8") as out:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-m", "batchbridge", "run", *options, "--", *words],
             env=scripted.environment(
                 checkout,
@@ -99,9 +101,13 @@ def start(checkout: Path, folder: Path, name: str) -> None:
             cwd=folder,
             stdout=out,
             stderr=subprocess.STDOUT,
-            timeout=SECONDS,
-            check=False,
-        ).returncode
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(timeout=SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a worker of Ray's may outlive its cluster
     said = log.read_text(encoding="utf-8")[-60000:]
     assert (code != 0) == run.fails, said
     made: dict[str, Any] = {"exit": code, "asked": answered(asked), "said": said}
