@@ -18,6 +18,8 @@ from batchbridge_verl.omega import flatten
 
 STEPS_KEPT = "worker.actor.fsdp.use_orig_params=true"
 """What keeping whole gradients asks for; the same numbers are trained."""
+FLOAT32 = ("worker.actor.fsdp.mp_param_dtype=fp32", "worker.ref.fsdp.mp_param_dtype=fp32")
+"""Whatever the source trains in: a source that says bfloat16, by default too, is compared in float32."""
 
 
 def main(folder: Path) -> int:
@@ -26,7 +28,7 @@ def main(folder: Path) -> int:
     scripted.prepare(folder, prompts=case.prompts)
     native = dict(flatten(yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))))
     here = [word for word in scripted.arguments(folder, case.ranks) if word.partition("=")[0] not in native]
-    command = [sys.executable, "-m", "verl.trainer.main", f"config={order.native}", *here, STEPS_KEPT]
+    command = [sys.executable, "-m", "verl.trainer.main", f"config={order.native}", *here, STEPS_KEPT, *FLOAT32]
     optimizer = "sgd" if case.optimizer == "sgd" else "adamw"
     checkout = Path(os.environ["BATCHBRIDGE_EASYR1"]).absolute()
     return launch(folder, order, command, scripted.environment(folder, checkout, ranks=case.ranks, optimizer=optimizer))
