@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cases import Case, Order
+from matrix import Case, Order
 
 from batchbridge import Spec, read
 from batchbridge.testing.snapshots import FOLDER

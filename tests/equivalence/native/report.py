@@ -11,7 +11,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES
+from matrix import CASES
 
 HEAD = """\
 # One run, every framework

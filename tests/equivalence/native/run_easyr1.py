@@ -10,8 +10,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import yaml
-from cases import Order
 from launched import launch
+from matrix import Order
 
 from batchbridge_easyr1.testing import scripted
 from batchbridge_verl.omega import flatten

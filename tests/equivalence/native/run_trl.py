@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
 import yaml
-from cases import Order
 from launched import spec_of
+from matrix import Order
 from transformers import TrainerCallback
 
 from batchbridge import wrap

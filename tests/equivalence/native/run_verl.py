@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import Order
 from launched import launch, words_of
+from matrix import Order
 
 from batchbridge_verl.testing import scripted
 

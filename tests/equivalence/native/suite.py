@@ -24,7 +24,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from cases import CASES, FORMS, INJECTED, WITHOUT_EFFECT, Case, Order
+from matrix import CASES, FORMS, INJECTED, WITHOUT_EFFECT, Case, Order
 
 VARIANTS = {"verl": ("v1", "v0")}
 """Trainers of one framework."""

@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import CASES
+from matrix import CASES
 
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
 
