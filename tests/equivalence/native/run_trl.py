@@ -20,10 +20,14 @@ from batchbridge.testing.snapshots import Keeper, flat
 from batchbridge_trl.testing import scripted_trainer
 
 
+FLOAT32 = {"bf16": False, "fp16": False}
+"""Injected, whatever the source trains in: the bars are those of float32."""
+
+
 def main(folder: Path) -> None:
     order = Order.read(folder)
     case = order.told
-    settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8"))
+    settings = yaml.safe_load(Path(order.native).read_text(encoding="utf-8")) | FLOAT32
     trainer = scripted_trainer(folder / "out", prompts=case.prompts, **settings)
     wrap(trainer, spec_of(case), mode=order.mode, ledger=folder / "ledger")
     keep_steps(trainer, Keeper(folder / "steps", writes=trainer.accelerator.is_main_process))

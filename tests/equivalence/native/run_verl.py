@@ -14,14 +14,15 @@ from matrix import Order
 
 from batchbridge_verl.testing import scripted
 
-MACHINE = ("actor_rollout_ref.rollout.name",)
-"""What the machine says whatever the configuration says: there is no engine here."""
+PRECISION = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
+MACHINE = ("actor_rollout_ref.rollout.name", PRECISION)
+"""What the machine says whatever the configuration says: there is no engine here, and the bars are those of float32."""
 
 
 def main(folder: Path) -> int:
     order = Order.read(folder)
     scripted.prepare(folder, prompts=order.told.prompts)
-    native = [word for word in words_of(Path(order.native)) if key_of(word) not in MACHINE]
+    native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
     here = [word for word in scripted.overrides(folder, order.told.ranks) if not said(key_of(word), native)]
     variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]
@@ -32,6 +33,11 @@ def main(folder: Path) -> int:
 def key_of(override: str) -> str:
     """The key of a hydra override."""
     return override.partition("=")[0].lstrip("+")
+
+
+def belongs(key: str, groups: Sequence[str]) -> bool:
+    """Whether `key` is one of `groups`, or a part of one."""
+    return any(f"{key}.".startswith(f"{group}.") for group in groups)
 
 
 def said(key: str, overrides: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-# OpenRLHF 0.11.2: three optimizer steps per rollout, KL in the loss.
+# OpenRLHF 0.11.2: three optimizer steps per rollout, KL in the loss; slow enough that no k3 reaches OpenRLHF's clamp.
 python3 -m openrlhf.cli.train_ppo_ray \
     --actor.num_nodes 1 \
     --actor.num_gpus_per_node 1 \
@@ -18,7 +18,7 @@ python3 -m openrlhf.cli.train_ppo_ray \
     --algo.kl.estimator k3 \
     --actor.loss_agg_mode token-mean \
     --actor.optim adam \
-    --actor.adam.lr 0.01 \
+    --actor.adam.lr 0.0006 \
     --actor.adam.weight_decay 0 \
     --actor.max_norm 0 \
     --actor.lr_scheduler constant \
