@@ -19,7 +19,6 @@ from batchbridge import wrap
 from batchbridge.testing.snapshots import Keeper, flat
 from batchbridge_trl.testing import scripted_trainer
 
-
 FLOAT32 = {"bf16": False, "fp16": False}
 """Injected, whatever the source trains in: the bars are those of float32."""
 
