@@ -7,31 +7,59 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import orl_proofs as proofs
 import pytest
+from packaging.version import Version
 
 from batchbridge_openrlhf.runtime import DEEPSPEED
+from batchbridge_openrlhf.testing.scripted import command
 
-RELEASES = ("0.11.2",)
-"""Whose stock entry was run."""
+NEWEST = "0.11.2"
+EARLIER = ("0.10.4",)
+"""Releases whose stock entry was run on two ranks, killed and resumed."""
 PLANNED = {"two ranks": 2, "one rank": 1, "zero 3": 2, "resumed": 2, "divides nothing": 2}
-"""Runs that follow a plan to its end, and their ranks."""
-RUNS = {*PLANNED, "killed", "unwrapped"}
+"""Runs of the newest that follow a plan to its end, and their ranks."""
+RUNS = {*PLANNED, "killed", "unwrapped", "predicted"}
+SAID = {"killed", "another number of ranks", "a missing completion", "refused"}
 
 
-@pytest.fixture(params=RELEASES)
-def recorded(request: pytest.FixtureRequest) -> dict[str, Any]:
+def of(release: str) -> dict[str, Any]:
     """What the runs of one release left."""
-    found = proofs.recorded(request.param)
-    assert {run["framework_version"] for run in found["runs"].values()} == {request.param}
+    found = proofs.recorded(release)
+    assert {run["framework_version"] for run in found["runs"].values()} == {release}
     return found
+
+
+@pytest.fixture
+def recorded() -> dict[str, Any]:
+    return of(NEWEST)
 
 
 def test_the_record_has_the_runs_that_are_asked_about(recorded: dict[str, Any]) -> None:
     assert set(recorded["runs"]) == RUNS
-    assert set(recorded["said"]) == {"killed"}
+    assert set(recorded["said"]) == SAID
+    for release in EARLIER:
+        assert set(of(release)["runs"]) == {"two ranks", "killed", "resumed"}
+        assert set(of(release)["said"]) == {"killed"}
+
+
+def test_the_oldest_and_the_newest_release_that_are_enforced_had_their_stock_entry_run() -> None:
+    by_age = sorted(DEEPSPEED, key=Version)
+    assert {by_age[0], by_age[-1]} <= {NEWEST, *EARLIER}
+
+
+@pytest.mark.parametrize("release", EARLIER)
+@pytest.mark.parametrize("name", ["two ranks", "resumed"])
+def test_an_earlier_release_trained_what_the_plan_says_now(release: str, name: str) -> None:
+    proofs.check_plan(of(release)["runs"][name], ranks=2)
+
+
+def test_an_unwrapped_run_is_predicted_completion_by_completion(recorded: dict[str, Any]) -> None:
+    changes = {name.replace(".", "__"): str(value) for name, value in proofs.WHOLE.items()}
+    proofs.check_prediction(recorded["runs"]["predicted"], command(Path("x"), 1, **changes)[1:])
 
 
 @pytest.mark.parametrize(("name", "ranks"), PLANNED.items())
@@ -63,8 +91,9 @@ def test_unwrapped_it_trained_other_steps_and_ended_elsewhere(recorded: dict[str
     assert recorded["figures"]["apart: unwrapped"] > 10 * proofs.BAR
 
 
-def test_the_killed_run_ends_as_planned_and_the_resumed_one_is_the_whole_one(recorded: dict[str, Any]) -> None:
-    runs = recorded["runs"]
+@pytest.mark.parametrize("release", [NEWEST, *EARLIER])
+def test_the_killed_run_ends_as_planned_and_the_resumed_one_is_the_whole_one(release: str) -> None:
+    runs = of(release)["runs"]
     proofs.check_steps(runs["killed"], ranks=2)
     assert len(runs["killed"]["steps"]) == (4 if runs["killed"]["incomplete"] else 5)
     proofs.check_identical(runs["two ranks"], runs["resumed"])
