@@ -385,7 +385,8 @@ def test_negative_control_unwrapped_a_filter_takes_other_prompts(place: Path, fi
         BATCHBRIDGE_JITTER_SEED="11",
     )
     assert native.code == 0, native.text[-20000:]
-    pairs = zip(read_steps(filtered.ledger), read_steps(native.ledger), strict=True)
+    pairs = list(zip(read_steps(filtered.ledger), read_steps(native.ledger), strict=True))
+    assert len(pairs) == 2 * ROLLOUTS
     assert all(sorted(mine["prompt"]) != sorted(theirs["prompt"]) for mine, theirs in pairs)
 
 
