@@ -196,6 +196,12 @@ class OpenInstructAdapter(Adapter):
 
         return runtime.attach(trainer, request)
 
+    def enforces(self, path: str, value: object) -> bool:
+        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
+        from batchbridge_open_instruct.enforced import enforces
+
+        return enforces(path, value)
+
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:

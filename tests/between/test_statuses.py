@@ -36,9 +36,9 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def read(framework: str, version: str | None = None, **changes: Any) -> Reading:
+def read(framework: str, version: str | None = None, prompts: int = 5120, **changes: Any) -> Reading:
     values = {**RUNS[framework], **changes}
-    context = Context(framework_version=version or VERSIONS[framework], world_size=8, dataset_size=5120)
+    context = Context(framework_version=version or VERSIONS[framework], world_size=8, dataset_size=prompts)
     reading = read_source(Source(values=values), adapters()[framework], context)
     assert reading.verdict == "valid", [found.message for found in reading.findings if found.severity == "error"]
     return reading
@@ -113,6 +113,7 @@ def test_equivalent_is_another_value_that_diff_finds_no_difference_in(one: str, 
         ("trl", "openrlhf", "0.11.2", "order.seed", 42, None),
         ("trl", "easyr1", "0.3.3.dev0", "advantage.epsilon", 1e-4, 1e-6),
         ("openrlhf", "easyr1", "0.3.2", "advantage.epsilon", 1e-9, 1e-6),
+        ("trl", "open_instruct", "2026.8.20", "staleness.mode", "sync", "bounded"),
     ],
 )
 def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
@@ -123,6 +124,18 @@ def test_patched_is_what_the_configuration_does_not_say_and_a_wrapped_run_does(
     assert (field.status, field.source, field.target) == ("patched", wanted, configured)
     assert read_again(found, path) == configured
     assert adapters()[other].enforces(path, wanted)
+
+
+def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped remainders leave whole rollouts only, so that no step can span two; openrlhf alone keeps remainders."""
+    found = converted(read("trl", prompts=5121), "openrlhf")
+    field = report(found, "optimizer_step.step_may_span")
+    assert report(found, "order.last_rollout").status == "patched"
+    assert (field.status, field.source, field.target) == ("patched", "epoch", "run")
+    assert "once wrapped it means the same" in field.reason
+    monkeypatch.setattr(type(adapters()["openrlhf"]), "enforced_versions", "")
+    without = converted(read("trl", prompts=5121), "openrlhf")
+    assert report(without, "optimizer_step.step_may_span").status == "inexpressible"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +175,7 @@ def test_approximate_is_another_number_with_its_factor(
     ("one", "changes", "other", "path", "target"),
     [
         ("easyr1", {}, "open_r1", "objective.kl_placement", "loss"),
-        ("trl", {}, "open_instruct", "staleness.mode", "bounded"),
+        ("trl", {"loss_type": "grpo"}, "open_instruct", "loss.policy.aggregation", "token_mean"),
         ("trl", {"loss_type": "cispo", "epsilon_high": 5.0}, "openrlhf", "objective.surrogate", "ppo"),
     ],
 )
@@ -189,7 +202,7 @@ def test_an_order_that_nothing_fixes_is_filled_by_a_seed_and_nothing_is_lost(oth
 
 
 def test_a_seed_that_the_target_has_no_setting_for_is_lost_with_the_reason() -> None:
-    found = converted(read("trl"), "openrlhf", "0.10.3")
+    found = converted(read("trl"), "openrlhf", "0.9.8")
     field = report(found, "order.seed")
     assert (field.status, field.source, field.target) == ("inexpressible", 42, None)
     assert "each launch has another" in field.reason

@@ -232,13 +232,15 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     source, target = leaves(reading.spec), leaves(back.spec)
     # The canonical meaning is what is converted: what either framework does on its own is said apart.
     found = diff(_without_behaviour(reading), _without_behaviour(back))
+    wrapped = diff(_without_behaviour(reading), _without_behaviour(_wrapped(adapter, source, back)))
+    brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
         one, other = source[effect.field], target[effect.field]
         group, _, name = effect.field.partition(".")
         term = name.partition(".")[0]
         if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
             one = other = None  # as the policy term on both sides, which has reports of its own
-        status, reason, factor = _status(adapter, effect, one, other, reading, back, found)
+        status, reason, factor = _status(adapter, effect, one, other, reading, back, found, brought)
         yield FieldReport(
             field=effect.field,
             aspect=effect.aspect,
@@ -251,9 +253,26 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
         )
 
 
+def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Reading:
+    """What the written configuration means in a run that is wrapped to do as the source does."""
+    if back.spec is None or not _patches(adapter, back.framework_version):
+        return back
+    own = leaves(back.spec)
+    patched = {path: value for path, value in source.items() if value != own[path] and adapter.enforces(path, value)}
+    return dataclasses.replace(back, spec=back.spec.replace(**patched))
+
+
 def _status(
-    adapter: Adapter, effect: Effect, one: Any, other: Any, reading: Reading, back: Reading, found: Comparison
+    adapter: Adapter,
+    effect: Effect,
+    one: Any,
+    other: Any,
+    reading: Reading,
+    back: Reading,
+    found: Comparison,
+    brought: Mapping[str, str],
 ) -> tuple[Status, str, float | None]:
+    """brought: fields whose values mean the same once the run is wrapped, and why."""
     if one == other:
         return "exact", "", None
     assert reading.spec is not None
@@ -269,6 +288,8 @@ def _status(
         return "filled", reason, None
     if _patches(adapter, back.framework_version) and adapter.enforces(effect.field, one):
         return "patched", effect.reason, None
+    if effect.field in brought:
+        return "patched", f"once wrapped it means the same: {brought[effect.field]}", None
     if one is None and effect.missing == "unknown":
         return "filled", f"the source leaves it open; {adapter.framework} has {other}", None
     if length:

@@ -30,8 +30,8 @@ def spec_of(case: Case) -> Spec:
 
 def words_of(script: Path) -> list[str]:
     """The command of a shell snippet that `convert` wrote (or of a source), without its program."""
-    words = shlex.split(script.read_text(encoding="utf-8"), comments=True)
-    return [word for word in words if word.strip()][3:]  # python3 -m module
+    words = [word for word in shlex.split(script.read_text(encoding="utf-8"), comments=True) if word.strip()]
+    return words[3:] if words[1] == "-m" else words[2:]  # python -m module, or python file
 
 
 def launch(folder: Path, order: Order, command: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -4,11 +4,18 @@ framework's environment reads this."""
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Set
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent
-FORMS = {"trl": ("yaml", "yaml"), "verl": ("hydra", "sh"), "easyr1": ("yaml", "yaml"), "openrlhf": ("shell", "sh")}
+FORMS = {
+    "trl": ("yaml", "yaml"),
+    "verl": ("hydra", "sh"),
+    "easyr1": ("yaml", "yaml"),
+    "openrlhf": ("shell", "sh"),
+    "open_instruct": ("shell", "sh"),
+}
 """Framework -> (form of `batchbridge convert`, ending of the file's name)."""
 INJECTED = ("carried.precision", "carried.optimizer")
 """What a framework's command line lacks and its testing kit injects: float32, and SGD."""
@@ -19,8 +26,19 @@ WITHOUT_EFFECT = {
     "carried.max_prompt_tokens": "scripted prompts have at most four words",
     "carried.weight_decay_excludes": "no source decays weights",
     "carried.router_loss_coefficient": "the tiny policy has no experts",
+    "carried.dropout": "the tiny policy has none",
+    "carried.top_k": "nothing is sampled",
 }
 """What a conversion may lose here."""
+SEVERAL_STEPS = {
+    "open_instruct": {
+        "optimizer_step.completions_per_step",
+        "optimizer_step.parts_per_rollout",
+        "horizon.epochs",
+        "horizon.rollouts",
+    }
+}
+"""What Open-Instruct, whose optimizer step is the whole rollout, cannot say of several steps per rollout."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +48,7 @@ class Case:
     source: file in `sources`. framework, version: whose it is. prompts: of the dataset. optimizer: what it asks for;
     kits inject SGD where a framework has none. ranks: devices of every run. seed: what keys the order of prompts where
     the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: run by
-    `nox -s equivalence`.
+    `nox -s equivalence`. cannot: at least what a framework cannot say of the case, which it does not run then.
     """
 
     name: str
@@ -42,6 +60,7 @@ class Case:
     ranks: int = 1
     seed: int | None = None
     ci: bool = False
+    cannot: Mapping[str, Set[str]] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -68,6 +87,7 @@ CASES = {
             prompts=20,
             optimizer="adamw",
             ci=True,
+            cannot=SEVERAL_STEPS,
         ),
         Case(
             name="sequence_mean_two_passes",
@@ -77,6 +97,15 @@ CASES = {
             prompts=12,
             optimizer="sgd",
             ci=True,
+            cannot=SEVERAL_STEPS,
+        ),
+        Case(
+            name="whole_rollouts_two_passes",
+            source="trl_whole_rollouts.yaml",
+            framework="trl",
+            version="1.16.0",
+            prompts=10,
+            optimizer="sgd",
         ),
         Case(
             name="several_steps_with_kl",
@@ -86,6 +115,7 @@ CASES = {
             prompts=12,
             optimizer="adamw",
             seed=11,
+            cannot=SEVERAL_STEPS,
         ),
         Case(
             name="two_ranks",
@@ -95,6 +125,7 @@ CASES = {
             prompts=20,
             optimizer="sgd",
             ranks=2,
+            cannot=SEVERAL_STEPS,
         ),
         Case(
             name="nothing_divides",
@@ -103,6 +134,7 @@ CASES = {
             version="1.16.0",
             prompts=23,
             optimizer="adamw",
+            cannot=SEVERAL_STEPS,
         ),
     )
 }

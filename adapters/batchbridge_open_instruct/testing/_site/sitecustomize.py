@@ -2,4 +2,6 @@
 
 from batchbridge_open_instruct.testing import cpu, engines
 
-cpu.start(engines.HOOKS)
+STEPS = {"deepspeed.runtime.engine": "batchbridge.testing.deepspeed_steps:after_engine"}
+
+cpu.start({**engines.HOOKS, **STEPS})

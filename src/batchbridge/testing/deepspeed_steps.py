@@ -1,4 +1,6 @@
-"""Keeps every optimizer step of the training processes where `BATCHBRIDGE_STEPS` asks for it.
+"""Keeps every optimizer step of processes that train with DeepSpeed where `BATCHBRIDGE_STEPS` asks for it.
+
+For testing kits, which call `after_engine` with `deepspeed.runtime.engine` once it is imported.
 
 Source: deepspeed 0.19.6 runtime/engine.py, DeepSpeedEngine._take_model_step: once per accumulation window.
 """
@@ -36,6 +38,3 @@ def after_engine(module: Any) -> None:
         )
 
     module.DeepSpeedEngine._take_model_step = take_model_step
-
-
-HOOKS = {"deepspeed.runtime.engine": after_engine}

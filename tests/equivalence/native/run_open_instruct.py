@@ -1,0 +1,35 @@
+"""One run of Open-Instruct's grpo_fast.py with scripted rollouts: `python run_open_instruct.py FOLDER`; the checkout is
+the one that BATCHBRIDGE_OPEN_INSTRUCT names."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from launched import launch, words_of
+from matrix import Order
+
+from batchbridge_open_instruct.testing import scripted
+
+MACHINE = ("--fused_optimizer", "False", "--deepspeed_zpg", "1")
+"""What one CPU without compiled kernels has."""
+
+
+def main(folder: Path) -> int:
+    order = Order.read(folder)
+    case = order.told
+    scripted.prepare(folder, prompts=case.prompts)
+    checkout = Path(os.environ["BATCHBRIDGE_OPEN_INSTRUCT"]).absolute()
+    native = words_of(Path(order.native))
+    command = [*scripted.command(checkout, folder, {}), *MACHINE, *native]
+    optimizer = {"BATCHBRIDGE_OPTIMIZER": "sgd"} if case.optimizer == "sgd" else {}
+    with tempfile.TemporaryDirectory(prefix="o") as short:
+        return launch(folder, order, command, scripted.environment(checkout, Path(short), **optimizer))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).absolute()))
