@@ -280,8 +280,9 @@ def equivalence(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def equivalence_full(session: nox.Session) -> None:
-    """The whole matrix, and its page; by name only. EasyR1 takes part where BATCHBRIDGE_EASYR1 names a checkout."""
-    more = ("easyr1",) if os.environ.get("BATCHBRIDGE_EASYR1") else ()
+    """The whole matrix, and its page; by name only. EasyR1 and Open-Instruct take part where BATCHBRIDGE_EASYR1 and
+    BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
+    more = [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
     folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
     session.run(sys.executable, "tests/equivalence/native/report.py", folder, "docs/equivalence.md", external=True)
 
