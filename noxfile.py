@@ -18,7 +18,7 @@ import nox
 
 nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "build", "docs", "core", "trl", "trl_oldest", "openrlhf", "verl"]
+nox.options.sessions = ["lint", "build", "docs", "core", "trl", "trl_oldest", "openrlhf", "verl", "equivalence"]
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
@@ -273,8 +273,7 @@ def engines(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def equivalence(session: nox.Session) -> None:
-    """One source configuration, every framework: converted, run natively and wrapped, compared with each other; by name
-    until it has run from its beginning to its end."""
+    """One source configuration, every framework: converted, run natively and wrapped, compared with each other."""
     compare(session, environments(session, "trl", "verl", "openrlhf"))
 
 
