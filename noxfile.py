@@ -283,7 +283,8 @@ def equivalence_full(session: nox.Session) -> None:
     BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
     more = [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
     folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
-    session.run(sys.executable, "tests/equivalence/native/report.py", folder, "docs/equivalence.md", external=True)
+    written = ("docs/equivalence.md", "tests/equivalence/recorded.json")
+    session.run(sys.executable, "tests/equivalence/native/report.py", folder, *written, external=True)
 
 
 def environments(session: nox.Session, *names: str) -> dict[str, Path]:

@@ -1,12 +1,15 @@
 """Time of a GRPOTrainer's optimizer step, wrapped with a token budget against unwrapped, alternating in one process.
 
     python benchmarks/trl_step_time.py [--lengths lognormal|equal] [--processes 2] [--device cuda] [--json FILE]
+    python benchmarks/trl_step_time.py --write [--device cuda]
 
 Completions are scripted and each run trains the same ones; what is timed is `training_step` and the forward-only
 passes, generation left out. Prints the median ratio wrapped / unwrapped with its spread, and how far apart the first
-gradients are. --memory also runs either side once in a process of its own and compares peak memory. A report, never a
-gate. Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of
-Qwen2-0.5B, random, in bf16.
+gradients are. --memory also runs either side once in a process of its own and compares peak memory. --largest-budget
+doubles the budget until a step fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, and
+writes trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda). A report, never a gate.
+Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of Qwen2-0.5B,
+random, in bf16.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -70,6 +74,22 @@ class Lengths(Script):
     def prompt(self, index: int) -> str:
         return f"w{index % WORDS} w{index // WORDS}"
 
+
+ROWS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "cpu": (
+        ("--memory",),
+        ("--processes", "2"),
+        ("--passes", "2"),
+        ("--lengths", "equal", "--memory"),
+        ("--lengths", "equal", "--processes", "2"),
+    ),
+    "cuda": (
+        ("--memory", "--largest-budget", "--tokens-per-device", "16384"),
+        ("--passes", "2", "--tokens-per-device", "16384"),
+        ("--lengths", "equal", "--memory"),
+    ),
+}
+"""What `--write` measures on a device: the options of each row."""
 
 SHAPES: dict[str, dict[str, Any]] = {
     # CPU: 4 layers of width 256. CUDA: the shape of Qwen2-0.5B; source: its published config.json.
@@ -176,6 +196,9 @@ def run(wrapped: bool, folder: Path, options: argparse.Namespace) -> tuple[list[
     return seconds[1:], captured.gradients[0].double()
 
 
+NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write")
+
+
 def peak_bytes(options: argparse.Namespace) -> int:
     if options.device == "cuda":
         return int(torch.cuda.max_memory_allocated())
@@ -204,10 +227,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "wrapped_step_seconds": statistics.median(fast),
         "gradients_apart": apart,
         "padding_alone_would_allow": sum(drawn) / (len(drawn) * max(drawn)),
-        "options": {name: value for name, value in vars(options).items() if name not in ("json", "only", "memory")},
+        "options": {name: value for name, value in vars(options).items() if name not in NOT_MEASURED},
         "machine": machine(options),
         "versions": {name: version(name) for name in ("batchbridge", "trl", "transformers", "accelerate", "torch")},
     }
+
+
+def largest_budget(options: argparse.Namespace) -> int:
+    """The largest of the budgets 1024, 2048, ... (tokens per device) with which steps fit into the device's memory."""
+    fits, budget = 0, CAP
+    lengths = Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
+    whole = sum(lengths.tokens(prompt, sample) + 8 for prompt in range(options.completions // 8) for sample in range(8))
+    while fits < whole:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                run(True, Path(folder), argparse.Namespace(**{**vars(options), "tokens_per_device": budget}))
+            except torch.OutOfMemoryError:
+                break
+        fits, budget = budget, 2 * budget
+    return fits
 
 
 def machine(options: argparse.Namespace) -> str:
@@ -223,12 +261,50 @@ def say(text: str) -> None:
 
 def alone(wrapped: bool, options: argparse.Namespace) -> int:
     """Peak memory (bytes) of one side in a process of its own."""
-    words = [option for option in sys.argv[1:] if option != "--memory"]
+    words = [option for option in sys.argv[1:] if option not in ("--memory", "--largest-budget")]
     side = "wrapped" if wrapped else "native"
     child = subprocess.run(
         [sys.executable, __file__, *words, "--only", side], check=True, capture_output=True, text=True
     )
     return int(child.stdout.split()[-1])
+
+
+def write(device: str) -> None:
+    """Measures every row and writes both files."""
+    results = []
+    for words in ROWS[device]:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "result.json"
+            said = ["--device", device, *words, "--json", str(file)]
+            subprocess.run([sys.executable, __file__, *said], check=True)
+            results.append({"command": " ".join(("--device", device, *words)), **json.loads(file.read_text())})
+    here = Path(__file__).with_name(f"trl_step_time{'' if device == 'cpu' else f'_{device}'}")
+    here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    here.with_suffix(".md").write_text("\n".join(page(results, device)) + "\n", encoding="utf-8")
+
+
+def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
+    """The table, a line at a time."""
+    first = results[0]
+    versions = ", ".join(f"{name} {said}" for name, said in first["versions"].items())
+    yield "# Time of an optimizer step in TRL\n"
+    yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}; {versions}."
+    yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options."
+    yield "A ratio below 1 is faster. Gradients: the first step's, wrapped minus native, over the native norm.\n"
+    yield "| options | wrapped / native: median (spread) | native step, s | gradients apart | memory | most tokens |"
+    yield "|---|---|---|---|---|---|"
+    for row in results:
+        low, high = row["ratio_spread"]
+        peak = row.get("peak_bytes")
+        cells = (
+            f"`{row['command']}`",
+            f"{row['ratio_median']:.3f} ({low:.3f} to {high:.3f})",
+            f"{row['native_step_seconds']:.2f}",
+            f"{row['gradients_apart']:.1e}",
+            f"{peak['wrapped'] / peak['native']:.2f} of native" if peak else "",
+            f"{row['largest_budget']} tokens" if "largest_budget" in row else "",
+        )
+        yield f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -245,9 +321,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=5, help="alternating pairs of runs")
     parser.add_argument("--steps", type=int, default=2, help="timed optimizer steps in a run")
     parser.add_argument("--memory", action="store_true", help="also compare peak memory")
+    parser.add_argument("--largest-budget", action="store_true", help="also find the largest budget that fits")
     parser.add_argument("--json", type=Path, help="also write the result here")
+    parser.add_argument("--write", action="store_true", help="measure every row, and write the table")
     parser.add_argument("--only", choices=("native", "wrapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.write:
+        write(options.device)
+        return
     if options.processes > 1 and "RANK" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
         raise SystemExit(subprocess.call([sys.executable, *launcher, __file__, *sys.argv[1:]]))
@@ -262,12 +343,15 @@ def main() -> None:
     result = measure(options)
     if options.memory and options.processes == 1:
         result["peak_bytes"] = {"native": alone(False, options), "wrapped": alone(True, options)}
+    if options.largest_budget and options.processes == 1:
+        result["largest_budget"] = largest_budget(options)
     low, high = result["ratio_spread"]
     say(
         f"ratio {result['ratio_median']:.3f} (from {low:.3f} to {high:.3f}) over {options.pairs} pairs; native step "
         f"{result['native_step_seconds']:.3f} s; gradients {result['gradients_apart']:.1e} apart; "
         f"padding alone would allow {result['padding_alone_would_allow']:.2f}"
         + (f"; peak bytes {result['peak_bytes']}" if "peak_bytes" in result else "")
+        + (f"; largest budget {result['largest_budget']}" if "largest_budget" in result else "")
     )
     if options.json and os.environ.get("RANK", "0") == "0":
         options.json.write_text(json.dumps(result, indent=2) + "\n")

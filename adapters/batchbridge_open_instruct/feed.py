@@ -177,12 +177,14 @@ class Feed:
         return made
 
     def _ask(self, planned: RolloutPlan, generation_config: Any, given: Mapping[str, Any]) -> None:
-        for position, prompt in enumerate(planned.prompts):
+        assert self._plan is not None, "asked for where the plan is enforced"
+        seeds = self._plan.sampling_seeds(planned.index)  # of sample 0; the engine's actor gives sample i the i-th next
+        for position, (prompt, seed) in enumerate(zip(planned.prompts, seeds, strict=True)):
             self._module["add_prompt_to_generator"](
                 {**given["dataset"][prompt], "index": prompt},
                 f"{planned.index}.{position}",  # in place of the epoch: the request's name is unique, and comes back
                 given["param_prompt_Q"],
-                generation_config,
+                dataclasses.replace(generation_config, seed=seed),
                 is_eval=False,
                 base_env_config=given["base_env_config"],
                 ground_truth_overrides=given["ground_truth_overrides"],

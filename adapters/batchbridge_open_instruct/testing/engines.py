@@ -5,7 +5,7 @@ Queues, threads, stamps of weights, the order of sending and its pauses are Open
 
 `BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
 waits, by its own random number: arrival out of order. `BATCHBRIDGE_ASKED`: a file; every completion leaves a line there
-with the step whose weights its prompt is stamped with, and the digest of the weights that the engine had.
+with its seed, the step whose weights its prompt is stamped with, and the digest of the weights that the engine had.
 `BATCHBRIDGE_KILL`: `rank/step`: that learner kills itself after it has trained that optimizer step.
 Source: open-instruct e6c3044 vllm_utils.LLMRayActor, vllm_utils.broadcast_weights_to_vllm.
 """
@@ -165,6 +165,7 @@ async def _answer(module: Any, actor: Any, request: str, sampling: Any) -> None:
             "request": base,
             "prompt": prompt,
             "sample": sample,
+            "seed": sampling.seed,
             "model_step": asked["model_step"],
             "weights": actor.llm_engine.weights,
             "time": time.time(),

@@ -236,13 +236,17 @@ def check_killed(run: Mapping[str, Any], said: str | Sequence[str], *words: str,
 
 def check_sent(run: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initial: str) -> None:
     """Every prompt was asked for once, when its rollout's training step had begun, and answered by the weights after as
-    many training steps: the same for all of a rollout, `initial` for the first, others for each."""
+    many training steps: the same for all of a rollout, `initial` for the first, others for each; its samples were asked
+    for with the plan's seeds."""
     plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
     weights: list[str] = []
     for rollout in range(plan.total_rollouts):
         lines = [line for line in asked if line["request"].startswith(f"train_{rollout}.")]
         assert sorted(line["prompt"] for line in lines) == sorted(plan.rollout(rollout).prompts)
         assert {line["model_step"] for line in lines} == {rollout}
+        first = dict(zip(plan.rollout(rollout).prompts, plan.sampling_seeds(rollout), strict=True))
+        for line in lines:
+            assert line["seeds"] == [first[line["prompt"]] + sample for sample in range(plan.completions_per_prompt)]
         (digest,) = {line["weights"] for line in lines}
         weights.append(digest)
     assert len(asked) == sum(len(plan.rollout(rollout).prompts) for rollout in range(plan.total_rollouts))

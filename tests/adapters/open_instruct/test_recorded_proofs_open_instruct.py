@@ -125,6 +125,14 @@ def test_a_launched_script_whose_weights_came_late_fails() -> None:
         proofs.check_sent(said["runs"]["launched, 2"], asked, said["initial"])
 
 
+def test_a_launched_script_that_asks_without_the_plan_s_seeds_fails() -> None:
+    said = recorded("script")
+    asked = said["asked"]["launched, 2"]
+    asked[1]["seeds"] = asked[0]["seeds"]
+    with pytest.raises(AssertionError):
+        proofs.check_sent(said["runs"]["launched, 2"], asked, said["initial"])
+
+
 def test_the_recorded_script_that_nobody_followed_lagged_and_trained_something_else() -> None:
     said = recorded("script")
     name = "launched observed, 2"

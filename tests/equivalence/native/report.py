@@ -1,4 +1,7 @@
-"""Writes the page of a suite's run: `python report.py FOLDER [docs/equivalence.md]`; without a page it is printed."""
+"""The page of a suite's run: `python report.py FOLDER docs/equivalence.md tests/equivalence/recorded.json`.
+
+Writes what the page and the tests of it need of the run, without places on a machine, and the page from it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ Wrapped runs must have the same ledger. The gradient of every optimizer step is 
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
 against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they
 are, and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control:
-they must miss the bar of the trajectory more than tenfold.
+they must miss the bar of the trajectory more than tenfold. Column "predicted" has what `batchbridge diff` says of the
+two configurations without running anything: whatever the runs then show first must be among it.
 """
 
 
@@ -79,8 +83,34 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         first = found["first_difference"] or {}
         also = ", ".join(first.get("also", {})) or "-"
         where = f"step {first.get('step')}: {first.get('aspect')}"
-        rows.append([pair, where, str(first.get("detail")), also, figure(found["trajectory"])])
-    yield from table(["pair", "first difference", "its size", "also", "trajectories apart"], rows)
+        told = predictions(case.framework, result, pair)
+        rows.append([pair, where, str(first.get("detail")), also, told, figure(found["trajectory"])])
+    yield from table(["pair", "first difference", "its size", "also", "predicted", "trajectories apart"], rows)
+
+
+def predictions(source: str, result: dict[str, Any], pair: str) -> str:
+    """What `batchbridge diff` said beforehand, of pairs with the source's own framework."""
+    frameworks = {name.partition(" ")[0] for name in pair.split(" / ")}
+    others = [name for name in result["predicted"] if frameworks == {source, name}]
+    return ", ".join(sorted(aspects(result["predicted"][others[0]]))) if others else ""
+
+
+NAMED = {"native.order": "order", "order": "order", "plan": "membership", "weights": "weights", "clock": "clock"}
+
+
+def aspects(predicted: dict[str, Any]) -> set[str]:
+    """What `diff` says the unwrapped runs will differ in, in the ledger's words."""
+    told = set()
+    for difference in predicted["differences"]:
+        field, aspect = difference["field"], difference["aspect"]
+        if field == "native.order":
+            told |= {"order", "membership"}
+        elif field.startswith("native.denominator"):
+            told.add("weights")
+        elif aspect in NAMED:
+            told.add(NAMED[aspect])
+    left = predicted["left_open_natively"]
+    return told | ({"order", "membership"} if left["a"] or left["b"] else set())
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -97,9 +127,31 @@ def figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}" if value < 0.1 else f"{value:.2f}"
 
 
+def kept(result: dict[str, Any]) -> dict[str, Any]:
+    """What the page, and what is asked of a run, need of one case."""
+    accounts = {
+        target: [{key: field[key] for key in ("field", "status")} for field in fields]
+        for target, fields in result["accounts"].items()
+    }
+    predicted = {
+        target: {
+            "differences": [{key: one[key] for key in ("field", "aspect")} for one in said["differences"]],
+            "left_open_natively": {side: bool(said["left_open_natively"][side]) for side in ("a", "b")},
+        }
+        for target, said in result["predicted"].items()
+    }
+    runs = {
+        name: {mode: {"code": run["code"]} for mode, run in modes.items()} for name, modes in result["runs"].items()
+    }
+    return {**result, "accounts": accounts, "predicted": predicted, "runs": runs}
+
+
+def main(folder: Path, page_file: Path, recorded: Path) -> None:
+    """See the module."""
+    results = {name: kept(result) for name, result in json.loads((folder / "result.json").read_text("utf-8")).items()}
+    recorded.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    page_file.write_text(page(results), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    text = page(json.loads((Path(sys.argv[1]) / "result.json").read_text(encoding="utf-8")))
-    if len(sys.argv) > 2:
-        Path(sys.argv[2]).write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    main(*map(Path, sys.argv[1:]))

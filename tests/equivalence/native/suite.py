@@ -10,6 +10,8 @@ transformers and batchbridge.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -91,6 +93,12 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
         done.write_text(json.dumps([code, time.monotonic() - started]), encoding="utf-8")
     code, seconds = json.loads(done.read_text(encoding="utf-8"))
     return code, seconds
+
+
+def told(case: Case) -> str:
+    """A digest of all that decides the case's runs, its source's text included."""
+    text = json.dumps(dataclasses.asdict(case), sort_keys=True, default=sorted) + case.path.read_text(encoding="utf-8")
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def name_of(target: str, variant: str) -> str:
@@ -212,6 +220,7 @@ def apart(a: Path, b: Path) -> dict[str, Any]:
 def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, Any]:
     """Runs a case everywhere and measures every pair, wrapped and not."""
     result: dict[str, Any] = {"runs": {}, "accounts": {}, "refused": {}, "predicted": {}, "oracle": {}, "pairs": {}}
+    result["told"] = told(case)
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
     natives = {target: converted(folder / case.name, case, target) for target in pythons}
     for target in [name for name in pythons if name != case.framework]:

@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from matrix import CASES
+from report import aspects
 
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
 
@@ -86,24 +87,6 @@ def test_negative_control_natively_they_differ(case: str, pair: str) -> None:
     found = RESULTS[case]["pairs"]["observe"][pair]
     assert not found["ledgers_equal"]
     assert found["trajectory"] is None or found["trajectory"] > 10 * TRAJECTORY_BAR
-
-
-NAMED = {"native.order": "order", "order": "order", "plan": "membership", "weights": "weights", "clock": "clock"}
-
-
-def aspects(predicted: dict[str, Any]) -> set[str]:
-    """What `diff` says the unwrapped runs will differ in, in the ledger's words."""
-    told = set()
-    for difference in predicted["differences"]:
-        field, aspect = difference["field"], difference["aspect"]
-        if field == "native.order":
-            told |= {"order", "membership"}
-        elif field.startswith("native.denominator"):
-            told.add("weights")
-        elif aspect in NAMED:
-            told.add(NAMED[aspect])
-    left = predicted["left_open_natively"]
-    return told | ({"order", "membership"} if left["a"] or left["b"] else set())
 
 
 @pytest.mark.parametrize(

@@ -119,11 +119,16 @@ def start(checkout: Path, folder: Path, name: str) -> None:
 
 
 def answered(file: Path) -> list[dict[str, Any]]:
-    """Of every prompt that an engine answered: the step whose weights it is stamped with, and their digest."""
+    """Of every prompt that an engine answered: its samples' seeds, in their order, the step whose weights it is stamped
+    with, and their digest."""
     if not file.exists():
         return []
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [line for line in lines if line["sample"] == 0]
+    seeds: dict[str, dict[int, int | None]] = {}
+    for line in lines:
+        seeds.setdefault(line["request"], {})[line["sample"]] = line["seed"]
+    ordered = {request: [found[sample] for sample in sorted(found)] for request, found in seeds.items()}
+    return [{**line, "seeds": ordered[line["request"]]} for line in lines if line["sample"] == 0]
 
 
 def parameters(place: Path) -> torch.Tensor:

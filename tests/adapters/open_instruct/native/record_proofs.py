@@ -93,7 +93,7 @@ def script_of(place: Path) -> dict[str, Any]:
         for name, file in names.items()
         if (folder / f"{file}.pt").exists()
     }
-    kept = ("request", "prompt", "model_step", "weights")
+    kept = ("request", "prompt", "seeds", "model_step", "weights")
     return {
         "runs": {name: left[name]["run"] for name in SCRIPTS},
         "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},

@@ -1,0 +1,77 @@
+"""docs/equivalence.md is what the whole matrix said, of the sources as they are now; what it said meets every bar."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+FRAMEWORKS = {"trl", "verl v0", "verl v1", "openrlhf", "easyr1"}
+"""Of every case; Open-Instruct where a step is a whole rollout."""
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite's modules are scripts of one folder."""
+    monkeypatch.syspath_prepend(str(HERE / "native"))
+
+
+@pytest.fixture
+def suite(importable: None) -> ModuleType:
+    return importlib.import_module("suite")
+
+
+@pytest.fixture
+def results() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((HERE / "recorded.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_is_written_from_the_recorded_run(results: dict[str, Any], repository: Path) -> None:
+    report = importlib.import_module("report")
+    assert (repository / "docs" / "equivalence.md").read_text(encoding="utf-8") == report.page(results)
+
+
+def test_every_case_is_recorded_as_it_is_now(suite: ModuleType, results: dict[str, Any]) -> None:
+    assert {name: result["told"] for name, result in results.items()} == {
+        name: suite.told(case) for name, case in suite.CASES.items()
+    }
+
+
+def test_every_framework_ran_every_case_that_it_can_say(suite: ModuleType, results: dict[str, Any]) -> None:
+    for name, result in results.items():
+        more = set() if "open_instruct" in suite.CASES[name].cannot else {"open_instruct"}
+        assert set(result["runs"]) == FRAMEWORKS | more
+
+
+def judged(folder: Path, results: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """The suite's own tests over `results`, in a process of their own."""
+    (folder / "result.json").write_text(json.dumps(results), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "native" / "test_equivalence.py")],
+        env={**os.environ, "BATCHBRIDGE_EQUIVALENCE": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_recorded_run_meets_every_bar_of_the_suite(results: dict[str, Any], tmp_path: Path) -> None:
+    done = judged(tmp_path, results)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_run_that_misses_one_bar_fails(results: dict[str, Any], tmp_path: Path) -> None:
+    pairs = results["token_mean"]["pairs"]["enforce"]
+    next(iter(pairs.values()))["trajectory"] = 1.1e-5
+    done = judged(tmp_path, results)
+    assert done.returncode == 1
+    assert "1 failed" in done.stdout
