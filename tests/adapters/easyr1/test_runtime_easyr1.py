@@ -11,9 +11,10 @@ import pytest
 
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.patching import Patches
 from batchbridge.reading import read
 from batchbridge.refusals import refuse
-from batchbridge.spec import Spec
+from batchbridge.spec import MicroBatch, Spec
 from batchbridge_easyr1 import proven, runtime
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.engine import _Ticks, rebound
@@ -276,3 +277,66 @@ def test_only_easyr1s_own_trainer_is_owned() -> None:
     verl = type("RayPPOTrainer", (), {"__module__": "verl.trainer.ppo.ray_trainer"})
     assert EasyR1Adapter().owns(type("Mine", (easyr1,), {})())
     assert not EasyR1Adapter().owns(verl())
+
+
+# ---- token budgets
+
+LONGEST = 1024
+"""max_prompt_length + max_response_length of the command."""
+
+
+def no_budget(asked: MicroBatch, *more: str, **attributes: Any) -> str | None:
+    """What the refusal by that name says."""
+    request, trainer = request_of(reading_of(*more).spec.replace(micro_batch=asked), *more), trainer_of(**attributes)
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
+    return refusal.why(trainer, request) if refusal.applies(trainer, request) else None
+
+
+@pytest.mark.parametrize("forward", [None, 3, 4])
+def test_a_budget_of_whole_sequences_is_handed_to_a_run_of_fixed_micro_batches(forward: int | None) -> None:
+    scored = None if forward is None else forward * LONGEST
+    assert no_budget(MicroBatch(tokens_per_device=2 * LONGEST, forward_tokens_per_device=scored)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "attributes", "reason"),
+    [
+        (MicroBatch(tokens_per_device=LONGEST + 1), {}, f"multiples of the longest sequence, {LONGEST} tokens"),
+        (
+            MicroBatch(tokens_per_device=LONGEST, forward_tokens_per_device=7),
+            {},
+            "micro_batch.forward_tokens_per_device = 7: easyr1's budgets are multiples",
+        ),
+        (MicroBatch(tokens_per_device=4 * LONGEST), {}, "BB-EZR1-"),  # six completions on each device
+        (
+            MicroBatch(tokens_per_device=LONGEST),
+            {"actor_rollout_ref_wg": object()},
+            "wrap before init_workers(), or set worker.actor.dynamic_batching",
+        ),
+        (MicroBatch(completions_per_device=3), {}, "give micro_batch.tokens_per_device"),
+    ],
+)
+def test_micro_batches_that_cannot_be_handed_over_are_refused_with_what_to_do(
+    asked: MicroBatch, attributes: dict[str, Any], reason: str
+) -> None:
+    assert reason in (no_budget(asked, **attributes) or "")
+
+
+def test_the_trainers_own_budget_is_no_change_whatever_its_workers_have() -> None:
+    asked = MicroBatch(tokens_per_device=2 * LONGEST, cap="soft")
+    assert no_budget(asked, "worker.actor.dynamic_batching=true", actor_rollout_ref_wg=object()) is None
+
+
+def test_actor_and_reference_get_the_budget_and_unwrapping_restores_them() -> None:
+    sizes = {f"micro_batch_size_per_device_for_{name}": 2 for name in ("update", "experience")}
+    scored = {"micro_batch_size_per_device_for_experience": 2, "dynamic_batching": False}
+    worker = SimpleNamespace(actor=SimpleNamespace(**sizes, dynamic_batching=False), ref=SimpleNamespace(**scored))
+    before = [dict(vars(config)) for config in (worker.actor, worker.ref)]
+    asked = MicroBatch(tokens_per_device=3 * LONGEST, forward_tokens_per_device=6 * LONGEST)
+    request, patches = request_of(reading_of().spec.replace(micro_batch=asked)), Patches()
+    runtime.configure(worker, runtime._budget(request)[0], patches)
+    assert list(vars(worker.actor).values()) == [3, 6, True]
+    assert list(vars(worker.ref).values()) == [6, True]
+    assert len(patches.changes) == 5
+    patches.undo()
+    assert [vars(config) for config in (worker.actor, worker.ref)] == before
