@@ -67,8 +67,9 @@ def test_the_unwrapped_run_on_one_device_is_as_predicted(start: Start) -> None:
     proofs.check_prediction(run, run["argv"])
 
 
-def test_one_device_with_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
-    other = start("stock entry on one rank")
+def test_one_device_that_is_handed_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
+    other = start(proofs.ON_ONE_RANK)
+    proofs.check_cuts(other.summary())
     proofs.check_plan(other.summary(), ranks=1)
     proofs.check_same(two_ranks.summary(), other.summary())
     assert apart(other, two_ranks) <= BAR
