@@ -270,6 +270,23 @@ def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float 
         assert mine["learning_rate"] == theirs["learning_rate"]
 
 
+def seed_of(line: str) -> tuple[int, int, int]:
+    """Of a line that `batchbridge_easyr1.testing.rollouts` left: prompt, sample, seed."""
+    prompt, sample, seed = map(int, line.split())
+    return prompt, sample, seed
+
+
+def planned_seeds(run: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """(prompt, sample, seed) of every completion of the run's plan, sorted."""
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    return sorted(
+        (prompt, sample, first + sample)
+        for rollout in range(plan.total_rollouts)
+        for prompt, first in zip(plan.rollout(rollout).prompts, plan.sampling_seeds(rollout), strict=True)
+        for sample in range(GROUP)
+    )
+
+
 def check_cuts(run: Mapping[str, Any]) -> None:
     """EasyR1 itself cut every batch of a run on one rank by the budget, which its configuration did not have."""
     assert "worker.actor.dynamic_batching=false" in run["argv"]

@@ -15,12 +15,14 @@ from batchbridge.patching import Patches
 from batchbridge.reading import read
 from batchbridge.refusals import refuse
 from batchbridge.spec import MicroBatch, Spec
-from batchbridge_easyr1 import proven, runtime
+from batchbridge_easyr1 import proven, runtime, sampling
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.engine import _Ticks, rebound
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
 from batchbridge_verl.engine import PROMPT
 from batchbridge_verl.installed import Installed
+from batchbridge_verl.sampling import SEED
+from batchbridge_verl.trainer_v0 import PlannedLoader
 
 COMMAND = [
     *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
@@ -340,3 +342,74 @@ def test_actor_and_reference_get_the_budget_and_unwrapping_restores_them() -> No
     assert len(patches.changes) == 5
     patches.undo()
     assert [vars(config) for config in (worker.actor, worker.ref)] == before
+
+
+# ---- sampling seeds
+
+
+class Prompts(SimpleNamespace):
+    """A `DataProto` of so many prompts, as far as seeds are concerned."""
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def generate(self, *, prompts: list[str], sampling_params: Any, **options: Any) -> list[str]:
+        self.asked.append((prompts, sampling_params, options))
+        return prompts
+
+
+class Rollout:
+    def __init__(self) -> None:
+        self.inference_engine = Engine()
+
+    def generate_sequences(self, prompts: Any) -> list[str]:
+        shared = SimpleNamespace(n=2, seed=None, top_p=0.9)
+        more = {"lora_request": ["one", "two"], "use_tqdm": False}
+        drawn: list[str] = self.inference_engine.generate(prompts=["a", "b"], sampling_params=shared, **more)
+        return drawn
+
+
+def test_each_sample_of_each_prompt_is_asked_for_with_its_own_seed_and_all_else_as_ever() -> None:
+    rollout = Rollout()
+    columns = {SEED: [100, 200], "raw_prompt_ids": [[1], [2]]}
+    assert sampling.seeded(rollout)(prompts=Prompts(non_tensor_batch=columns)) == ["a", "a", "b", "b"]
+    ((_, each, options),) = rollout.inference_engine.asked
+    assert [(one.n, one.seed, one.top_p) for one in each] == [(1, seed, 0.9) for seed in (100, 101, 200, 201)]
+    assert options == {"lora_request": ["one", "one", "two", "two"], "use_tqdm": False}
+    assert SEED not in columns
+    assert "generate" not in vars(rollout.inference_engine)
+
+
+def test_prompts_without_seeds_are_drawn_as_ever() -> None:
+    rollout = Rollout()
+    sampling.seeded(rollout)(prompts=Prompts(non_tensor_batch={}))
+    ((prompts, shared, _),) = rollout.inference_engine.asked
+    assert (prompts, shared.n, shared.seed) == (["a", "b"], 2, None)
+
+
+def test_a_batchs_seeds_are_handed_to_its_own_generation_once() -> None:
+    plan = request_of().plan
+    assert plan is not None
+    native = PlannedLoader(
+        plan, dataset=[{"text": ""}] * 12, collate=collate, rollouts_done=lambda: 0, prompts_at_once=4
+    )
+    loader = sampling.SeededLoader(native)
+    assert loader.take(12) is None, "a validation before the first batch"
+    batches = iter(loader)
+    for part in (slice(0, 4), slice(4, 6)):
+        size = len(next(batches)["text"])
+        assert tuple(loader.take(size)) == plan.sampling_seeds(0)[part]
+        assert loader.take(size) is None
+    next(batches)
+    with pytest.raises(CannotAttach, match="5 prompts are generated, not the 4 of the batch"):
+        loader.take(5)
+
+
+def test_candidates_have_the_plans_seeds() -> None:
+    plan = request_of(None, "algorithm.online_filtering=true").plan
+    assert isinstance(plan, CandidatePlan)
+    loader = CandidateLoader(plan, dataset=[{"text": ""}] * 12, collate=collate, prompts_at_once=5)
+    batches = iter(loader)
+    assert [*next(batches)[SEED], *next(batches)[SEED]] == list(plan.candidate_seeds(0, 10))
