@@ -104,6 +104,7 @@ def start(place: Path, checkout: Path, name: str) -> Run:
         **environment(folder, checkout, ranks=planned.ranks),
         "BATCHBRIDGE_WEIGHTS": str(folder / f"{name} weights"),
         "BATCHBRIDGE_CUTS": str(folder / f"{name} cuts"),
+        "BATCHBRIDGE_SEEDS": str(folder / f"{name} seeds"),
         "BATCHBRIDGE_KILL": planned.kill,
     }
     for _ in range(TRIES):

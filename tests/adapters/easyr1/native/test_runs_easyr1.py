@@ -54,6 +54,11 @@ def test_the_ledger_of_the_stock_entry_on_two_ranks_is_the_plan(two_ranks: Run) 
     assert two_ranks.moved().norm() >= 0.01 * two_ranks.parameters("first").norm()
 
 
+def test_every_request_has_the_plans_sampling_seed(two_ranks: Run) -> None:
+    lines = two_ranks.ledger.with_name(f"{two_ranks.name} seeds").read_text(encoding="utf-8").splitlines()
+    assert sorted(map(proofs.seed_of, lines)) == proofs.planned_seeds(two_ranks.summary())
+
+
 def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_elsewhere(
     two_ranks: Run, start: Start
 ) -> None:
