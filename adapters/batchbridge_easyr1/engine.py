@@ -21,6 +21,7 @@ from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.proven import doubts
+from batchbridge_easyr1.sampling import seeded
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge_verl.installed import look
 
@@ -77,6 +78,9 @@ class ActorLayer:
             native = type(self._actor).update_policy.__globals__["compute_policy_loss"]
             self._native_policy_loss = rebound(native, average_loss=self._average)
             names |= {"average_loss": self._average, "compute_policy_loss": self._policy_loss}
+            if (rollout := getattr(worker, "rollout", None)) is not None:
+                what, why = "each completion by its own seed", "rollout identity"
+                self._patches.set(rollout, "generate_sequences", seeded(rollout), what=what, why=why)
         update = rebound(type(self._actor).update_policy, **names)
         self._native_update = types.MethodType(update, self._actor)
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):

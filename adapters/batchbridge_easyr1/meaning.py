@@ -256,7 +256,7 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values[f"{optim}betas"] = [carried.beta1, carried.beta2]
     if carried.lr_schedule is not None:
         _write_schedule(carried.lr_schedule, values, problems)
-    _write_micro_batch(spec, values, problems)
+    values |= micro_batch_settings(spec, problems)
     modes = {canonical: native for native, canonical in AGGREGATIONS.items()}
     aggregation = spec.loss.policy.aggregation
     if problems.need(aggregation in modes, f"loss.policy.aggregation = {aggregation}: easyr1 has {', '.join(modes)}"):
@@ -294,21 +294,27 @@ def _write_schedule(text: str, values: dict[str, Any], problems: Problems) -> No
             values[f"{ACTOR}optim.min_lr_ratio"] = arguments["min_lr_rate"]
 
 
-def _write_micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+def micro_batch_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
+    """What cuts micro-batches as `spec` says; a budget is a number of sequences of the greatest length."""
     micro, carried = spec.micro_batch, spec.carried
-    values[DYNAMIC] = micro.tokens_per_device is not None
+    values: dict[str, Any] = {DYNAMIC: micro.tokens_per_device is not None}
     size, forward = micro.completions_per_device, micro.forward_completions_per_device
     if micro.tokens_per_device is not None:
         longest = (carried.max_prompt_tokens or 512) + (carried.max_completion_tokens or 512)
         problems.need(
             micro.tokens_per_device % longest == 0 and (micro.forward_tokens_per_device or 0) % longest == 0,
-            f"micro_batch.tokens_per_device = {micro.tokens_per_device}: easyr1's budgets are multiples of the longest "
-            f"sequence, {longest} tokens",
+            f"{_budgets(spec)}: easyr1's budgets are multiples of the longest sequence, {longest} tokens",
         )
         size = micro.tokens_per_device // longest
         forward = None if micro.forward_tokens_per_device is None else micro.forward_tokens_per_device // longest
     if problems.need(size is not None, "micro_batch is open: easyr1 needs a size or a token budget"):
         values[MICRO], values[FORWARD] = size, size if forward is None else forward
+    return values
+
+
+def _budgets(spec: Spec) -> str:
+    named = {name: getattr(spec.micro_batch, name) for name in ("tokens_per_device", "forward_tokens_per_device")}
+    return ", ".join(f"micro_batch.{name} = {value}" for name, value in named.items() if value is not None)
 
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:

@@ -39,6 +39,7 @@ SEAMS: Mapping[str, tuple[str, ...]] = {
         "compute_advantage",
     ),
     "utils/seqlen_balancing.py": ("prepare_dynamic_batch", "rearrange_micro_batches"),
+    "workers/rollout/vllm_rollout_spmd.py": ("vLLMRollout.generate_sequences",),
     "protocol.py": ("DataProto.chunk", "DataProto.concat", "DataProto.index_select", "DataProto.split"),
 }
 """File of the package -> functions."""

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.budgets import cut_of, objection
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge_easyr1.engine import AVERAGED
-from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
+from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES, micro_batch_settings
 from batchbridge_easyr1.proven import doubts
-from batchbridge_easyr1.settings import LOSS_TYPE, settings_of
+from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
 from batchbridge_verl.installed import installed, installed_folder
+from batchbridge_verl.meaning import Problems
 from batchbridge_verl.omega import flatten
 
 OFF = 1e30
@@ -53,6 +56,34 @@ def _hybrid(trainer: Any, request: Request) -> bool:
     return bool(0 < _actor(trainer).fsdp.fsdp_size < own_spec(request).topology.world_size)
 
 
+def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
+    """The native settings of the spec's token budget, by key, and what they cannot say; none where the trainer's own
+    cut is the spec's."""
+    problems, own, asked = Problems(), own_spec(request), request.spec.micro_batch
+    if cut_of(asked) == cut_of(own.micro_batch):
+        return {}, problems
+    return micro_batch_settings(own.replace(micro_batch=asked), problems), problems
+
+
+def _no_budget(trainer: Any, request: Request) -> str | None:
+    """Why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
+    from batchbridge_easyr1.config import EasyR1Adapter
+
+    settings, problems = _budget(request)
+    if not settings:
+        return None
+    if request.spec.micro_batch.tokens_per_device is None:
+        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
+    if problems:
+        return "; ".join(problems)
+    if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
+        return (
+            "its workers have started with their micro-batches; wrap before init_workers(), or set "
+            "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
+        )
+    return objection(request.reading, EasyR1Adapter(), settings, request.spec.micro_batch)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "critic",
@@ -75,9 +106,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "tokens_per_device",
-        "EasyR1 cuts micro-batches itself: set worker.actor.dynamic_batching and "
-        "worker.actor.micro_batch_size_per_device_for_update",
-        lambda trainer, request: request.spec.micro_batch != own_spec(request).micro_batch,
+        "the spec's micro-batches cannot be handed to EasyR1, which cuts them itself",
+        lambda trainer, request: _no_budget(trainer, request) is not None,
+        detail=lambda trainer, request: _no_budget(trainer, request),
     ),
     Refusal(
         "group_filter",
@@ -216,6 +247,7 @@ def _planned(trainer: Any, request: Request, version: str, patches: Patches, set
     )
     driver = Driver(trainer, request, orders)
     try:
+        configure(trainer.config.worker, _budget(request)[0], patches)
         if objective.kl_placement == "reward":  # subtracted in this process, before advantages
             why, wanted = "KL penalty of the spec", settings.get("kl_penalty", trainer.config.algorithm.kl_penalty)
             coefficient = objective.kl_coefficient or 0.0
@@ -229,6 +261,17 @@ def _planned(trainer: Any, request: Request, version: str, patches: Patches, set
         _explain(error, version)
         raise
     return driver
+
+
+def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> None:
+    """Gives the workers' configuration other micro-batches, by native key, before any worker has it. The reference's
+    are the actor's. Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/config.py WorkerConfig.post_init."""
+    for key, value in settings.items():
+        name = key.removeprefix(ACTOR)
+        for place, config in (("actor", worker.actor), ("ref", worker.ref)):
+            if place == "actor" or hasattr(config, name):
+                what, why = f"worker.{place}: {value}", "token budget of the requested spec"
+                patches.set(config, name, value, what=what, why=why)
 
 
 def _explain(error: BaseException, version: str) -> None:

@@ -13,8 +13,10 @@ from batchbridge.layout import layout
 from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged
 from batchbridge.workers import Orders, Receipt
+from batchbridge_easyr1.sampling import SeededLoader
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge_verl.observe import NumberedDataset
+from batchbridge_verl.sampling import SEED
 from batchbridge_verl.trainer_v0 import PlannedLoader, rewrite_advantages
 
 CANDIDATE = "batchbridge_candidate"
@@ -57,6 +59,7 @@ class Planned:
         self._candidates, loader = None, self._planned_loader()
         if isinstance(driver.plan, CandidatePlan):
             loader = self._candidates = self._candidate_loader(driver.plan)
+        self._loader = loader = SeededLoader(loader)
         order, resume = "order and membership of the plan", "exact resume"
         for name, value, what, why in (
             ("train_dataloader", loader, "the plan's prompts, not the sampler's", order),
@@ -98,7 +101,7 @@ class Planned:
         self._driver.install()
         group, order = self._trainer.actor_rollout_ref_wg, "membership of the plan"
         for name, patch, what in (
-            ("generate_sequences", self._generate, "any number of prompts"),
+            ("generate_sequences", self._generate, "any number of prompts, each with its completions' seeds"),
             ("compute_log_probs", self._forward, "rows split evenly"),
             ("compute_ref_log_probs", self._forward, "rows split evenly"),
             ("update_actor", self._update, "one call per planned optimizer step"),
@@ -148,9 +151,14 @@ class Planned:
         def generate_sequences(prompts: Any) -> Any:
             from verl.protocol import pad_dataproto_to_divisor, unpad_dataproto
 
+            if (seeds := self._loader.take(len(prompts))) is not None:
+                prompts.non_tensor_batch[SEED] = seeds
             padded, extra = pad_dataproto_to_divisor(prompts, self._driver.ranks)
             group = prompts.meta_info.get("n", self._trainer.config.worker.rollout.n)
-            return unpad_dataproto(native(padded), extra * group)
+            try:
+                return unpad_dataproto(native(padded), extra * group)
+            finally:
+                prompts.non_tensor_batch.pop(SEED, None)
 
         return generate_sequences
 
@@ -228,7 +236,8 @@ class CandidateLoader:
             prompts = self._plan.candidates(numbers.start, numbers.stop)
             self.next = numbers.stop
             columns = self._collate([self.dataset[prompt] for prompt in prompts])
-            for name, values in ((PROMPT, prompts), (CANDIDATE, numbers)):
+            seeds = self._plan.candidate_seeds(numbers.start, numbers.stop)
+            for name, values in ((PROMPT, prompts), (CANDIDATE, numbers), (SEED, seeds)):
                 columns[name] = np.array(values, dtype=object)
             yield columns
 

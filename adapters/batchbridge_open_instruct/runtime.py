@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.budgets import cut_of
 from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
@@ -116,8 +117,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "tokens_per_device",
-        "open-instruct packs rows itself: set pack_length and per_device_train_batch_size",
-        lambda view, request: request.spec.micro_batch != own_spec(request).micro_batch,
+        "open-instruct packs rows of pack_length tokens itself, and its learner is built for that: no other budget can "
+        "be handed to it; set pack_length, and per_device_train_batch_size (rows of a micro-batch)",
+        lambda view, request: cut_of(request.spec.micro_batch) != cut_of(own_spec(request).micro_batch),
     ),
     Refusal(
         "passes",

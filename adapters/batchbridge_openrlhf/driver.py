@@ -15,6 +15,8 @@ from typing import Any
 
 from batchbridge.advantages import RULED, group_advantages
 from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.budgets import cut_of
+from batchbridge.microbatch import Length, partition_by_tokens
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.shares import deal, steps_of_rollout
@@ -32,7 +34,7 @@ class Driver:
         assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
         self._trainer, self._orders, self._plan = trainer, orders, request.plan
         self._patches = patches
-        self._next = 0
+        self._next, self._scored_tokens = 0, 0
         self._receipts: list[Receipt] = []
         self._generator, self._maker = trainer.samples_generator, trainer.experience_maker
         self._group, self._dataset = trainer.actor_model_group, trainer.prompts_dataloader.dataset
@@ -55,6 +57,11 @@ class Driver:
             (self._maker, "make_experience", self._make, "micro-batches split evenly over all models' ranks", order),
             (self._group, "async_run_method_batch", self._send, "completions go where their step runs", order),
         ]
+        forward, native = (cut_of(spec.micro_batch)[1] for spec in (request.spec, request.reading.spec))
+        if forward != native and forward[0] == "tokens":
+            self._scored_tokens = forward[1] or 0
+            what = f"forward passes of at most {self._scored_tokens} tokens"
+            rows.append((self._maker, "split_rollout_samples", self._split, what, "token budget of the requested spec"))
         if request.spec.advantage != request.reading.spec.advantage and request.spec.advantage.baseline in RULED:
             row = (self._maker, "compute_advantages_and_returns", self._advantages, "the spec's rule", "advantages")
             rows.append(row)
@@ -152,6 +159,26 @@ class Driver:
         self._next += 1
         # Before 0.11, what comes with the word that nothing is left is not trained.
         return samples, None, len(prompts), False
+
+    def _split(self, samples: Sequence[Any]) -> list[Any]:
+        """In place of `split_rollout_samples`: the forward-only passes' micro-batches by the spec's budget; a
+        completion above it is scored alone."""
+        from openrlhf.trainer.ppo_utils.experience import Experience
+
+        for place, sample in enumerate(samples):
+            sample.index = [place]
+        prompts = [int(sample.info[IDENTITY][0][-1]) for sample in samples]
+        widths = [int(sample.sequences.shape[-1]) for sample in samples]
+        (cuts,) = partition_by_tokens(
+            [Length(prompt, width - prompt) for prompt, width in zip(prompts, widths, strict=True)],
+            ranks=1,
+            tokens_per_device=self._scored_tokens,
+            padded=not self._trainer.args.ds.packing_samples,
+            soft=True,
+        )
+        padding = self._maker.tokenizer.pad_token_id
+        whole = [[samples[place] for place in cut if place is not None] for cut in cuts]
+        return [Experience.concat_experiences(part, padding) for part in whole]
 
     def _make(self, samples: list[Any]) -> list[Any]:
         """The native forward passes over as many micro-batches as all models' ranks share evenly: upstream gives the

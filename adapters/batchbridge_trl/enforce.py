@@ -113,11 +113,12 @@ class Enforcer:
             trainer, "_load_optimizer_and_scheduler", self._load, what="rollouts in use are loaded", why="exact resume"
         )
         patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
-        if spec.micro_batch.tokens_per_device is not None:
+        scored = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
+        if scored is not None:
             patches.set(
                 trainer,
                 "_get_per_token_logps_and_entropies",
-                Scorer(trainer, spec.micro_batch.tokens_per_device),
+                Scorer(trainer, scored),
                 what="forward-only passes cut by tokens",
                 why="tokens_per_device of the spec",
             )

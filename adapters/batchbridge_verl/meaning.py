@@ -28,6 +28,7 @@ from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     EPOCHS,
+    FORWARD_BUDGET,
     GROUP,
     MICRO,
     MINI,
@@ -39,7 +40,18 @@ from batchbridge_verl.run import (
     TRAINER_MODE,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, BY_KEY, ENGINE, NEWEST, ROLLOUT, defaults_of, engines_of, holds, reads
+from batchbridge_verl.settings import (
+    ACTOR,
+    BY_KEY,
+    ENGINE,
+    NEWEST,
+    REFERENCE,
+    ROLLOUT,
+    defaults_of,
+    engines_of,
+    holds,
+    reads,
+)
 
 TORCH_SEED = 67280421310721
 """The seed of a new `torch.Generator()`, which `data.seed: null` leaves. Source: torch 2.13.0 c10 default_rng_seed_val;
@@ -701,9 +713,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     values[EPOCHS] = step.passes_per_rollout
     values[f"{ACTOR}shuffle"] = step.rollout_shuffle == "completions"
     if micro.tokens_per_device is not None:
-        values[DYNAMIC], values[BUDGET] = True, micro.tokens_per_device
-        if micro.forward_tokens_per_device is not None:
-            values[f"{ROLLOUT}log_prob_max_token_len_per_gpu"] = micro.forward_tokens_per_device
+        values |= budget_settings(micro)
     elif problems.need(
         micro.completions_per_device is not None, "micro_batch is open: verl needs a size or a token budget"
     ):
@@ -731,6 +741,26 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         horizon.epochs == int(horizon.epochs), f"horizon.epochs = {horizon.epochs}: verl takes whole epochs"
     ):
         values["trainer.total_epochs"] = int(horizon.epochs)
+
+
+def budget_settings(micro: MicroBatch) -> dict[str, Any]:
+    """What cuts by the token budgets of `micro`; of forward-only passes as in training where none is given, through
+    verl's own interpolations."""
+    values: dict[str, Any] = {DYNAMIC: True, BUDGET: micro.tokens_per_device}
+    if micro.forward_tokens_per_device is not None:
+        values[FORWARD_BUDGET] = micro.forward_tokens_per_device
+    return values
+
+
+def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
+    """The same in a configuration whose interpolations are resolved: what follows the actor's settings is named, too.
+
+    Source: verl 0.8.0 to 0.9.1 trainer/config/rollout/rollout.yaml, ref/ref.yaml; main_ppo resolves them.
+    """
+    forward = micro.forward_tokens_per_device or micro.tokens_per_device
+    followers = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": forward}
+    groups = (ROLLOUT, REFERENCE)
+    return budget_settings(micro) | {group + name: value for group in groups for name, value in followers.items()}
 
 
 def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:

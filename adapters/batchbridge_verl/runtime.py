@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,14 +10,21 @@ from packaging.specifiers import SpecifierSet
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.budgets import cut_of, objection
 from batchbridge.candidates import CandidatePlan
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
-from batchbridge.spec import Spec
+from batchbridge.spec import MicroBatch, Spec
 from batchbridge.workers import orders_of
 from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
-from batchbridge_verl.meaning import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
+from batchbridge_verl.meaning import (
+    AGGREGATIONS,
+    KL_NAMES,
+    LOSS_MODES,
+    aggregations_of,
+    resolved_budget_settings,
+)
 from batchbridge_verl.settings import BY_KEY, holds
 
 ENFORCED_VERSIONS = SpecifierSet(">=0.8.0,<=0.9.1")
@@ -96,6 +104,30 @@ def _lacking(request: Request) -> bool:
     )
 
 
+def _budget(request: Request) -> dict[str, Any]:
+    """The native settings of the spec's token budget; none where the trainer's own cut is the spec's."""
+    asked = request.spec.micro_batch
+    same = cut_of(asked) == cut_of(own_spec(request).micro_batch)
+    return {} if same else resolved_budget_settings(asked)
+
+
+def _no_budget(trainer: Any, request: Request) -> str | None:
+    """Why the spec's micro-batches cannot be verl's; None where they can, or are already."""
+    from batchbridge_verl.config import VerlAdapter
+
+    asked = request.spec.micro_batch
+    if cut_of(asked) == cut_of(own_spec(request).micro_batch):
+        return None
+    if asked.tokens_per_device is None:
+        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
+    if getattr(trainer, "actor_rollout_wg", None) is not None:
+        return (
+            "its workers have started with their micro-batches; wrap before init_workers(), or set "
+            "actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu in the configuration"
+        )
+    return objection(request.reading, VerlAdapter(), resolved_budget_settings(asked), asked)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "critic",
@@ -117,8 +149,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "tokens_per_device",
-        "verl cuts micro-batches itself: set actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu",
-        lambda trainer, request: request.spec.micro_batch != own_spec(request).micro_batch,
+        "the spec's micro-batches cannot be handed to verl, which cuts them itself",
+        lambda trainer, request: _no_budget(trainer, request) is not None,
+        detail=lambda trainer, request: _no_budget(trainer, request),
     ),
     Refusal(
         "distillation",
@@ -283,6 +316,7 @@ def attach(trainer: Any, request: Request) -> Attachment:
     patches = Patches()
     driver = Driver(trainer, request, orders)
     try:
+        configure(trainer.config, _budget(request), patches)
         if isinstance(request.plan, CandidatePlan):
             from batchbridge_verl.candidates_v1 import CandidatesV1
 
@@ -320,12 +354,35 @@ def attach(trainer: Any, request: Request) -> Attachment:
     )
 
 
+def configure(config: Any, settings: Mapping[str, Any], patches: Patches) -> None:
+    """Gives a trainer's configuration other values, by dotted key; an interpolation is undone to what it was.
+
+    Raises `AttributeError` for a key that it does not have.
+    """
+    for key, value in settings.items():
+        *groups, name = key.split(".")
+        group = functools.reduce(getattr, groups, config)
+        native = _unresolved(group, name)
+        setattr(group, name, value)
+        undo = functools.partial(setattr, group, name, native)
+        patches.made(key, undo, what=f"{value}, not {native}", why="token budget of the requested spec")
+
+
+def _unresolved(group: Any, name: str) -> Any:
+    from omegaconf import OmegaConf
+
+    values = OmegaConf.to_container(group, resolve=False)
+    if not isinstance(values, dict) or name not in values:
+        raise AttributeError(f"no setting {name}")
+    return values[name]
+
+
 def _observe(trainer: Any, request: Request, version: str) -> Attachment:
     from batchbridge_verl.observe import Observer
 
     for refusal in REFUSALS:
         if refusal.name in ("critic", "engine") and refusal.applies(trainer, request):
-            raise CannotAttach({refusal.name: refusal.reason})
+            raise CannotAttach({refusal.name: refusal.why(trainer, request)})
     if own_spec(request).staleness.mode != "sync":
         reason = "a step of colocate_async has rows of several rollouts, so its number is known to the plan alone"
         raise CannotAttach({"asynchronous": reason})
@@ -357,9 +414,18 @@ def _version() -> str:
     return found.version
 
 
+def _budgets(micro: MicroBatch) -> list[int]:
+    return [budget for budget in (micro.tokens_per_device, micro.forward_tokens_per_device) if budget is not None]
+
+
 def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     """What the workers' actor configuration gets; and, by canonical field, what stays different."""
     term = request.spec.loss.policy
     native = {canonical: name for name, canonical in AGGREGATIONS.items()}
     settings, left = split(request, SETTABLE)
+    micro, carried = request.spec.micro_batch, own_spec(request).carried
+    longest = (carried.max_prompt_tokens or 0) + (carried.max_completion_tokens or 0)
+    if _budget(request) and micro.cap == "soft" and min(_budgets(micro)) < longest:
+        reason = f"verl ends the run at a completion above its budget; the longest can be {longest} tokens"
+        left["micro_batch.cap"] = f"soft in the requested spec; {reason}"
     return {"loss_agg_mode": native[term.aggregation], "loss_scale_factor": term.constant, **settings}, left

@@ -7,7 +7,7 @@ the trainer. Patches are instance attributes, listed in `Attachment.changes`, un
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -56,7 +56,7 @@ class Request:
     spec: what the run shall mean. plan: its plan over the trainer's prompts; a `CandidatePlan` only where the adapter
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
-    are.
+    are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.
     """
 
     spec: Spec
@@ -65,10 +65,12 @@ class Request:
     mode: Mode
     ledger: Path | None = None
     allow: frozenset[str] = frozenset()
+    budget: MicroBatch | None = None
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing."""
-        return all(getattr(self, name) == getattr(other, name) for name in ("spec", "mode", "ledger", "allow"))
+        asked = ("spec", "mode", "ledger", "allow", "budget")
+        return all(getattr(self, name) == getattr(other, name) for name in asked)
 
 
 @dataclass(frozen=True)
@@ -133,10 +135,12 @@ def wrap(
     run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes there is
     keyed by this trainer's seed. mode: "enforce" patches the trainer to follow the
     plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
-    "observe" only writes the ledger. ledger: folder for the ledger. tokens_per_device: cuts optimizer steps into
-    micro-batches of at most so many tokens (prompt and response, padding included) instead of the trainer's own
-    micro-batches; one completion that is longer runs alone. Only speed and memory change, never the gradient. allow:
-    names of refused terms to accept.
+    "observe" only writes the ledger. ledger: folder for the ledger. tokens_per_device: cuts optimizer steps, and the
+    forward-only passes, into micro-batches of at most so many tokens (prompt and response; padding included where the
+    framework pads) instead of the trainer's own micro-batches; one completion that is longer runs alone, unless the
+    framework cuts and cannot (its page says so). A `Spec` with token budgets of its own asks for them likewise, a
+    configuration that is read does not. Only speed and memory change, never the gradient. allow: names of refused terms
+    to accept.
 
     `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one it
     unwraps first. Raises `CannotAttach` with every reason.
@@ -206,7 +210,10 @@ def _request(
             # An order that nothing fixes there: whatever this trainer's is keyed by is one of them.
             other = other.replace(**{"order.seed": spec.order.seed})
         # Devices and micro-batches are this trainer's own: they are no part of the meaning.
-        spec = other.replace(topology=spec.topology, micro_batch=spec.micro_batch)
+        own_cut = spec.micro_batch
+        spec = other.replace(topology=spec.topology, micro_batch=own_cut)
+        if cut is None and mode == "enforce" and isinstance(like, Spec):
+            cut = _budget(like.micro_batch, own_cut)
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
     plan = None
@@ -224,7 +231,17 @@ def _request(
     except PlanError as error:
         if mode != "observe":
             raise CannotAttach({"plan": error.reason}) from None
-    return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow)
+    return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+
+
+def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
+    """What a user's spec asks of micro-batches: its token budgets, no fixed sizes."""
+    if asked.tokens_per_device is not None:
+        return asked
+    if asked.forward_tokens_per_device is None:
+        return None
+    forward = asked.forward_tokens_per_device
+    return replace(own, forward_tokens_per_device=forward, forward_completions_per_device=None)
 
 
 def _reasons(reading: Reading) -> dict[str, str]:

@@ -37,8 +37,8 @@ class Launch:
     """What every process of a launched command knows.
 
     hooks: module of the framework -> `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None:
-    what its own configuration means. mode, ledger, allow: as in `wrap`. arrivals: folder for `arrived`.
-    run: this launch.
+    what its own configuration means. mode, ledger, tokens_per_device, allow: as in `wrap`. arrivals: folder for
+    `arrived`. run: this launch.
     """
 
     framework: str
@@ -46,6 +46,7 @@ class Launch:
     mode: str = "enforce"
     spec: Mapping[str, Any] | None = None
     ledger: str | None = None
+    tokens_per_device: int | None = None
     allow: Sequence[str] = ()
     arrivals: str | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -93,7 +94,8 @@ def follow(trainer: Any) -> Any:
     from batchbridge.spec import Spec
 
     spec = None if launch.spec is None else Spec.from_dict(launch.spec)
-    wrap(trainer, spec, launch.mode, launch.ledger, allow=launch.allow)  # type: ignore[arg-type]  # wrap checks the mode
+    asked = {"tokens_per_device": launch.tokens_per_device, "allow": launch.allow}
+    wrap(trainer, spec, launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
     print(f"batchbridge: {report}", file=sys.stderr, flush=True)
     arrived(f"{TRAINER}-{os.getpid()}", report)

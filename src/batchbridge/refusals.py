@@ -34,12 +34,18 @@ Settable = Mapping[str, tuple[str, Callable[[Any, Spec], Any]]]
 @dataclass(frozen=True)
 class Refusal:
     """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
-    where `allowable`: then it stays native."""
+    where `allowable`: then it stays native. `detail`: what of this trainer and request it is, said after the reason."""
 
     name: str
     reason: str
     applies: Callable[[Any, Request], bool]
     allowable: bool = False
+    detail: Callable[[Any, Request], str | None] = lambda trainer, request: None
+
+    def why(self, trainer: Any, request: Request) -> str:
+        """The reason, and its detail."""
+        detail = self.detail(trainer, request)
+        return self.reason if detail is None else f"{self.reason}: {detail}"
 
 
 def own_spec(request: Request) -> Spec:
@@ -51,7 +57,7 @@ def own_spec(request: Request) -> Spec:
 def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
     """Raises `CannotAttach` with every reason that applies and is not allowed."""
     reasons = {
-        refusal.name: refusal.reason
+        refusal.name: refusal.why(trainer, request)
         for refusal in refusals
         if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
     }

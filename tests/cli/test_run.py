@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 from batchbridge import reading
 from batchbridge.adapter import Reading
 from batchbridge.cli import INVALID, UNDECIDED, USAGE
+from batchbridge.spec import MicroBatch, Spec
 
 Run = Callable[..., tuple[int, str, str]]
 REACHED = "from batchbridge.launch import arrived, current; arrived('trainer-1', current().mode)"
@@ -93,3 +95,43 @@ def test_a_release_of_nothing_is_a_usage_error(run: Run) -> None:
 def test_two_meanings_are_one_too_many(run: Run, recipe: Path) -> None:
     words = ("--framework", "toy", "--like", str(recipe), "--spec", str(recipe))
     assert run("run", *words, "--", sys.executable, "-c", "pass")[0] == USAGE
+
+
+LAUNCH = "import os, pathlib; pathlib.Path('launch.json').write_text(os.environ['BATCHBRIDGE_RUN'])"
+
+
+@pytest.mark.usefixtures("launchable", "recipe")
+def test_a_budget_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
+    run("run", "--framework", "toy", "--tokens-per-device", "4096", "--", sys.executable, "-c", LAUNCH)
+    assert json.loads((tmp_path / "launch.json").read_text())["tokens_per_device"] == 4096
+
+
+@pytest.mark.usefixtures("launchable")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--tokens-per-device", "0"), "0 is not in the range x>=1"),
+        (("--tokens-per-device", "64", "--mode", "verify"), "with --mode verify: only enforce cuts steps itself"),
+    ],
+)
+def test_a_budget_that_nothing_can_follow_starts_nothing(run: Run, words: tuple[str, ...], reason: str) -> None:
+    code, _, error = run("run", "--framework", "toy", *words, "--", sys.executable, "-c", "raise SystemExit(7)")
+    assert code == USAGE
+    assert reason in error
+
+
+@pytest.mark.usefixtures("launchable")
+def test_a_budget_of_a_spec_file_is_handed_over_and_one_of_a_configuration_is_not(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = reading.read(str(recipe))
+    assert own.spec is not None
+    budget = own.spec.replace(**{"micro_batch.tokens_per_device": 64})
+    file = tmp_path / "spec.json"
+    file.write_text(json.dumps(budget.to_dict()))
+    run("run", "--framework", "toy", "--spec", str(file), "--", sys.executable, "-c", LAUNCH)
+    assert json.loads((tmp_path / "launch.json").read_text())["spec"]["micro_batch"]["tokens_per_device"] == 64
+    monkeypatch.setattr(reading, "read", lambda *arguments, **options: dataclasses.replace(own, spec=budget))
+    run("run", "--framework", "toy", "--like", str(recipe), "--", sys.executable, "-c", LAUNCH)
+    spec = json.loads((tmp_path / "launch.json").read_text())["spec"]
+    assert Spec.from_dict(spec).micro_batch == MicroBatch()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from batchbridge import attach
 from batchbridge.attach import CannotAttach
 from batchbridge.launch import ENVIRONMENT, SITE, Launch, current, follow
 from batchbridge.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
@@ -106,6 +107,20 @@ def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.M
     trainer = object()
     assert current() is None
     assert follow(trainer) is trainer
+
+
+def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Launch(framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"])
+    monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
+    given: list[Any] = []
+
+    def wrap(trainer: Any, *arguments: Any, **options: Any) -> None:
+        given.append((arguments, options))
+        trainer.batchbridge = SimpleNamespace(report=lambda: "report")
+
+    monkeypatch.setattr(attach, "wrap", wrap)
+    follow(SimpleNamespace())
+    assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"]})]
 
 
 # ---- Ray, as far as it can be said without it

@@ -9,9 +9,10 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 from batchbridge import CannotAttach, plugins, wrap
-from batchbridge.adapter import Context, Source
+from batchbridge.adapter import Context, Mode, Reading, Source
 from batchbridge.attach import Attachment, Request
 from batchbridge.candidates import CandidatePlan
+from batchbridge.spec import MicroBatch
 
 
 class Trainer(SimpleNamespace):
@@ -84,3 +85,43 @@ def test_an_adapter_that_fills_places_gets_their_plan_and_the_report_says_what_t
     assert "decided while it runs: rollout.group_filter = drop_zero_variance: rewards decide" in attached.report()
     with pytest.raises(CannotAttach, match="rewards decide"):
         wrap(Trainer(), FILTERED, mode="verify")
+
+
+LIKE = spec_of({**DEFAULTS, "devices": 4})
+BUDGET = LIKE.replace(**{"micro_batch.tokens_per_device": 64, "micro_batch.forward_tokens_per_device": 128})
+
+
+def test_a_specs_own_token_budgets_are_asked_for_and_its_fixed_sizes_are_not() -> None:
+    assert asked(BUDGET).spec.micro_batch == BUDGET.micro_batch == asked(BUDGET).budget
+    fixed = asked(LIKE.replace(**{"micro_batch.completions_per_device": 3}))
+    assert (fixed.spec.micro_batch, fixed.budget) == (asked(LIKE).spec.micro_batch, None)
+
+
+def test_a_budget_of_forward_only_passes_alone_leaves_the_trainers_own_training_cut() -> None:
+    wanted = LIKE.replace(**{"micro_batch.forward_tokens_per_device": 128, "micro_batch.completions_per_device": 3})
+    micro = asked(wanted).spec.micro_batch
+    assert (micro.completions_per_device, micro.forward_tokens_per_device) == (None, 128)
+
+
+def test_a_configuration_that_is_read_hands_over_no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Reading(framework="toy", framework_version="2.0", spec=BUDGET)
+    request = asked(reading)
+    assert request.spec.micro_batch == asked(LIKE).spec.micro_batch
+    assert request.budget is None
+
+
+@pytest.mark.parametrize("mode", ["verify", "observe"])
+def test_a_run_that_is_only_watched_gets_no_budget(mode: Mode) -> None:
+    assert wrap(Trainer(), BUDGET, mode=mode).batchbridge.request.budget is None
+
+
+def test_the_budget_of_the_call_stands_above_the_specs() -> None:
+    request = wrap(Trainer(), BUDGET, tokens_per_device=32).batchbridge.request
+    assert request.spec.micro_batch == MicroBatch(tokens_per_device=32, cap="soft")
+
+
+def test_another_budget_is_another_request_and_unwraps_first() -> None:
+    trainer = Trainer()
+    first = wrap(trainer, BUDGET).batchbridge
+    assert wrap(trainer, BUDGET).batchbridge is first
+    assert wrap(trainer, LIKE).batchbridge is not first

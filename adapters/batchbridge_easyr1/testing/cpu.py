@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import signal
 import sys
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from batchbridge.hookspecs import hookimpl
@@ -110,6 +112,27 @@ def after_balancing(module: Any) -> None:
             return torch.tensor(*arguments, **{name: value for name, value in options.items() if name != "device"})
 
     module.torch = OnCpu("torch")
+    if os.environ.get("BATCHBRIDGE_CUTS"):
+        module.rearrange_micro_batches = _recorded(module.rearrange_micro_batches)
+
+
+def _recorded(native: Any) -> Any:
+    """`BATCHBRIDGE_CUTS`: folder where every process leaves a line for each batch that EasyR1 cuts by tokens; see
+    `batchbridge_verl.testing.cuts`."""
+    import torch
+
+    folder = Path(os.environ["BATCHBRIDGE_CUTS"])
+
+    def rearrange_micro_batches(batch: Any, max_token_len: int, *arguments: Any, **options: Any) -> Any:
+        made = native(batch, max_token_len, *arguments, **options)
+        tokens = [part["attention_mask"].sum(-1).tolist() for part in made[0]]
+        line = {"train": torch.is_grad_enabled(), "budget": max_token_len, "tokens": tokens}
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        return made
+
+    return rearrange_micro_batches
 
 
 def after_node(module: Any) -> None:

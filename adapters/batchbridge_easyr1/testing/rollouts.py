@@ -1,11 +1,14 @@
 """Scripted completions in the place of vLLM's: a pure function of prompt and sample; see `batchbridge.testing.tiny`.
 
 `BATCHBRIDGE_WEIGHTS`: folder where rank 0 leaves the weights that it would send to vLLM: first.pt, last.pt.
+`BATCHBRIDGE_SEEDS`: file where every completion that is asked for with a seed leaves a line: prompt, sample, seed.
 """
 
 from __future__ import annotations
 
 import os
+import types
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,9 @@ from batchbridge.testing.tiny import FIRST_WORD, PAD, Script
 class ScriptedRollout:
     """In place of EasyR1's `vLLMRollout`."""
 
-    inference_engine = None
-
     def __init__(self, model_path: str, config: Any, tokenizer: Any, **options: Any) -> None:
         self._config, self._tokenizer, self._script = config, tokenizer, Script()
+        self.inference_engine = ScriptedEngine(self._script)
 
     def generate_sequences(self, prompts: Any) -> Any:
         """Prompt-major, as vLLM's. Source: EasyR1 workers/rollout/vllm_rollout_spmd.py."""
@@ -34,10 +36,15 @@ class ScriptedRollout:
         rows, width = len(columns[0]), self._config.response_length
         answers, attended, trained = (torch.zeros(rows, width, dtype=torch.long) for _ in range(3))
         answers += PAD
-        for row in range(rows):
-            text = self._tokenizer.decode(columns[0][row][columns[1][row].bool()])
-            prompt, sample = self._script.prompt_index(text), row % group
-            tokens = torch.tensor(self._script.completion(prompt, sample))
+        texts = [
+            self._tokenizer.decode(ids[mask.bool()])
+            for ids, mask in zip(prompts.batch["input_ids"], prompts.batch["attention_mask"], strict=True)
+        ]
+        asked = types.SimpleNamespace(n=group, seed=None)
+        drawn = self.inference_engine.generate(prompts=texts, sampling_params=asked, use_tqdm=False)
+        for row, tokens in enumerate(drawn):
+            prompt, sample = self._script.prompt_index(texts[row // group]), row % group
+            tokens = torch.tensor(tokens)
             answers[row, : len(tokens)] = tokens
             attended[row, : len(tokens)] = 1
             trained[row, : len(tokens)] = torch.tensor(self._script.loss_mask(prompt, sample))
@@ -50,6 +57,30 @@ class ScriptedRollout:
             "position_ids": torch.cat([positions, positions[:, -1:] + torch.arange(1, width + 1)], 1),
         }
         return DataProto(batch=TensorDict(batch, batch_size=rows), meta_info=prompts.meta_info)
+
+
+class ScriptedEngine:
+    """In place of vLLM's `LLM`: answers by prompt and sample, whatever the seeds, which are kept for the test."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def generate(self, *, prompts: Sequence[str], sampling_params: Any, use_tqdm: bool) -> list[list[int]]:
+        """Prompt-major: a prompt's group in one request, or each sample in its own."""
+        each = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        answers, seen, lines = [], Counter[int](), []
+        for text, asked in zip(prompts, each, strict=True):
+            prompt = self._script.prompt_index(text)
+            for _ in range(asked.n):
+                if asked.seed is not None:
+                    lines.append(f"{prompt} {seen[prompt]} {asked.seed}\n")
+                answers.append(list(self._script.completion(prompt, seen[prompt])))
+                seen[prompt] += 1
+        file = os.environ.get("BATCHBRIDGE_SEEDS")
+        if file and lines:
+            with Path(file).open("a", encoding="utf-8") as kept:
+                kept.write("".join(lines))
+        return answers
 
 
 class Sharding:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
-MODULES = ("batchbridge_verl.testing.cpu", "batchbridge_verl.testing.rollouts")
+MODULES = tuple(f"batchbridge_verl.testing.{name}" for name in ("cpu", "cuts", "rollouts"))
 """What `import verl` imports in every process."""
 
 

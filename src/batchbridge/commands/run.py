@@ -26,6 +26,12 @@ from batchbridge.cli import INVALID, UNDECIDED
 @click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
 @click.option("--mode", type=click.Choice(["enforce", "verify", "observe"]), default="enforce", show_default=True)
 @click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
+@click.option(
+    "--tokens-per-device",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Micro-batches of at most N tokens, instead of the command's own.",
+)
 @click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
 @click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -35,6 +41,7 @@ def command(
     like_version: str | None,
     mode: str,
     ledger: str | None,
+    tokens_per_device: int | None,
     allow: tuple[str, ...],
     framework: str | None,
     words: tuple[str, ...],
@@ -47,11 +54,14 @@ def command(
     from batchbridge import plugins, reading
     from batchbridge.launch import TRAINER, Launch
     from batchbridge.render.text import check
+    from batchbridge.spec import MicroBatch
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
     if like_version is not None and like is None:
         raise click.UsageError("--like-version is the version of what --like names")
+    if tokens_per_device is not None and mode != "enforce":
+        raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
     own = reading.read(list(words), framework=framework)
     adapter = plugins.adapters().get(own.framework)
     hooks = {} if adapter is None else dict(adapter.hooks())
@@ -70,7 +80,8 @@ def command(
         if other.spec is None or other.verdict == "invalid":
             click.echo(check(like, other), err=True)
             return INVALID
-        spec = other.spec.to_dict()
+        # Of a configuration that is read, micro-batches are no part.
+        spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
         launch = Launch(
             framework=own.framework,
@@ -78,6 +89,7 @@ def command(
             mode=mode,
             spec=spec,
             ledger=None if ledger is None else str(Path(ledger).absolute()),
+            tokens_per_device=tokens_per_device,
             allow=list(allow),
             arrivals=arrivals,
         )

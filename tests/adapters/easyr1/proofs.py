@@ -85,10 +85,13 @@ class Planned:
 KILL = "1/4"
 """Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
-OWN_DRIVER, OTHER_CODE = "own driver", "other code"
+OWN_DRIVER, OTHER_CODE, ON_ONE_RANK = "own driver", "other code", "stock entry on one rank"
+BUDGET = 96
+"""Tokens per device that the run on one rank is handed beside fixed micro-batches of two: three of its longest
+sequences. A step has twelve completions of 160 tokens or fewer together."""
 RUNS: Mapping[str, Planned] = {
     "stock entry": Planned("a", 2, (THREE, SAVED)),
-    "stock entry on one rank": Planned("b", 1, (THREE, "worker.actor.dynamic_batching=true")),
+    ON_ONE_RANK: Planned("b", 1, (THREE,), ("--tokens-per-device", str(BUDGET))),
     "stock entry observed": Planned("n", 2, (THREE,), OBSERVED),
     "stock entry predicted": Planned("g", 1, (THREE, SEQ), OBSERVED),
     "killed": Planned("d", 2, (THREE, SAVED), kill=KILL, said="died"),
@@ -265,6 +268,39 @@ def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float 
         assert sorted(rows_of(mine, *names)) == sorted(rows_of(theirs, *names))
         assert math.isclose(mine["gradient_norm"], theirs["gradient_norm"], rel_tol=rtol)
         assert mine["learning_rate"] == theirs["learning_rate"]
+
+
+def seed_of(line: str) -> tuple[int, int, int]:
+    """Of a line that `batchbridge_easyr1.testing.rollouts` left: prompt, sample, seed."""
+    prompt, sample, seed = map(int, line.split())
+    return prompt, sample, seed
+
+
+def planned_seeds(run: Mapping[str, Any]) -> list[tuple[int, int, int]]:
+    """(prompt, sample, seed) of every completion of the run's plan, sorted."""
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    return sorted(
+        (prompt, sample, first + sample)
+        for rollout in range(plan.total_rollouts)
+        for prompt, first in zip(plan.rollout(rollout).prompts, plan.sampling_seeds(rollout), strict=True)
+        for sample in range(GROUP)
+    )
+
+
+def check_cuts(run: Mapping[str, Any]) -> None:
+    """EasyR1 itself cut every batch of a run on one rank by the budget, which its configuration did not have."""
+    assert "worker.actor.dynamic_batching=false" in run["argv"]
+    assert "worker.actor.dynamic_batching=true" not in run["argv"]
+    micro = run["spec"]["micro_batch"]
+    assert (micro["tokens_per_device"], micro["completions_per_device"]) == (BUDGET, None)
+    assert {cut["budget"] for cut in run["cuts"]} == {BUDGET}
+    trained = [cut["tokens"] for cut in run["cuts"] if cut["train"]]
+    assert len(trained) == len(run["steps"])
+    assert len(run["cuts"]) > len(trained)  # forward-only passes are cut, too
+    for parts in trained:
+        assert [len(part) for part in parts] != [2] * 6
+        assert len(parts) < 6
+        assert sum(map(len, parts)) == 12
 
 
 def differing_steps(run: Mapping[str, Any], other: Mapping[str, Any]) -> int:

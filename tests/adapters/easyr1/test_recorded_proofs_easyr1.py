@@ -159,6 +159,14 @@ def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> N
             assert said["ends_apart"][name] == 0.0
 
 
+def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(said: dict[str, Any]) -> None:
+    run = said["runs"][proofs.ON_ONE_RANK]
+    proofs.check_cuts(run)
+    pairs = [{**cut, "tokens": [[9, 9]] * 6} for cut in run["cuts"]]
+    with pytest.raises(AssertionError):
+        proofs.check_cuts({**run, "cuts": pairs})
+
+
 def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said: dict[str, Any]) -> None:
     proofs.check_driver(said["runs"]["own driver"]["report"])
 

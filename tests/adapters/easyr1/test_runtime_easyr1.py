@@ -11,15 +11,18 @@ import pytest
 
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.patching import Patches
 from batchbridge.reading import read
 from batchbridge.refusals import refuse
-from batchbridge.spec import Spec
-from batchbridge_easyr1 import proven, runtime
+from batchbridge.spec import MicroBatch, Spec
+from batchbridge_easyr1 import proven, runtime, sampling
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.engine import _Ticks, rebound
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
 from batchbridge_verl.engine import PROMPT
 from batchbridge_verl.installed import Installed
+from batchbridge_verl.sampling import SEED
+from batchbridge_verl.trainer_v0 import PlannedLoader
 
 COMMAND = [
     *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
@@ -276,3 +279,137 @@ def test_only_easyr1s_own_trainer_is_owned() -> None:
     verl = type("RayPPOTrainer", (), {"__module__": "verl.trainer.ppo.ray_trainer"})
     assert EasyR1Adapter().owns(type("Mine", (easyr1,), {})())
     assert not EasyR1Adapter().owns(verl())
+
+
+# ---- token budgets
+
+LONGEST = 1024
+"""max_prompt_length + max_response_length of the command."""
+
+
+def no_budget(asked: MicroBatch, *more: str, **attributes: Any) -> str | None:
+    """What the refusal by that name says."""
+    request, trainer = request_of(reading_of(*more).spec.replace(micro_batch=asked), *more), trainer_of(**attributes)
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
+    return refusal.why(trainer, request) if refusal.applies(trainer, request) else None
+
+
+@pytest.mark.parametrize("forward", [None, 3, 4])
+def test_a_budget_of_whole_sequences_is_handed_to_a_run_of_fixed_micro_batches(forward: int | None) -> None:
+    scored = None if forward is None else forward * LONGEST
+    assert no_budget(MicroBatch(tokens_per_device=2 * LONGEST, forward_tokens_per_device=scored)) is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "attributes", "reason"),
+    [
+        (MicroBatch(tokens_per_device=LONGEST + 1), {}, f"multiples of the longest sequence, {LONGEST} tokens"),
+        (
+            MicroBatch(tokens_per_device=LONGEST, forward_tokens_per_device=7),
+            {},
+            "micro_batch.forward_tokens_per_device = 7: easyr1's budgets are multiples",
+        ),
+        (MicroBatch(tokens_per_device=4 * LONGEST), {}, "BB-EZR1-"),  # six completions on each device
+        (
+            MicroBatch(tokens_per_device=LONGEST),
+            {"actor_rollout_ref_wg": object()},
+            "wrap before init_workers(), or set worker.actor.dynamic_batching",
+        ),
+        (MicroBatch(completions_per_device=3), {}, "give micro_batch.tokens_per_device"),
+    ],
+)
+def test_micro_batches_that_cannot_be_handed_over_are_refused_with_what_to_do(
+    asked: MicroBatch, attributes: dict[str, Any], reason: str
+) -> None:
+    assert reason in (no_budget(asked, **attributes) or "")
+
+
+def test_the_trainers_own_budget_is_no_change_whatever_its_workers_have() -> None:
+    asked = MicroBatch(tokens_per_device=2 * LONGEST, cap="soft")
+    assert no_budget(asked, "worker.actor.dynamic_batching=true", actor_rollout_ref_wg=object()) is None
+
+
+def test_actor_and_reference_get_the_budget_and_unwrapping_restores_them() -> None:
+    sizes = {f"micro_batch_size_per_device_for_{name}": 2 for name in ("update", "experience")}
+    scored = {"micro_batch_size_per_device_for_experience": 2, "dynamic_batching": False}
+    worker = SimpleNamespace(actor=SimpleNamespace(**sizes, dynamic_batching=False), ref=SimpleNamespace(**scored))
+    before = [dict(vars(config)) for config in (worker.actor, worker.ref)]
+    asked = MicroBatch(tokens_per_device=3 * LONGEST, forward_tokens_per_device=6 * LONGEST)
+    request, patches = request_of(reading_of().spec.replace(micro_batch=asked)), Patches()
+    runtime.configure(worker, runtime._budget(request)[0], patches)
+    assert list(vars(worker.actor).values()) == [3, 6, True]
+    assert list(vars(worker.ref).values()) == [6, True]
+    assert len(patches.changes) == 5
+    patches.undo()
+    assert [vars(config) for config in (worker.actor, worker.ref)] == before
+
+
+# ---- sampling seeds
+
+
+class Prompts(SimpleNamespace):
+    """A `DataProto` of so many prompts, as far as seeds are concerned."""
+
+
+class Engine:
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def generate(self, *, prompts: list[str], sampling_params: Any, **options: Any) -> list[str]:
+        self.asked.append((prompts, sampling_params, options))
+        return prompts
+
+
+class Rollout:
+    def __init__(self) -> None:
+        self.inference_engine = Engine()
+
+    def generate_sequences(self, prompts: Any) -> list[str]:
+        shared = SimpleNamespace(n=2, seed=None, top_p=0.9)
+        more = {"lora_request": ["one", "two"], "use_tqdm": False}
+        drawn: list[str] = self.inference_engine.generate(prompts=["a", "b"], sampling_params=shared, **more)
+        return drawn
+
+
+def test_each_sample_of_each_prompt_is_asked_for_with_its_own_seed_and_all_else_as_ever() -> None:
+    rollout = Rollout()
+    columns = {SEED: [100, 200], "raw_prompt_ids": [[1], [2]]}
+    assert sampling.seeded(rollout)(prompts=Prompts(non_tensor_batch=columns)) == ["a", "a", "b", "b"]
+    ((_, each, options),) = rollout.inference_engine.asked
+    assert [(one.n, one.seed, one.top_p) for one in each] == [(1, seed, 0.9) for seed in (100, 101, 200, 201)]
+    assert options == {"lora_request": ["one", "one", "two", "two"], "use_tqdm": False}
+    assert SEED not in columns
+    assert "generate" not in vars(rollout.inference_engine)
+
+
+def test_prompts_without_seeds_are_drawn_as_ever() -> None:
+    rollout = Rollout()
+    sampling.seeded(rollout)(prompts=Prompts(non_tensor_batch={}))
+    ((prompts, shared, _),) = rollout.inference_engine.asked
+    assert (prompts, shared.n, shared.seed) == (["a", "b"], 2, None)
+
+
+def test_a_batchs_seeds_are_handed_to_its_own_generation_once() -> None:
+    plan = request_of().plan
+    assert plan is not None
+    native = PlannedLoader(
+        plan, dataset=[{"text": ""}] * 12, collate=collate, rollouts_done=lambda: 0, prompts_at_once=4
+    )
+    loader = sampling.SeededLoader(native)
+    assert loader.take(12) is None, "a validation before the first batch"
+    batches = iter(loader)
+    for part in (slice(0, 4), slice(4, 6)):
+        size = len(next(batches)["text"])
+        assert tuple(loader.take(size)) == plan.sampling_seeds(0)[part]
+        assert loader.take(size) is None
+    next(batches)
+    with pytest.raises(CannotAttach, match="5 prompts are generated, not the 4 of the batch"):
+        loader.take(5)
+
+
+def test_candidates_have_the_plans_seeds() -> None:
+    plan = request_of(None, "algorithm.online_filtering=true").plan
+    assert isinstance(plan, CandidatePlan)
+    loader = CandidateLoader(plan, dataset=[{"text": ""}] * 12, collate=collate, prompts_at_once=5)
+    batches = iter(loader)
+    assert [*next(batches)[SEED], *next(batches)[SEED]] == list(plan.candidate_seeds(0, 10))

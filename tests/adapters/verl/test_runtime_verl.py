@@ -23,7 +23,7 @@ from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.reading import read
-from batchbridge.spec import LossTerm, Spec, Staleness
+from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime, sampling
@@ -565,3 +565,96 @@ def test_loaders_give_every_prompt_its_seed() -> None:
     plan = driver(spec_of()).plan
     loader = PlannedLoader(plan, dataset=range(12), collate=lambda prompts: {}, rollouts_done=lambda: 1)
     assert [list(batch[SEED]) for batch in loader] == [list(plan.sampling_seeds(rollout)) for rollout in (1, 2)]
+
+
+# ---- token budgets
+
+FIELDS = [f"{ACTOR}use_dynamic_bsz", f"{ACTOR}ppo_max_token_len_per_gpu"]
+FIELDS += [
+    f"actor_rollout_ref.{group}.log_prob_{name}"
+    for group in ("rollout", "ref")
+    for name in ("use_dynamic_bsz", "max_token_len_per_gpu")
+]
+
+
+def budget_request(*words: str, version: str = "0.9.1", **micro: Any) -> Request:
+    reading = read([*COMMAND, *words], version=version, dataset_size=12)
+    assert reading.spec is not None, reading.findings
+    asked = MicroBatch(**micro)
+    spec = reading.spec.replace(micro_batch=asked)
+    return Request(spec=spec, plan=plan_of(spec, 12), reading=reading, mode="enforce", budget=asked)
+
+
+def no_budget(request: Request, **attributes: Any) -> str | None:
+    """What the refusal by that name says."""
+    trainer = trainer_of(request.reading, V0_TRAINER, {}, **attributes)
+    (refusal,) = (one for one in runtime.REFUSALS if one.name == "tokens_per_device")
+    return refusal.why(trainer, request) if refusal.applies(trainer, request) else None
+
+
+@pytest.mark.parametrize("version", ["0.8.0", "0.9.0", "0.9.1"])
+@pytest.mark.parametrize("micro", [{"cap": "soft"}, {}, {"forward_tokens_per_device": 4096}])
+def test_a_budget_is_handed_to_a_run_of_fixed_micro_batches(version: str, micro: dict[str, Any]) -> None:
+    assert no_budget(budget_request(version=version, tokens_per_device=2048, **micro)) is None
+
+
+def test_resolved_settings_of_the_passes_that_score_do_not_stand_in_a_budgets_way() -> None:
+    words = [
+        f"actor_rollout_ref.rollout.log_prob_{name}" for name in ("use_dynamic_bsz=False", "max_token_len_per_gpu=9")
+    ]
+    assert no_budget(budget_request(*words, tokens_per_device=2048)) is None
+
+
+@pytest.mark.parametrize(
+    ("micro", "attributes", "reason"),
+    [
+        ({"tokens_per_device": 2048}, {"actor_rollout_wg": object()}, "wrap before init_workers(), or set actor."),
+        ({"completions_per_device": 3}, {}, "give micro_batch.tokens_per_device"),
+        ({"completions_per_device": 2, "forward_tokens_per_device": 64}, {}, "give micro_batch.tokens_per_device"),
+    ],
+)
+def test_micro_batches_that_cannot_be_handed_over_are_refused_with_what_to_do(
+    micro: dict[str, Any], attributes: dict[str, Any], reason: str
+) -> None:
+    assert reason in (no_budget(budget_request(**micro), **attributes) or "")
+
+
+def test_the_trainers_own_budget_is_no_change_whatever_its_workers_have() -> None:
+    words = (f"{ACTOR}use_dynamic_bsz=True", f"{ACTOR}ppo_max_token_len_per_gpu=2048")
+    request = budget_request(*words, tokens_per_device=2048, cap="soft")
+    assert no_budget(request, actor_rollout_wg=object()) is None
+    assert runtime._budget(request) == {}
+
+
+def test_every_setting_that_follows_the_actors_gets_the_budget_and_unwrapping_restores_them() -> None:
+    omegaconf = pytest.importorskip("omegaconf", reason="comes with batchbridge[hydra]")
+    native = dict.fromkeys(FIELDS, 16384) | {key: False for key in FIELDS if key.endswith("dynamic_bsz")}
+    native[FIELDS[3]] = f"${{oc.select:{FIELDS[1]},16384}}"
+    config = omegaconf.OmegaConf.create()
+    for key, value in native.items():
+        omegaconf.OmegaConf.update(config, key, value, force_add=True)
+    omegaconf.OmegaConf.set_struct(config, True)
+    before, patches = omegaconf.OmegaConf.to_container(config, resolve=False), Patches()
+    request = budget_request(tokens_per_device=2048, forward_tokens_per_device=4096)
+    runtime.configure(config, runtime._budget(request), patches)
+    found = {key: omegaconf.OmegaConf.select(config, key) for key in FIELDS}
+    assert found == dict(zip(FIELDS, (True, 2048, True, 4096, True, 4096), strict=True))
+    assert {change.attribute for change in patches.changes} == set(FIELDS)
+    patches.undo()
+    assert omegaconf.OmegaConf.to_container(config, resolve=False) == before
+
+
+def test_a_configuration_without_such_a_setting_is_a_lost_seam() -> None:
+    omegaconf = pytest.importorskip("omegaconf", reason="comes with batchbridge[hydra]")
+    config = omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": {"use_dynamic_bsz": False}}})
+    omegaconf.OmegaConf.set_struct(config, True)
+    with pytest.raises(AttributeError):
+        runtime.configure(config, runtime._budget(budget_request(tokens_per_device=2048)), Patches())
+
+
+@pytest.mark.parametrize(
+    ("budget", "cap", "named"), [(1024, "soft", False), (1023, "soft", True), (1023, "hard", False)]
+)
+def test_a_soft_budget_below_the_longest_sequence_is_left_different_by_name(budget: int, cap: Any, named: bool) -> None:
+    _, left = runtime.settings_of(budget_request(tokens_per_device=budget, cap=cap))
+    assert ("micro_batch.cap" in left) is named

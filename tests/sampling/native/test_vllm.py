@@ -23,6 +23,7 @@ with warnings.catch_warnings():
 from batchbridge.plan import Plan
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge_easyr1.sampling import seeded as easyr1_seeded
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine
 from batchbridge_trl.sampling import seeded
 from batchbridge_verl.sampling import SEED, in_worker
@@ -133,6 +134,28 @@ def test_verl_s_agent_loops_draw_the_rollout(engine: Any, plan: Plan, rollout: D
             columns = {"prompt": prompt, "session_id": sample, SEED: seed}
             found[prompt, sample] = asyncio.run(worker._run_agent_loop({}, {"validate": False}, **columns))
     assert found == rollout
+
+
+def test_easyr1_s_rollout_workers_draw_the_rollout(engine: Any, plan: Plan, rollout: Drawn) -> None:
+    class Rollout:
+        """As EasyR1's vLLMRollout asks its engine: one call for all prompts, with the group's size."""
+
+        inference_engine = engine
+
+        def generate_sequences(self, prompts: Any) -> list[tuple[int, ...]]:
+            made = [{"prompt_token_ids": ids_of(prompt)} for prompt in prompts.non_tensor_batch["prompt"]]
+            answers = engine.generate(prompts=made, sampling_params=params(n=GROUP), use_tqdm=False)
+            return [tuple(output.token_ids) for answer in answers for output in answer.outputs]
+
+    prompts, seeds = plan.rollout(0).prompts, plan.sampling_seeds(0)
+    made = Rollout()
+    generate = easyr1_seeded(made)
+    drawn = generate(prompts=SimpleNamespace(non_tensor_batch={"prompt": prompts, SEED: seeds}))
+    rows = [(prompt, sample) for prompt in prompts for sample in range(GROUP)]
+    assert dict(zip(rows, drawn, strict=True)) == rollout
+    assert "generate" not in vars(engine)
+    alone = generate(prompts=SimpleNamespace(non_tensor_batch={"prompt": prompts}))
+    assert dict(zip(rows, alone, strict=True)) != rollout, "validation is drawn as ever"
 
 
 def test_negative_control_without_seeds_a_rollout_is_drawn_anew(engine: Any, plan: Plan, rollout: Drawn) -> None:

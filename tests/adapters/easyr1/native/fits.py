@@ -43,6 +43,7 @@ def fit(folder: Path, name: str) -> Any:
     ledger = folder / CONTINUES.get(name, name)
     checkpoints = f"trainer.save_checkpoint_path={ledger}-checkpoints"
     os.environ["BATCHBRIDGE_WEIGHTS"] = str(folder / f"{name}-weights")
+    os.environ["BATCHBRIDGE_SEEDS"] = str(folder / f"{name}-seeds")
     made = trainer(folder, [*settings, checkpoints], sgd=name == "sgd")
     like = None if name != "like" else spec_of(made).replace(**LIKE)
     if name == "seq":  # also after the workers stand

@@ -19,6 +19,7 @@ import torch
 
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge_easyr1.testing.scripted import command, environment, prepare
+from batchbridge_verl.testing.cuts import cuts_in
 
 TRIES = 3
 """On a busy machine Ray gives up its own start after 15 seconds."""
@@ -48,6 +49,8 @@ class Run:
         assert self.code == 0, self.text[-20000:]
         report = self.ledger.with_name("report.json")
         own = {"report": json.loads(report.read_text(encoding="utf-8"))} if self.name == proofs.OWN_DRIVER else {}
+        if self.name == proofs.ON_ONE_RANK:
+            own["cuts"] = cuts_in(self.ledger.with_name(f"{self.name} cuts"))
         return {**proofs.summary(self.ledger), "argv": self.argv, **own}
 
     def outcome(self, before: Path | None = None) -> dict[str, Any]:
@@ -100,6 +103,8 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     own = {
         **environment(folder, checkout, ranks=planned.ranks),
         "BATCHBRIDGE_WEIGHTS": str(folder / f"{name} weights"),
+        "BATCHBRIDGE_CUTS": str(folder / f"{name} cuts"),
+        "BATCHBRIDGE_SEEDS": str(folder / f"{name} seeds"),
         "BATCHBRIDGE_KILL": planned.kill,
     }
     for _ in range(TRIES):

@@ -63,6 +63,13 @@ def test_the_ledger_on_two_ranks_is_the_plan(two: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
+def test_every_request_has_the_plans_sampling_seed(two: Path, name: str) -> None:
+    run = fit_run(two, name, 2)
+    lines = (two / f"{name}-seeds").read_text(encoding="utf-8").splitlines()
+    assert sorted(map(proofs.seed_of, lines)) == proofs.planned_seeds(run)
+
+
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
 def test_ranks_do_not_change_the_run(one: Path, two: Path, name: str) -> None:
     proofs.check_plan(fit_run(one, name, 1), ranks=1)
     proofs.check_same(fit_run(one, name, 1), fit_run(two, name, 2))

@@ -54,6 +54,11 @@ def test_the_ledger_of_the_stock_entry_on_two_ranks_is_the_plan(two_ranks: Run) 
     assert two_ranks.moved().norm() >= 0.01 * two_ranks.parameters("first").norm()
 
 
+def test_every_request_has_the_plans_sampling_seed(two_ranks: Run) -> None:
+    lines = two_ranks.ledger.with_name(f"{two_ranks.name} seeds").read_text(encoding="utf-8").splitlines()
+    assert sorted(map(proofs.seed_of, lines)) == proofs.planned_seeds(two_ranks.summary())
+
+
 def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_elsewhere(
     two_ranks: Run, start: Start
 ) -> None:
@@ -67,8 +72,9 @@ def test_the_unwrapped_run_on_one_device_is_as_predicted(start: Start) -> None:
     proofs.check_prediction(run, run["argv"])
 
 
-def test_one_device_with_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
-    other = start("stock entry on one rank")
+def test_one_device_that_is_handed_a_token_budget_trains_the_same_run(two_ranks: Run, start: Start) -> None:
+    other = start(proofs.ON_ONE_RANK)
+    proofs.check_cuts(other.summary())
     proofs.check_plan(other.summary(), ranks=1)
     proofs.check_same(two_ranks.summary(), other.summary())
     assert apart(other, two_ranks) <= BAR

@@ -36,7 +36,7 @@ from batchbridge import wrap
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.plan import Plan
-from batchbridge.spec import Spec
+from batchbridge.spec import MicroBatch, Spec
 from batchbridge.testing.oracle import ScriptedRun, advantages, double, relative_error
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
@@ -65,6 +65,8 @@ SETTINGS: dict[str, Any] = {
     "train.micro_batch_size": 1,
     "train.seed": 3,
 }
+BUDGETS = {True: 60, False: 100}
+"""Tokens of a micro-batch, in training and in forward-only passes."""
 WHOLE = {
     "rollout.batch_size": 4,
     "rollout.vllm_generate_batch_size": 4,
@@ -146,6 +148,8 @@ class Bench:
             self.trainer = kind(path, strategy, group, None, None, None, handles, **generation)
         self.gradients: list[torch.Tensor] = []
         self.weights: list[torch.Tensor] = []
+        self.passes: list[tuple[bool, int, int]] = []
+        """Of every forward pass of the policy: whether it trains, completions, width (tokens)."""
         self._start = lambda: self.worker.init_model_from_pretrained(strategy, path, self.trainer.max_steps, handles)
 
     def fit(self) -> Bench:
@@ -160,7 +164,12 @@ class Bench:
                 self.gradients.append(full_gradient(self.worker.trainer))
             return native(*given, **options)
 
+        def see(module: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+            tokens = options["input_ids"] if "input_ids" in options else given[0]
+            self.passes.append((torch.is_grad_enabled(), *tokens.shape))
+
         engine.step = spy
+        engine.module.register_forward_pre_hook(see, with_kwargs=True)
         self.trainer.fit()
         self.weights.append(full_parameters(self.worker.trainer))
         return self
@@ -257,6 +266,20 @@ def two_passes(own: Spec) -> Spec:
     )
 
 
+def by_budget(folder: Path, moved: torch.Tensor) -> dict[str, Any]:
+    """The run of fixed micro-batches with budgets from a spec: every pass, and how far it ends from `moved`."""
+    from batchbridge.reading import read
+
+    bench = Bench(folder)
+    own = read(bench.trainer, framework="openrlhf").spec
+    assert own is not None
+    assert (own.micro_batch.completions_per_device, own.micro_batch.tokens_per_device) == (1, None)
+    micro = MicroBatch(tokens_per_device=BUDGETS[True], forward_tokens_per_device=BUDGETS[False], cap="soft")
+    wrap(bench.trainer, own.replace(micro_batch=micro), ledger=folder / "budget")
+    bench.fit()
+    return {"passes": bench.passes, "apart": relative_error(bench.weights[-1] - bench.weights[0], moved)}
+
+
 def refusals(folder: Path) -> list[str]:
     """What a run says that gets fewer completions than planned, continues another plan, or misses a receipt."""
     said = []
@@ -310,6 +333,7 @@ def main(folder: Path) -> None:
 
     bench, _ = enforced(folder, "micro", **{"train.micro_batch_size": 3, "rollout.micro_batch_size": 5})
     found["micro"] = relative_error(bench.weights[-1] - bench.weights[0], moved)
+    found["budget"] = by_budget(folder, moved)
     bench, ledger = enforced(folder, "passes", two_passes, **{"ds.zero_stage": 1, "actor.lr_scheduler": "linear"})
     found["passes"] = against_the_oracle(bench, ledger)
     found["rates"] = [step["learning_rate"] for step in read_steps(ledger)]

@@ -82,6 +82,20 @@ def test_micro_batches_do_not_change_the_trajectory(measured: dict[str, Any], re
     assert measured["micro"] <= BAR
 
 
+def test_budgets_of_a_spec_cut_training_and_scoring_of_a_run_with_fixed_micro_batches(
+    measured: dict[str, Any], folder: Path, record: Callable[..., None]
+) -> None:
+    found = measured["budget"]
+    for trains, budget, alone in ((True, 60, 36), (False, 100, 36)):
+        passes = [(rows, width) for training, rows, width in found["passes"] if training is trains]
+        assert all(rows * width <= budget or rows == 1 for rows, width in passes), passes
+        assert max(rows for rows, _ in passes) > 2
+        assert len(passes) < alone / 2, "fixed micro-batches have one completion, of scoring two"
+    assert diff(folder / "own", folder / "budget", rtol=1e-4).equal
+    record("fit, token budgets", moved=measured["moved"], apart=found["apart"])
+    assert found["apart"] <= BAR
+
+
 def test_negative_control_the_unwrapped_run_ends_elsewhere(
     measured: dict[str, Any], record: Callable[..., None]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from batchbridge import wrap
+from batchbridge.spec import MicroBatch
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import Captured, gradient_errors
 
@@ -74,6 +75,29 @@ def test_no_pass_reads_more_than_the_budget(trainer: Callable[..., Any], budget:
         assert seen, "training and scoring both run"
         assert all(rows * width <= budget or rows == 1 for rows, width in seen), seen
         assert any(rows > 1 for rows, _ in seen), "the budget holds several short completions"
+
+
+@pytest.mark.parametrize("micro", [{"tokens_per_device": 64}, {}], ids=["both", "scoring alone"])
+def test_a_specs_own_budgets_cut_training_and_scoring_each_by_its_own(
+    trainer: Callable[..., Any], micro: dict[str, int]
+) -> None:
+    reference = tiny_policy(seed=1)
+    built = trainer(loss_type="dapo", beta=0.1, reference=reference, num_train_epochs=1, **TWO_PASSES)
+    own = wrap(built, mode="observe").batchbridge.request.spec
+    budgets = MicroBatch(forward_tokens_per_device=100, cap="soft", **micro)
+    built = wrap(built, own.replace(micro_batch=budgets))
+    with forward_shapes(built.model) as shapes:
+        captured = train(built)
+    scored = [rows * width for gradients, rows, width in shapes if not gradients and rows > 1]
+    assert 64 < max(scored) <= 100
+    trained = [(rows, width) for gradients, rows, width in shapes if gradients]
+    if micro:
+        assert all(rows * width <= 64 or rows == 1 for rows, width in trained)
+    else:
+        assert {rows for rows, _ in trained} <= {1, 2}, "the trainer's own micro-batches have two completions"
+    plan = built.batchbridge.plan
+    for found in gradient_errors(captured, plan.spec, plan=plan, reference=reference, steps=4):
+        assert found.error <= found.bar, found
 
 
 def test_less_is_computed_than_natively(trainer: Callable[..., Any]) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from importlib import metadata
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from batchbridge.adapter import Context
+from batchbridge.patching import Patches
 from batchbridge.sources import load
-from batchbridge_verl import composed
+from batchbridge.spec import MicroBatch
+from batchbridge_verl import composed, runtime
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import installed, package_folder
-from batchbridge_verl.meaning import meaning
+from batchbridge_verl.meaning import meaning, resolved_budget_settings
 from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
 
 VERSION = metadata.version("verl")
@@ -59,3 +63,20 @@ def test_the_default_of_every_canonical_field_is_the_composed_one(folder):
     assert {origin.detail for origin in reading.provenance.values() if origin.origin == "default"} == {
         f"default of verl {VERSION}, as installed"
     }
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+def test_a_budget_reaches_every_setting_that_verls_workers_cut_by_and_is_taken_back(folder, resolved):
+    with initialize_config_dir(str(folder.resolve()), version_base=None):
+        config = compose("ppo_trainer")
+    if resolved:  # as main_ppo does before it builds its trainer
+        OmegaConf.resolve(config.actor_rollout_ref)
+    before, patches = OmegaConf.to_container(config, resolve=False), Patches()
+    budgets = MicroBatch(tokens_per_device=4096, forward_tokens_per_device=8192)
+    runtime.configure(config, resolved_budget_settings(budgets), patches)
+    actor, *scoring = (getattr(config.actor_rollout_ref, name) for name in ("actor", "rollout", "ref"))
+    assert (actor.use_dynamic_bsz, actor.ppo_max_token_len_per_gpu) == (True, 4096)
+    found = [(group.log_prob_use_dynamic_bsz, group.log_prob_max_token_len_per_gpu) for group in scoring]
+    assert found == [(True, 8192)] * 2
+    patches.undo()
+    assert OmegaConf.to_container(config, resolve=False) == before

@@ -29,6 +29,7 @@ from batchbridge.plan import Plan
 from batchbridge.reading import read
 from batchbridge.spec import Spec
 from batchbridge.versions import holds
+from batchbridge_verl.testing.cuts import cuts_in
 from batchbridge_verl.testing.scripted import command, environment, overrides, prepare
 
 BAR = 1e-5
@@ -41,6 +42,8 @@ needs_candidates = pytest.mark.skipif(
 needs_v1 = pytest.mark.skipif(not HAS_V1, reason="the V1 trainer came with verl 0.9.0")
 PROMPTS = 12
 ROLLOUTS = 3
+BUDGET = 60
+"""Tokens per device; a step has twelve completions, 160 tokens or fewer."""
 THREE = f"trainer.total_training_steps={ROLLOUTS}"
 
 
@@ -116,9 +119,11 @@ def two_ranks(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def one_rank(place: Path) -> Run:
-    """Other micro-batches (a token budget), another order of arrival, another number of loader workers."""
-    budget = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=60"]
-    return run(place / "b", 1, THREE, "data.dataloader_num_workers=0", *budget, BATCHBRIDGE_JITTER_SEED="2")
+    """Other micro-batches (a token budget beside fixed ones in its configuration), another order of arrival, another
+    number of loader workers."""
+    cuts, options = str(place / "b" / "cuts"), ("--tokens-per-device", str(BUDGET))
+    settings = [THREE, "data.dataloader_num_workers=0"]
+    return run(place / "b", 1, *settings, options=options, BATCHBRIDGE_JITTER_SEED="2", BATCHBRIDGE_CUTS=cuts)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +196,7 @@ trainer: {total_epochs: 2, n_gpus_per_node: 2}
 LIKE_RELEASE = "0.3.2"
 
 
-def run_like(folder: Path, ranks: int, *more: str, **env: str) -> Run:
+def run_like(folder: Path, ranks: int, *more: str, options: tuple[str, ...] = (), **env: str) -> Run:
     """A run of SGD with a reference policy, as `LIKE` says the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     like = folder / "like.yaml"
@@ -202,8 +207,8 @@ def run_like(folder: Path, ranks: int, *more: str, **env: str) -> Run:
         "actor_rollout_ref.actor.optim.optimizer=SGD",
         "actor_rollout_ref.actor.optim.lr=0.1",
     ]
-    options = ("--like", str(like), "--like-version", LIKE_RELEASE)
-    return run(folder, ranks, *own, *more, options=options, **env)
+    told = ("--like", str(like), "--like-version", LIKE_RELEASE, *options)
+    return run(folder, ranks, *own, *more, options=told, **env)
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +218,8 @@ def like_v1(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def like_v0(place: Path) -> Run:
-    budget = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=60"]
-    return run_like(place / "j", 1, *V0, *budget, BATCHBRIDGE_JITTER_SEED="7")
+    cuts, budget = str(place / "j" / "cuts"), ("--tokens-per-device", str(BUDGET))
+    return run_like(place / "j", 1, *V0, options=budget, BATCHBRIDGE_JITTER_SEED="7", BATCHBRIDGE_CUTS=cuts)
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +284,35 @@ def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     apart = float((found.moved() - moved).norm() / moved.norm())
     assert apart <= BAR
     record("movement", other, relative=apart)
+
+
+def check_cuts(folder: Path, *, steps: int) -> None:
+    """verl itself cut every batch of a run on one rank by the budget, which its configuration did not have."""
+    cuts = cuts_in(folder)
+    assert {cut["budget"] for cut in cuts} == {BUDGET}
+    assert all(sum(part) <= BUDGET for cut in cuts for part in cut["tokens"])
+    trained = [cut["tokens"] for cut in cuts if cut["train"]]
+    assert len(trained) == steps
+    assert len(cuts) > len(trained), "forward-only passes are cut, too"
+    sizes = {len(part) for parts in trained for part in parts}
+    assert max(sizes) > 2, "fixed micro-batches have two completions each"
+    assert all(1 < len(parts) < 6 for parts in trained), "two of twelve at a time are six micro-batches"
+
+
+def test_a_budget_that_is_handed_to_a_run_of_fixed_micro_batches_is_what_verl_cuts_by(
+    place: Path, one_rank: Run
+) -> None:
+    assert one_rank.code == 0, one_rank.text[-20000:]
+    assert f"actor_rollout_ref.actor.ppo_max_token_len_per_gpu: {BUDGET}, not 16384" in one_rank.text
+    check_cuts(place / "b" / "cuts", steps=2 * ROLLOUTS)
+
+
+@pytest.mark.by_hand
+def test_v0_cuts_by_the_budget_that_it_is_handed_beside_another_configurations_meaning(
+    place: Path, like_v0: Run
+) -> None:
+    assert like_v0.code == 0, like_v0.text[-20000:]
+    check_cuts(place / "j" / "cuts", steps=8)
 
 
 @pytest.mark.by_hand
