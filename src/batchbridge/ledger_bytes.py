@@ -1,0 +1,295 @@
+"""Whether two optimizer steps are equal, found in the bytes of their lines: no record is decoded.
+
+Columns are compared as text, rows that the runs placed on other ranks are paired first, and only floats that are
+spelled differently are parsed. `surely_equal` says True only where `ledger_diff` would find nothing in the decoded
+steps, and False where it does not know. NumPy and orjson, where installed, change how long it takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter, sub
+from typing import Any
+
+from batchbridge import speedups
+from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS
+
+ONLY_EXACT = ("gradient_norm", "old_logprobs", "reward")
+"""What is compared with `exact` only."""
+
+_CUT = b'],"'
+"""Between two columns. A quote inside a text is escaped, so it is nowhere else in what `Writer` writes."""
+_PLACES = {name: place for place, name in enumerate(COLUMNS)}
+_STARTS = {name: f'{name}":['.encode() for name in COLUMNS}
+_NO_WEIGHTS = b'weights":null'
+_NOT_NUMBERS = (b'"', b"t", b"f", b"N", b"I", b"[", b"{")
+"""One of them is in any value but a number and null: a text, true, false, NaN, Infinity, a list, an object."""
+_EXACT_INTS = 2**53  # ints up to here are floats, too
+
+
+def surely_equal(lines_a: Sequence[bytes], lines_b: Sequence[bytes], *, rtol: float, exact: bool) -> bool:
+    """True only where decoding the ranks' lines of one step would show no difference; False says nothing."""
+    if lines_a == lines_b:
+        return True
+    try:
+        a, b = _RawStep(lines_a), _RawStep(lines_b)
+        return _scalars_agree(a, b, rtol, exact) and _rows_agree(a, b, rtol, exact)
+    except (ValueError, RecursionError):  # a line is not as `Writer` writes it
+        return False
+
+
+class _RawStep:
+    """The lines of one step, cut into the ranks' columns. Raises `ValueError` where they are not as `Writer` writes
+    them; that a piece is the column that stands at its place is not known before `column` looks at it.
+
+    heads: the ranks' scalars, each JSON that lacks its end, without repetitions.
+    """
+
+    def __init__(self, lines: Sequence[bytes]) -> None:
+        self._pieces = _CUT.join(lines).split(_CUT)
+        if len(self._pieces) != len(lines) * len(COLUMNS):
+            raise ValueError("columns are missing")
+        firsts, first = self.pieces(KEY[0]), KEY[0]
+        start = b',"' + _STARTS[first]
+        head = firsts[0].partition(start)[0]
+        self.heads = [head]
+        if {piece[: len(head) + len(start)] for piece in firsts} == {head + start}:
+            firsts = [piece[len(head) + 2 :] for piece in firsts]
+        else:  # the ranks' scalars differ
+            cut = [piece.partition(start) for piece in firsts]
+            self.heads = list(dict.fromkeys(head for head, _, _ in cut))
+            firsts = [start[2:] + values if found else b"" for _, found, values in cut]
+        lasts = [piece.removesuffix(b"\n") for piece in self.pieces("weights")]
+        self.has_weights = lasts[0] != _NO_WEIGHTS + b"}"
+        end = b"]}" if self.has_weights else b"}"
+        if not all(piece.endswith(end) for piece in lasts):
+            raise ValueError("there is more behind the columns")
+        self._columns = {first: _joined(firsts, _STARTS[first])}
+        lasts = [piece[: -len(end)] for piece in lasts]
+        if self.has_weights:
+            self._columns["weights"] = _joined(lasts, _STARTS["weights"])
+        elif set(lasts) != {_NO_WEIGHTS}:
+            raise ValueError("some ranks give weights, others do not")
+
+    def pieces(self, name: str) -> list[bytes]:
+        """What each rank wrote for a column, and before and behind it up to the neighbouring columns."""
+        return self._pieces[_PLACES[name] :: len(COLUMNS)]
+
+    def column(self, name: str) -> bytes:
+        """The column's values, separated by commas, rank after rank."""
+        if name not in self._columns:
+            self._columns[name] = _joined(self.pieces(name), _STARTS[name])
+        column = self._columns[name]
+        if column is None:
+            raise ValueError(f"{name} is not where it should be")
+        return column
+
+
+def _joined(pieces: Sequence[bytes], start: bytes) -> bytes | None:
+    """What stands behind `start` in the pieces, separated by commas; None if one does not begin with `start`, or holds
+    a bracket besides."""
+    empty, *values = b"]".join([b"", *pieces]).split(b"]" + start)
+    joined = b",".join(filter(None, values) if b"" in values else values)  # a rank may have trained nothing
+    return None if empty or len(values) != len(pieces) or b"]" in joined else joined
+
+
+def _scalars_agree(raw_a: _RawStep, raw_b: _RawStep, rtol: float, exact: bool) -> bool:
+    heads_a, heads_b = ([json.loads(head + b"}") for head in raw.heads] for raw in (raw_a, raw_b))
+    a, b = heads_a[0], heads_b[0]
+    if any(set(SCALARS) - set(head) for head in (*heads_a, *heads_b)):
+        return False
+    ranks_agree = all(
+        head[name] == own[name]
+        for own, heads in ((a, heads_a), (b, heads_b))
+        for head in heads[1:]
+        for name in SCALARS
+        if name != "gradient_norm"
+    )
+    rates = a["learning_rate"], b["learning_rate"]
+    return (
+        ranks_agree
+        and all(a[name] == b[name] for name in ("normaliser", "skipped", "lr_tick"))
+        and (rates[0] == rates[1] or (all(isinstance(r, float) for r in rates) and math.isclose(*rates, rel_tol=rtol)))
+        and (not exact or a["gradient_norm"] == b["gradient_norm"])
+    )
+
+
+def _rows_agree(a: _RawStep, b: _RawStep, rtol: float, exact: bool) -> bool:
+    if a.has_weights != b.has_weights:
+        return False
+    order = None if all(_same(a, b, name) for name in KEY) else _pairing(a, b)
+    if order is not None and len(order) == 0:
+        return False
+    rows = _count(a.column(KEY[0]))
+    for name in COLUMNS:
+        if name in KEY or (name == "weights" and not a.has_weights):
+            continue
+        if name in ONLY_EXACT and not exact:
+            # Equal pieces mean the same whatever they are; different ones must at least be what is left out.
+            _ = a.pieces(name) == b.pieces(name) or (a.column(name), b.column(name))
+            continue
+        if order is None and _same(a, b, name):
+            continue
+        one, other = a.column(name), b.column(name)
+        if one == other and _constant(one, rows):
+            continue
+        agree = _floats_agree(name, one, other, order, rtol) if name in FLOATS else None
+        if agree is None:
+            agree = order is not None and _equal_texts(one, other, order)
+        if not agree:
+            return False
+    return True
+
+
+def _same(a: _RawStep, b: _RawStep, name: str) -> bool:
+    """Whether a column is the same text, row by row."""
+    return (name != KEY[0] and a.pieces(name) == b.pieces(name)) or a.column(name) == b.column(name)
+
+
+# ---- pairing rows
+
+
+def _pairing(a: _RawStep, b: _RawStep) -> Any:
+    """For each row of `b` the row of `a` with the same key, as a list or an array; empty if rows do not pair one to one
+    (a completion may be trained twice in a step: left to `ledger_diff`)."""
+    rows = _count(a.column(KEY[0]))
+    if rows < 2:
+        return []
+    pairs = [(a.column(name), b.column(name)) for name in KEY]
+    varying = [(one, other) for one, other in pairs if not (one == other and _constant(one, rows))]
+    numpy = speedups.numpy()
+    order = None if numpy is None else _sorted_pairing(numpy, varying, rows)
+    if order is not None:
+        return order
+    keys_a, keys_b = (
+        list(zip(*(column.split(b",") for column in side), strict=True)) for side in zip(*varying, strict=True)
+    )
+    if len(keys_a) != rows:
+        return []
+    place = dict(zip(keys_a, range(rows), strict=True))
+    try:
+        order = [place[key] for key in keys_b]
+    except KeyError:
+        return []
+    return order if len(place) == rows == len(set(order)) else []
+
+
+def _sorted_pairing(np: Any, columns: Sequence[tuple[bytes, bytes]], rows: int) -> Any:
+    """`_pairing`, an array, by sorting one integer per row; None where keys are no plain integers, or too large."""
+    keys_a = keys_b = np.zeros(rows, dtype=np.int64)
+    span = 1
+    for one, other in columns:
+        values_a, values_b = _integers(np, one, rows), _integers(np, other, rows)
+        if values_a is None or values_b is None:
+            return None
+        low = min(int(values_a.min()), int(values_b.min()))
+        width = max(int(values_a.max()), int(values_b.max())) - low + 1
+        span *= width
+        if span >= 1 << 62:
+            return None
+        keys_a, keys_b = keys_a * width + (values_a - low), keys_b * width + (values_b - low)
+    order_a, order_b = keys_a.argsort(kind="stable"), keys_b.argsort(kind="stable")
+    ascending = keys_a[order_a]
+    if not (ascending == keys_b[order_b]).all() or not (ascending[1:] > ascending[:-1]).all():
+        return []
+    order = np.empty(rows, dtype=np.int64)
+    order[order_b] = order_a
+    return order
+
+
+def _integers(np: Any, column: bytes, rows: int) -> Any:
+    """The column as an int64 array; None unless every value is spelled as Python spells an int of 0 to 2**62."""
+    try:
+        values = np.fromstring(column, dtype=np.int64, sep=",")
+    except (ValueError, DeprecationWarning):  # something else than ints
+        return None
+    if len(values) != rows or values.min() < 0:
+        return None
+    largest, digits, power = int(values.max()), rows, 10
+    while power <= largest:
+        digits += np.count_nonzero(values >= power)
+        power *= 10
+    # With a space, a leading zero, a number beyond 64 bits or anything behind the last number there is more text.
+    return values if digits == len(column) - rows + 1 and largest < 1 << 62 else None
+
+
+def _picked(values: Sequence[Any], order: Any) -> list[Any]:
+    return list(itemgetter(*(order if isinstance(order, list) else order.tolist()))(values))
+
+
+def _equal_texts(one: bytes, other: bytes, order: Any) -> bool:
+    """Whether the values of `one`, in `order`, are spelled as those of `other`."""
+    rows, numpy = len(order), speedups.numpy()
+    if numpy is not None:
+        fixed = _fixed_width(numpy, one, rows), _fixed_width(numpy, other, rows)
+        if fixed[0] is not None and fixed[1] is not None and fixed[0].dtype == fixed[1].dtype:
+            return bool(fixed[0][order].tobytes() == fixed[1].tobytes())
+        ints = _integers(numpy, one, rows), _integers(numpy, other, rows)
+        if ints[0] is not None and ints[1] is not None:
+            return bool((ints[0][order] == ints[1]).all())
+    texts_a, texts_b = one.split(b","), other.split(b",")
+    return len(texts_a) == rows and _picked(texts_a, order) == texts_b
+
+
+def _fixed_width(np: Any, column: bytes, rows: int) -> Any:
+    """The column as an array of texts of equal length, as fingerprints are; None if they are not."""
+    text = b"," + column
+    width = len(text) // rows
+    if len(text) != width * rows or text[::width] != b"," * rows:
+        return None
+    if np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord(",")) != rows:
+        return None
+    return np.frombuffer(text, dtype=f"V{width}")
+
+
+# ---- columns
+
+
+def _count(column: bytes) -> int:
+    return column.count(b",") + 1 if column else 0
+
+
+def _constant(column: bytes, rows: int) -> bool:
+    first = column.partition(b",")[0]
+    return (first + b",") * rows == column + b","
+
+
+def _floats_agree(name: str, one: bytes, other: bytes, order: Any, rtol: float) -> bool | None:
+    """Whether the values of `one`, in `order`, are those of `other` within the tolerance; None where they are not all
+    numbers or null. Weights agree relatively, each. Advantages are differences of rewards: relatively to the step's
+    largest."""
+    rows = _count(one)
+    if _constant(one, rows) and _constant(other, rows):
+        one, other, order = one.partition(b",")[0], other.partition(b",")[0], None
+    a, b = _numbers(one), _numbers(other)
+    if a is None or b is None or len(a) != len(b):
+        return None
+    if order is not None:
+        if len(order) != len(a):
+            return None
+        a = _picked(a, order)
+    if a == b:
+        return True
+    if b"null" in one or b"null" in other:
+        pairs = list(zip(a, b, strict=True))
+        if any((x is None) != (y is None) for x, y in pairs):
+            return False
+        a, b = [x for x in a if x is not None], [y for y in b if y is not None]
+    if name == "weights":
+        return all(map(partial(math.isclose, rel_tol=rtol), a, b))
+    largest = max(map(abs, a), default=0.0)
+    slack = rtol * largest
+    if largest < _EXACT_INTS and max(map(abs, map(sub, a, b)), default=0.0) <= slack:
+        return True
+    return all(map(partial(math.isclose, rel_tol=rtol, abs_tol=slack), a, b))
+
+
+def _numbers(column: bytes) -> list[Any] | None:
+    """The column's floats, ints and nulls; None if there is anything else."""
+    if any(mark in column for mark in _NOT_NUMBERS):
+        return None
+    text = b"[" + column + b"]"
+    return list(json.loads(text) if speedups.orjson is None else speedups.orjson.loads(text))
