@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from functools import partial
+from io import BytesIO
 from operator import itemgetter, sub
 from typing import Any
 
@@ -20,11 +21,11 @@ from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS
 ONLY_EXACT = ("gradient_norm", "old_logprobs", "reward")
 """What is compared with `exact` only."""
 
-_CUT = b'],"'
-"""Between two columns. A quote inside a text is escaped, so it is nowhere else in what `Writer` writes."""
 _PLACES = {name: place for place, name in enumerate(COLUMNS)}
-_STARTS = {name: f'{name}":['.encode() for name in COLUMNS}
-_NO_WEIGHTS = b'weights":null'
+_STARTS = {name: f',"{name}":['.encode() for name in COLUMNS}
+_END = b"}\n"
+_END_WITHOUT_WEIGHTS = b',"weights":null}\n'
+_CUT_BYTES = 1 << 15  # cut at a time: the C library gives larger blocks back at once, and fetching pages costs more
 _NOT_NUMBERS = (b'"', b"t", b"f", b"N", b"I", b"[", b"{")
 """One of them is in any value but a number and null: a text, true, false, NaN, Infinity, a list, an object."""
 _EXACT_INTS = 2**53  # ints up to here are floats, too
@@ -42,41 +43,36 @@ def surely_equal(lines_a: Sequence[bytes], lines_b: Sequence[bytes], *, rtol: fl
 
 
 class _RawStep:
-    """The lines of one step, cut into the ranks' columns. Raises `ValueError` where they are not as `Writer` writes
-    them; that a piece is the column that stands at its place is not known before `column` looks at it.
+    """The lines of one step, cut behind every "]" into the scalars with the first column, the other columns, and the
+    end. Raises `ValueError` where they are not as `Writer` writes them; that a piece is the column that stands at its
+    place is not known before `column` looks at it.
 
     heads: the ranks' scalars, each JSON that lacks its end, without repetitions.
     """
 
     def __init__(self, lines: Sequence[bytes]) -> None:
-        self._pieces = _CUT.join(lines).split(_CUT)
-        if len(self._pieces) != len(lines) * len(COLUMNS):
+        self._pieces = _cut(lines)
+        self._stride, odd = divmod(len(self._pieces), len(lines))
+        self.has_weights = self._stride == len(COLUMNS) + 1
+        if odd or self._stride not in (len(COLUMNS), len(COLUMNS) + 1):
             raise ValueError("columns are missing")
-        firsts, first = self.pieces(KEY[0]), KEY[0]
-        start = b',"' + _STARTS[first]
+        end = _END if self.has_weights else _END_WITHOUT_WEIGHTS
+        if set(self._pieces[self._stride - 1 :: self._stride]) != {end}:
+            raise ValueError("there is more behind the columns")
+        firsts, start = self.pieces(KEY[0]), _STARTS[KEY[0]]
         head = firsts[0].partition(start)[0]
         self.heads = [head]
         if {piece[: len(head) + len(start)] for piece in firsts} == {head + start}:
-            firsts = [piece[len(head) + 2 :] for piece in firsts]
+            firsts = [piece[len(head) :] for piece in firsts]
         else:  # the ranks' scalars differ
-            cut = [piece.partition(start) for piece in firsts]
-            self.heads = list(dict.fromkeys(head for head, _, _ in cut))
-            firsts = [start[2:] + values if found else b"" for _, found, values in cut]
-        lasts = [piece.removesuffix(b"\n") for piece in self.pieces("weights")]
-        self.has_weights = lasts[0] != _NO_WEIGHTS + b"}"
-        end = b"]}" if self.has_weights else b"}"
-        if not all(piece.endswith(end) for piece in lasts):
-            raise ValueError("there is more behind the columns")
-        self._columns = {first: _joined(firsts, _STARTS[first])}
-        lasts = [piece[: -len(end)] for piece in lasts]
-        if self.has_weights:
-            self._columns["weights"] = _joined(lasts, _STARTS["weights"])
-        elif set(lasts) != {_NO_WEIGHTS}:
-            raise ValueError("some ranks give weights, others do not")
+            parted = [piece.partition(start) for piece in firsts]
+            self.heads = list(dict.fromkeys(head for head, _, _ in parted))
+            firsts = [found + values for _, found, values in parted]
+        self._columns = {KEY[0]: _joined(firsts, start)}
 
     def pieces(self, name: str) -> list[bytes]:
-        """What each rank wrote for a column, and before and behind it up to the neighbouring columns."""
-        return self._pieces[_PLACES[name] :: len(COLUMNS)]
+        """What each rank wrote for a column, its name included."""
+        return self._pieces[_PLACES[name] :: self._stride]
 
     def column(self, name: str) -> bytes:
         """The column's values, separated by commas, rank after rank."""
@@ -88,12 +84,23 @@ class _RawStep:
         return column
 
 
+def _cut(lines: Sequence[bytes]) -> list[bytes]:
+    """The lines, cut behind every "]", which becomes a line feed: nothing cuts faster than reading lines. `Writer`
+    writes no brackets but those around columns."""
+    together = max(_CUT_BYTES // len(lines[0]), 1)
+    pieces: list[bytes] = []
+    for first in range(0, len(lines), together):
+        pieces += BytesIO(b"".join(lines[first : first + together]).replace(b"]", b"\n"))
+    return pieces
+
+
 def _joined(pieces: Sequence[bytes], start: bytes) -> bytes | None:
-    """What stands behind `start` in the pieces, separated by commas; None if one does not begin with `start`, or holds
-    a bracket besides."""
-    empty, *values = b"]".join([b"", *pieces]).split(b"]" + start)
-    joined = b",".join(filter(None, values) if b"" in values else values)  # a rank may have trained nothing
-    return None if empty or len(values) != len(pieces) or b"]" in joined else joined
+    """What stands behind `start` in the pieces, separated by commas; None if one does not begin with `start`. There is
+    one line feed in a piece, at its end."""
+    empty, *values = (b"\n" + b"".join(pieces)).removesuffix(b"\n").split(b"\n" + start)
+    if empty or len(values) != len(pieces):
+        return None
+    return b",".join(filter(None, values) if b"" in values else values)  # a rank may have trained nothing
 
 
 def _scalars_agree(raw_a: _RawStep, raw_b: _RawStep, rtol: float, exact: bool) -> bool:
@@ -192,8 +199,7 @@ def _sorted_pairing(np: Any, columns: Sequence[tuple[bytes, bytes]], rows: int) 
             return None
         keys_a, keys_b = keys_a * width + (values_a - low), keys_b * width + (values_b - low)
     order_a, order_b = keys_a.argsort(kind="stable"), keys_b.argsort(kind="stable")
-    ascending = keys_a[order_a]
-    if not (ascending == keys_b[order_b]).all() or not (ascending[1:] > ascending[:-1]).all():
+    if not (keys_a[order_a] == keys_b[order_b]).all():
         return []
     order = np.empty(rows, dtype=np.int64)
     order[order_b] = order_a
