@@ -248,6 +248,33 @@ def test_equal_steps_are_recognised_without_decoding(
     assert recognised == (change is None or not exact)
 
 
+NEARLY = {
+    "an advantage within the tolerance of the largest": ("advantage", 0.25 + 0.6e-6, True),
+    "an advantage beyond it": ("advantage", 0.25 + 0.8e-6, False),
+    "a weight within its own tolerance": ("weights", 0.1 * (1 + 0.9e-6), True),
+    "a weight beyond it": ("weights", 0.1 * (1 + 1.1e-6), False),
+    "an advantage that one run lacks": ("advantage", None, False),
+    "an advantage that is no number": ("advantage", math.nan, False),
+    "an infinite advantage": ("advantage", math.inf, False),
+    "an infinite weight": ("weights", math.inf, False),
+}
+
+
+@pytest.mark.parametrize("names", LIBRARIES.values(), ids=LIBRARIES)
+@pytest.mark.parametrize("shuffled", [False, True], ids=["same order", "other order"])
+@pytest.mark.parametrize(("column", "value", "equal"), NEARLY.values(), ids=NEARLY)
+def test_the_tolerance_is_the_decoded_step_s_to_the_last_row(
+    names: Sequence[str], shuffled: bool, column: str, value: float | None, equal: bool
+) -> None:
+    rows = [{**row, "weights": 0.1 + row["sample"]} for row in rows_of(0)]
+    rows[-1] |= {"advantage": 0.25, "weights": 0.1}
+    other = [*rows[:-1], {**rows[-1], column: value}]
+    lines = record(0, rows).to_line(), record(0, [other[i] for i in (1, 0, 2, 3)] if shuffled else other).to_line()
+    with libraries(*names):
+        assert surely_equal([lines[0]], [lines[1]], rtol=1e-6, exact=False) == equal
+        assert surely_equal([lines[1]], [lines[0]], rtol=1e-6, exact=False) == equal
+
+
 HIDDEN = {
     "another order of columns": (b'"reward":[1.0,0.0,0.25,0.5],"advantage":[0.7,-0.7,-0.5,0.5]',
                                  b'"advantage":[0.7,-0.7,-0.5,0.5],"reward":[1.0,0.0,0.25,0.5]'),
@@ -260,6 +287,8 @@ HIDDEN = {
     "no column of weights": (b',"weights":[0.1,0.1,0.1,0.1]', b""),
     "weights in a list": (b'"weights":[0.1,', b'"weights":[[0.1],'),
     "a missing scalar": (b'"lr_tick":true,', b""),
+    "a weight beyond floats": (b'"weights":[0.1,', b'"weights":[1e999,'),
+    "an advantage beyond floats": (b'"advantage":[0.7,', b'"advantage":[1e999,'),
 }  # fmt: skip
 
 
