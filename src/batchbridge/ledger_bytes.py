@@ -127,10 +127,10 @@ def _scalars_agree(raw_a: _RawStep, raw_b: _RawStep, rtol: float, exact: bool) -
 def _rows_agree(a: _RawStep, b: _RawStep, rtol: float, exact: bool) -> bool:
     if a.has_weights != b.has_weights:
         return False
-    order = None if all(_same(a, b, name) for name in KEY) else _pairing(a, b)
+    rows = _count(a.column(KEY[0]))
+    order = None if all(_same(a, b, name) for name in KEY) else _pairing(a, b, rows)
     if order is not None and len(order) == 0:
         return False
-    rows = _count(a.column(KEY[0]))
     for name in COLUMNS:
         if name in KEY or (name == "weights" and not a.has_weights):
             continue
@@ -143,7 +143,7 @@ def _rows_agree(a: _RawStep, b: _RawStep, rtol: float, exact: bool) -> bool:
         one, other = a.column(name), b.column(name)
         if one == other and _constant(one, rows):
             continue
-        agree = _floats_agree(name, one, other, order, rtol) if name in FLOATS else None
+        agree = _floats_agree(name, one, other, rows, order, rtol) if name in FLOATS else None
         if agree is None:
             agree = order is not None and _equal_texts(one, other, order)
         if not agree:
@@ -159,10 +159,9 @@ def _same(a: _RawStep, b: _RawStep, name: str) -> bool:
 # ---- pairing rows
 
 
-def _pairing(a: _RawStep, b: _RawStep) -> Any:
-    """For each row of `b` the row of `a` with the same key, as a list or an array; empty if rows do not pair one to one
-    (a completion may be trained twice in a step: left to `ledger_diff`)."""
-    rows = _count(a.column(KEY[0]))
+def _pairing(a: _RawStep, b: _RawStep, rows: int) -> Any:
+    """For each row of `b` the row of `a` with the same key, as a list or an array; empty if rows do not pair one to one,
+    or a completion is trained twice in the step and that is left to `ledger_diff`."""
     if rows < 2:
         return []
     pairs = [(a.column(name), b.column(name)) for name in KEY]
@@ -185,7 +184,8 @@ def _pairing(a: _RawStep, b: _RawStep) -> Any:
 
 
 def _sorted_pairing(np: Any, columns: Sequence[tuple[bytes, bytes]], rows: int) -> Any:
-    """`_pairing`, an array, by sorting one integer per row; None where keys are no plain integers, or too large."""
+    """`_pairing`, an array, by sorting one integer per row; None where keys are no plain integers, or too large. Rows of
+    one key pair in their order, as decoded ones with one fingerprint do."""
     keys_a = keys_b = np.zeros(rows, dtype=np.int64)
     span = 1
     for one, other in columns:
@@ -263,11 +263,10 @@ def _constant(column: bytes, rows: int) -> bool:
     return (first + b",") * rows == column + b","
 
 
-def _floats_agree(name: str, one: bytes, other: bytes, order: Any, rtol: float) -> bool | None:
+def _floats_agree(name: str, one: bytes, other: bytes, rows: int, order: Any, rtol: float) -> bool | None:
     """Whether the values of `one`, in `order`, are those of `other` within the tolerance; None where they are not all
     numbers or null. Weights agree relatively, each. Advantages are differences of rewards: relatively to the step's
     largest."""
-    rows = _count(one)
     if _constant(one, rows) and _constant(other, rows):
         one, other, order = one.partition(b",")[0], other.partition(b",")[0], None
     a, b = _numbers(one), _numbers(other)

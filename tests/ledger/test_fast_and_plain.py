@@ -275,6 +275,19 @@ def test_the_tolerance_is_the_decoded_step_s_to_the_last_row(
         assert surely_equal([lines[1]], [lines[0]], rtol=1e-6, exact=False) == equal
 
 
+@pytest.mark.parametrize("names", LIBRARIES.values(), ids=LIBRARIES)
+@pytest.mark.parametrize("column", ["completion_fingerprint", "response_tokens", "advantage", "weights"])
+def test_columns_of_the_same_text_differ_where_the_rows_are_others(names: Sequence[str], column: str) -> None:
+    rows = [{**rows_of(0)[0], "sample": sample} for sample in range(4)]
+    for row, value in zip(rows, rows_of(0), strict=True):
+        row[column] = value[column] if column != "weights" else 0.1 + row["sample"]
+    swapped = [{**row, "sample": sample} for row, sample in zip(rows, (1, 0, 2, 3), strict=True)]
+    with libraries(*names):
+        lines = record(0, rows).to_line(), record(0, swapped).to_line()
+        assert not surely_equal([lines[0]], [lines[1]], rtol=1e-6, exact=False)
+        assert surely_equal([lines[0]], [record(0, rows[::-1]).to_line()], rtol=1e-6, exact=False)
+
+
 HIDDEN = {
     "another order of columns": (b'"reward":[1.0,0.0,0.25,0.5],"advantage":[0.7,-0.7,-0.5,0.5]',
                                  b'"advantage":[0.7,-0.7,-0.5,0.5],"reward":[1.0,0.0,0.25,0.5]'),
