@@ -160,8 +160,8 @@ def _same(a: _RawStep, b: _RawStep, name: str) -> bool:
 
 
 def _pairing(a: _RawStep, b: _RawStep, rows: int) -> Any:
-    """For each row of `b` the row of `a` with the same key, as a list or an array; empty if rows do not pair one to one,
-    or a completion is trained twice in the step and that is left to `ledger_diff`."""
+    """For each row of `b` the row of `a` with the same key, as a list or an array; empty if there is none, or if a
+    completion is trained twice in the step and that is left to `ledger_diff`."""
     if rows < 2:
         return []
     pairs = [(a.column(name), b.column(name)) for name in KEY]
@@ -184,8 +184,8 @@ def _pairing(a: _RawStep, b: _RawStep, rows: int) -> Any:
 
 
 def _sorted_pairing(np: Any, columns: Sequence[tuple[bytes, bytes]], rows: int) -> Any:
-    """`_pairing`, an array, by sorting one integer per row; None where keys are no plain integers, or too large. Rows of
-    one key pair in their order, as decoded ones with one fingerprint do."""
+    """`_pairing`, an array, by sorting one integer per row; None where keys are no plain integers, or too large. Rows
+    of one key pair in their order, as decoded ones with one fingerprint do."""
     keys_a = keys_b = np.zeros(rows, dtype=np.int64)
     span = 1
     for one, other in columns:
