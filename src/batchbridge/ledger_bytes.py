@@ -61,9 +61,10 @@ class _RawStep:
             raise ValueError("there is more behind the columns")
         firsts, start = self.pieces(KEY[0]), _STARTS[KEY[0]]
         head = firsts[0].partition(start)[0]
+        size = len(head)
         self.heads = [head]
-        if {piece[: len(head) + len(start)] for piece in firsts} == {head + start}:
-            firsts = [piece[len(head) :] for piece in firsts]
+        if {piece[:size] for piece in firsts} == {head}:
+            firsts = [piece[size:] for piece in firsts]
         else:  # the ranks' scalars differ
             parted = [piece.partition(start) for piece in firsts]
             self.heads = list(dict.fromkeys(head for head, _, _ in parted))
@@ -97,9 +98,10 @@ def _cut(lines: Sequence[bytes]) -> list[bytes]:
 def _joined(pieces: Sequence[bytes], start: bytes) -> bytes | None:
     """What stands behind `start` in the pieces, separated by commas; None if one does not begin with `start`. There is
     one line feed in a piece, at its end."""
-    empty, *values = (b"\n" + b"".join(pieces)).removesuffix(b"\n").split(b"\n" + start)
+    empty, *values = b"".join([b"\n", *pieces]).split(b"\n" + start)
     if empty or len(values) != len(pieces):
         return None
+    values[-1] = values[-1].removesuffix(b"\n")
     return b",".join(filter(None, values) if b"" in values else values)  # a rank may have trained nothing
 
 

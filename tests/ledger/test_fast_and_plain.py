@@ -288,6 +288,26 @@ def test_columns_of_the_same_text_differ_where_the_rows_are_others(names: Sequen
         assert surely_equal([lines[0]], [record(0, rows[::-1]).to_line()], rtol=1e-6, exact=False)
 
 
+@pytest.mark.parametrize("names", LIBRARIES.values(), ids=LIBRARIES)
+def test_weights_that_one_run_lacks_are_left_to_the_decoded_step(names: Sequence[str]) -> None:
+    lines = record(0, rows_of(0)).to_line(), record(0, rows_of(0), weights=None).to_line()
+    with libraries(*names):
+        assert not surely_equal([lines[0]], [lines[1]], rtol=1e-6, exact=False)
+        assert not surely_equal([lines[1]], [lines[0]], rtol=1e-6, exact=False)
+
+
+@pytest.mark.parametrize("names", LIBRARIES.values(), ids=LIBRARIES)
+def test_a_column_that_is_too_long_is_left_to_the_decoded_step(names: Sequence[str]) -> None:
+    """Three values of two rows, so long that they could be two of three digits."""
+    with libraries():
+        a, b = (record(0, rows).to_line() for rows in (rows_of(0)[:2], rows_of(0)[1::-1]))
+    with libraries(*names):
+        assert surely_equal([a], [b], rtol=1e-6, exact=False)
+        a = a.replace(b'"response_tokens":[3,0]', b'"response_tokens":[1,2,345]')
+        b = b.replace(b'"response_tokens":[0,3]', b'"response_tokens":[345,1,2]')
+        assert not surely_equal([a], [b], rtol=1e-6, exact=False)
+
+
 HIDDEN = {
     "another order of columns": (b'"reward":[1.0,0.0,0.25,0.5],"advantage":[0.7,-0.7,-0.5,0.5]',
                                  b'"advantage":[0.7,-0.7,-0.5,0.5],"reward":[1.0,0.0,0.25,0.5]'),
