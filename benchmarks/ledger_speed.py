@@ -249,7 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--completions", type=int, default=1024, help="completions per optimizer step")
     parser.add_argument("--steps", type=int, default=300, help="optimizer steps per ledger")
-    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--large", action="store_true", help=f"also {LARGE_STEPS} steps, once")
     parser.add_argument("--place", type=Path, help="where ledgers are written for the time being")
     parser.add_argument("--json", type=Path, help="also write the figures here")

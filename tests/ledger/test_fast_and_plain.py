@@ -85,6 +85,14 @@ def test_the_record_s_dict_has_every_value_and_texts_for_floats_that_json_lacks(
         assert [spelled(value) for value in column] == list(map(repr, shown))
 
 
+@pytest.mark.parametrize("names", LIBRARIES.values(), ids=LIBRARIES)
+@pytest.mark.parametrize("values", [[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]])
+def test_a_negative_zero_keeps_its_sign(names: Sequence[str], values: list[float]) -> None:
+    step = record(0, [], **{column: values if column == "advantage" else [1, 1] for column in VALUES})
+    with libraries(*names):
+        assert repr(json.loads(step.to_line())["advantage"]) == repr(values)
+
+
 class Colour(enum.Enum):
     RED = 1
 
