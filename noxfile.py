@@ -147,7 +147,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
-    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ".[hydra]")
+    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ".[hydra,speed]")
     pytest(session, "-n", "2")
 
 

@@ -1,28 +1,65 @@
-"""How fast the ledger is written and compared. Prints what it measures; nothing is asserted.
+"""How fast the ledger is written and compared: `python benchmarks/ledger_speed.py [--json FILE] [--write]`.
 
-    python benchmarks/ledger_speed.py [--completions 1024] [--steps 200]
-
-Writing: time of `Writer.append` per optimizer step, one rank. Comparing: completions per second of `ledger.diff` on one
-core, where a step's completions count once, for two ledgers whose lines are the same, whose ranks hold other rows, and
-whose floats differ by noise besides. The spread is over the repetitions.
+CPU seconds (user and system), with the extra `speed` (orjson, NumPy) and with the standard library alone. Writing:
+`Writer.append` of one rank's record. Comparing: `ledger.diff`, each in a process of its own that has imported what it
+needs, where a step's completions count once for both ledgers; its memory is the process's largest resident set.
+`--large` adds one comparison of 10^4 steps, 3 GB of files under `--place`. `--write` puts tables and figures into
+`ledger_speed.md` and `ledger_speed.json` beside this file. Goals: a record of 1024 completions within 1 ms (1 % of a
+step of 100 ms), 10^6 completions per second compared, in constant memory. A report, never a gate.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-from batchbridge.ledger import Header, StepRecord, Writer, diff, digest_floats, fingerprint, read_steps
+from batchbridge import speedups
+from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.weights import Normaliser
 
+RESULTS = Path(__file__).with_suffix(".md")
 GROUP = 8  # completions per prompt
 TOKENS = 400  # per completion
+DIFFERENT_STEPS = 20
+"""Steps whose values are drawn; later ones repeat them, with their own number. Nothing is remembered between steps."""
+NOISE = 1e-8
+LARGE_STEPS = 10_000
+
+COMPARE = """
+import json, resource, sys, time
+from batchbridge import speedups
+from batchbridge.ledger import diff, read_steps
+what, a, b, repetitions = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+if what == "plain":
+    speedups.orjson, speedups.numpy = None, lambda: None
+speedups.numpy()
+seconds = []
+for _ in range(repetitions):
+    started = time.process_time()
+    if what == "read":
+        steps = sum(1 for _ in read_steps(a))
+    else:
+        result = diff(a, b)
+        assert result.equal, result.text()
+        steps = result.steps_compared
+    seconds.append(time.process_time() - started)
+kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"seconds": seconds, "steps": steps, "mebibytes": kibibytes / 1024}))
+"""
 
 
 def spec(completions: int, world_size: int) -> Spec:
@@ -32,6 +69,18 @@ def spec(completions: int, world_size: int) -> Spec:
         optimizer_step=OptimizerStep(completions_per_step=completions),
         loss=Loss(policy=LossTerm(aggregation="token_mean")),
         horizon=Horizon(epochs=1),
+    )
+
+
+def header(completions: int, world_size: int, rank: int) -> Header:
+    return Header(
+        framework="benchmark",
+        framework_version="1",
+        mode="observe",
+        spec=spec(completions, world_size),
+        dataset_size=completions,
+        world_size=world_size,
+        rank=rank,
     )
 
 
@@ -62,80 +111,167 @@ def record(step: int, rows: list[int], completions: int, noise: float) -> StepRe
     )
 
 
-def write(folder: Path, steps: int, completions: int, world_size: int, noise: float = 0.0) -> None:
+def write(folder: Path, steps: int, completions: int, world_size: int, noise: float = 0.0) -> Path:
+    """A ledger whose ranks hold every `world_size`-th row."""
     for rank in range(world_size):
         rows = list(range(rank, completions, world_size))
-        header = Header(
-            framework="benchmark",
-            framework_version="1",
-            mode="observe",
-            spec=spec(completions, world_size),
-            dataset_size=steps * completions // GROUP,
-            world_size=world_size,
-            rank=rank,
-        )
-        with Writer(folder, header) as writer:
-            for step in range(steps):
-                writer.append(record(step, rows, completions, noise))
+        with Writer(folder, header(completions, world_size, rank)) as writer:
+            path = writer.path
+        lines = [record(step, rows, completions, noise).to_line() for step in range(min(steps, DIFFERENT_STEPS))]
+        beginning = b'{"record":"step","step":'
+        ends = [line[line.index(b",", len(beginning)) :] for line in lines]
+        with path.open("ab") as file:
+            file.writelines(b"%s%d%s" % (beginning, step, ends[step % len(ends)]) for step in range(steps))
+    return folder
 
 
-def show(name: str, unit: str, values: list[float]) -> None:
-    print(f"{name:<58} {statistics.median(values):>12,.1f} {unit}   ({min(values):,.1f} to {max(values):,.1f})")
+@contextmanager
+def standard_library() -> Iterator[None]:
+    """As where the extra is not installed."""
+    orjson, speedups.orjson = speedups.orjson, None
+    try:
+        yield
+    finally:
+        speedups.orjson = orjson
 
 
-def timed(function: Callable[[], object], repetitions: int) -> list[float]:
+def milliseconds(function: Callable[[], object], repetitions: int, per: int = 1) -> list[float]:
     times = []
     for _ in range(repetitions):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
+        started = time.process_time()
+        for _ in range(per):
+            function()
+        times.append(1e3 * (time.process_time() - started) / per)
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--completions", type=int, default=1024, help="completions per optimizer step")
-    parser.add_argument("--steps", type=int, default=200, help="optimizer steps per ledger")
-    parser.add_argument("--repetitions", type=int, default=5)
-    options = parser.parse_args()
-    steps, completions = options.steps, options.completions
-    with tempfile.TemporaryDirectory() as place:
+def append_milliseconds(folder: Path, completions: int, repetitions: int) -> list[float]:
+    one = record(0, list(range(completions)), completions, 0.0)
+    with Writer(folder, header(completions, 1, 0)) as writer:
+        ready = iter([StepRecord(**{**vars(one), "step": step}) for step in range(repetitions)])
+        return milliseconds(lambda: writer.append(next(ready)), repetitions)
+
+
+def compare(what: str, a: Path, b: Path, repetitions: int) -> dict[str, Any]:
+    command = [sys.executable, "-c", COMPARE, what, str(a), str(b), str(repetitions)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def rates(found: dict[str, Any], completions: int) -> dict[str, float]:
+    per_second = [found["steps"] * completions / seconds for seconds in found["seconds"]]
+    return {
+        "best_completions_per_second": max(per_second),
+        "median_completions_per_second": statistics.median(per_second),
+        "peak_mebibytes": found["mebibytes"],
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    completions, steps, repetitions = options.completions, options.steps, options.repetitions
+    result: dict[str, Any] = {"milliseconds": {}, "comparing": {}, "large": {}}
+    ids, values = list(range(TOKENS)), [0.5] * TOKENS
+    with tempfile.TemporaryDirectory(dir=options.place) as place:
         base = Path(place)
+        times = result["milliseconds"]
         one = record(0, list(range(completions)), completions, 0.0)
-        header = Header(
-            framework="benchmark",
-            framework_version="1",
-            mode="observe",
-            spec=spec(completions, 1),
-            dataset_size=completions,
-            world_size=1,
-            rank=0,
-        )
-        with Writer(base / "writing", header) as writer:
-            ready = [StepRecord(**{**vars(one), "step": step}) for step in range(100)]
-            times = [timed(lambda r=r: writer.append(r), 1)[0] * 1e3 for r in ready]
-        show(f"append one step of {completions} completions", "ms", times)
-        ids = list(range(TOKENS))
-        values = [0.5] * TOKENS
-        for name, call in (("fingerprint", lambda: fingerprint(ids)), ("digest_floats", lambda: digest_floats(values))):
-            per_call = [t / 1000 * 1e6 for t in timed(lambda call=call: [call() for _ in range(1000)], 5)]
-            show(f"{name} of a list of {TOKENS}", "us", per_call)
-        write(base / "a", steps, completions, 2)
-        write(base / "same", steps, completions, 2)
-        write(base / "noise", steps, completions, 2, noise=1e-8)
-        write(base / "ranks", steps, completions, 4)
-        write(base / "ranks_noise", steps, completions, 4, noise=1e-8)
-        for name, what in (
-            ("same", "diff, the same lines"),
-            ("noise", "diff, advantages differ by 1e-8"),
-            ("ranks", "diff, 2 ranks against 4"),
-            ("ranks_noise", "diff, 2 ranks against 4, advantages differ by 1e-8"),
-        ):
-            assert diff(base / "a", base / name).equal
-            times = timed(lambda name=name: diff(base / "a", base / name), options.repetitions)
-            show(what, "completions/s", [steps * completions / t for t in times])
-        times = timed(lambda: sum(1 for _ in read_steps(base / "a")), options.repetitions)
-        show("read_steps, 2 ranks merged", "completions/s", [steps * completions / t for t in times])
+        times[f"append a record of {completions} completions"] = append_milliseconds(base / "w", completions, 300)
+        with standard_library():
+            name = f"append a record of {completions} completions, standard library"
+            times[name] = append_milliseconds(base / "p", completions, 300)
+        times[f"`StepRecord.to_dict` of {completions} completions"] = milliseconds(one.to_dict, 100)
+        times[f"`fingerprint` of {TOKENS} tokens"] = milliseconds(lambda: fingerprint(ids), 20, 100)
+        times[f"`digest_floats` of {TOKENS} tokens"] = milliseconds(lambda: digest_floats(values), 20, 100)
+        a = write(base / "a", steps, completions, 64)
+        pairs = {
+            "64 ranks, the same lines": write(base / "same", steps, completions, 64),
+            f"64 ranks, advantages differ by {NOISE}": write(base / "noise", steps, completions, 64, NOISE),
+            "64 ranks against 32": write(base / "ranks", steps, completions, 32),
+            f"64 ranks against 32, advantages differ by {NOISE}": write(base / "both", steps, completions, 32, NOISE),
+        }
+        for name, b in pairs.items():
+            result["comparing"][name] = rates(compare("fast", a, b, repetitions), completions)
+            plain = rates(compare("plain", a, b, repetitions), completions)
+            result["comparing"][f"{name}, standard library"] = plain
+        result["comparing"]["`read_steps`, 64 ranks merged"] = rates(compare("read", a, a, repetitions), completions)
+    if options.large:
+        with tempfile.TemporaryDirectory(dir=options.place) as place:
+            base = Path(place)
+            for count in (LARGE_STEPS // 10, LARGE_STEPS):
+                a = write(base / f"a{count}", count, completions, 64)
+                b = write(base / f"b{count}", count, completions, 32, NOISE)
+                size = sum(path.stat().st_size for path in a.iterdir())
+                found = rates(compare("fast", a, b, 1), completions)
+                result["large"][f"{count} steps"] = {"ledger_bytes": size, **found}
+    times = result["milliseconds"]
+    result["milliseconds"] = {
+        name: {"best": min(values), "median": statistics.median(values)} for name, values in times.items()
+    }
+    return result
+
+
+def installed(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def page(result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
+    lines = [
+        "# Speed of the ledger\n",
+        f"Written by `{result['command']}`: CPU time, user and system; {versions}; {result['machine']}.",
+        "Completions count once for both ledgers. Rows without a note are measured with the extra `speed`.\n",
+        "| writing | best, ms | median, ms |\n|---|---|---|",
+        *(f"| {name} | {row['best']:.3f} | {row['median']:.3f} |" for name, row in result["milliseconds"].items()),
+        f"\n| comparing {result['steps']} steps of {result['completions']} completions | best, completions/s "
+        "| median, completions/s | peak memory, MiB |\n|---|---|---|---|",
+        *(
+            f"| {name} | {row['best_completions_per_second']:,.0f} | {row['median_completions_per_second']:,.0f} "
+            f"| {row['peak_mebibytes']:.0f} |"
+            for name, row in result["comparing"].items()
+        ),
+    ]
+    if result["large"]:
+        lines += [
+            f"\n| 64 ranks against 32, advantages differ by {NOISE} | one ledger, MB | completions/s, once "
+            "| peak memory, MiB |\n|---|---|---|---|",
+            *(
+                f"| {name} | {row['ledger_bytes'] / 1e6:,.0f} | {row['best_completions_per_second']:,.0f} "
+                f"| {row['peak_mebibytes']:.0f} |"
+                for name, row in result["large"].items()
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--completions", type=int, default=1024, help="completions per optimizer step")
+    parser.add_argument("--steps", type=int, default=300, help="optimizer steps per ledger")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--large", action="store_true", help=f"also {LARGE_STEPS} steps, once")
+    parser.add_argument("--place", type=Path, help="where ledgers are written for the time being")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--write", action="store_true", help="also write the tables beside this file")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    shown = [word for word, given in (("--large", options.large), ("--write", options.write)) if given]
+    result = {
+        "command": " ".join(["python benchmarks/ledger_speed.py", *shown]),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, one used, load average {load:.1f} at the beginning",
+        "versions": {"Python": platform.python_version(), **{name: installed(name) for name in ("orjson", "numpy")}},
+        "completions": options.completions,
+        "steps": options.steps,
+        **measure(options),
+    }
+    print(page(result))
+    text = json.dumps(result, indent=2) + "\n"
+    if options.json:
+        options.json.write_text(text, encoding="utf-8")
+    if options.write:
+        RESULTS.write_text(page(result), encoding="utf-8")
+        RESULTS.with_suffix(".json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

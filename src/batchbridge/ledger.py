@@ -5,7 +5,7 @@ of equal length) over the completions that this rank trained in the step; filler
 and flushed at once, so a killed process loses at most the line it was writing. docs/ledger.md describes the format.
 
 Here: the format, writing, and the entrances to reading (`batchbridge.ledger_reading`) and comparing
-(`batchbridge.ledger_diff`). Standard library only.
+(`batchbridge.ledger_diff`). The standard library is enough; lines are written faster where orjson is installed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from batchbridge import speedups
 from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser
 
@@ -63,6 +64,8 @@ KEY = ("rollout", "pass", "prompt", "sample")
 """The columns that say which completion a row is."""
 
 FLOATS = ("reward", "advantage", "weights")
+_KINDS = {int, str, type(None)}
+_FLOAT_KINDS = {float, *_KINDS}
 STEP_PREFIX = b'{"record":"step","step":'
 
 
@@ -155,7 +158,7 @@ class StepRecord:
         for name in COLUMNS:
             values = getattr(self, "pass_index" if name == "pass" else name)
             if values is not None:
-                values = [_spell(value) for value in values] if name in FLOATS else list(values)
+                values = _spelled(list(values)) if name in FLOATS else list(values)
             record[name] = values
         lengths = {name: len(record[name]) for name in COLUMNS if record[name] is not None}
         if len(set(lengths.values())) > 1:
@@ -164,7 +167,9 @@ class StepRecord:
 
     def to_line(self) -> bytes:
         """The record as its line in the file, newline included."""
-        return _line(self.to_dict())
+        record = self.to_dict()
+        columns = [b',"%s":%s' % (name.encode(), _column(name, record.pop(name))) for name in COLUMNS]
+        return _json(record)[:-1] + b"".join(columns) + b"}\n"
 
 
 class Writer:
@@ -187,7 +192,7 @@ class Writer:
             _repair(self.path)
         self._next_step = header.at_step
         self._file = self.path.open("ab")
-        self._write(_line(header.to_dict()))
+        self._write(_json(header.to_dict()) + b"\n")
 
     def append(self, record: StepRecord) -> None:
         """Writes and flushes one record. Steps of one start follow each other without a gap; `ValueError` otherwise."""
@@ -308,8 +313,46 @@ def _spell(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else repr(float(value))
 
 
-def _line(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+def _spelled(values: list[Any]) -> list[Any]:
+    """`_spell` of every value. A sum is finite only if all are, and takes a tenth of the time."""
+    try:
+        if math.isfinite(sum(values)):
+            return values
+    except (TypeError, OverflowError):  # null among them, or an int beyond floats
+        pass
+    return [_spell(value) for value in values]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _column(name: str, values: list[Any] | None) -> bytes:
+    """A column's JSON. Floats are spelled as their writer does (1e-06 or 1e-6), always so that they read back exactly.
+
+    What `json` would not write, or would refuse, must not depend on how fast we are: values of any type but those of
+    JSON, and floats that nobody has looked at, are left to it.
+    """
+    kinds = set(map(type, values)) if values else set()
+    if not values or not kinds <= (_FLOAT_KINDS if name in FLOATS else _KINDS):
+        return _json(values)
+    if speedups.orjson is not None:
+        try:
+            return bytes(speedups.orjson.dumps(values))
+        except TypeError:  # an int beyond 64 bits, half a surrogate pair
+            return _json(values)
+    if kinds == {str}:
+        return _json(values) if not _is_plain("".join(values)) else b'["%s"]' % '","'.join(values).encode()
+    if kinds == {int} or kinds == {float}:
+        first = values[0]
+        if (first or kinds == {int}) and values.count(first) == len(values):  # 0.0 equals -0.0 and is spelled otherwise
+            return b"[%s]" % ",".join([repr(first)] * len(values)).encode()
+        return repr(values).replace(" ", "").encode()
+    return _json(values)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isalnum()
 
 
 def _repair(path: Path) -> None:

@@ -1,24 +1,22 @@
 """Comparing two ledgers: the first optimizer step that differs, and in what.
 
-Steps are compared twice. `surely_equal` looks at the columns' bytes, pairs rows that the runs placed on other ranks,
-and parses only floats that are spelled differently; nearly every step of two equal runs ends there. Whatever it does
-not recognise as equal goes to `explain`, which decodes the step and alone decides.
+Steps are compared twice. `batchbridge.ledger_bytes` looks at the lines' bytes; nearly every step of two equal runs ends
+there. Whatever it does not recognise as equal goes to `explain`, which decodes the step and alone decides.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import zip_longest
-from operator import itemgetter
 from typing import Any, Literal, get_args
 
-from batchbridge.ledger import COLUMNS, KEY, SCALARS, LedgerError
-from batchbridge.ledger_reading import Ledger, Part, decode, merge
+from batchbridge.ledger import KEY, LedgerError
+from batchbridge.ledger_bytes import ONLY_EXACT, surely_equal
+from batchbridge.ledger_reading import Ledger, decode, merge
 from batchbridge.weights import Normaliser
 
 Aspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
@@ -31,8 +29,6 @@ its ticks, skipped steps, the number of steps. old_logprobs, gradient: compared 
 """
 
 _Step = Mapping[str, Any]
-_ONLY_EXACT = ("gradient_norm", "old_logprobs", "reward")
-_MARKERS = {name: f',"{name}":'.encode() for name in COLUMNS}
 _SHOWN = 3  # rows that a detail names
 
 
@@ -101,18 +97,19 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool) -> 
     start = max(a.first_step, b.first_step)
     compared, step = 0, start
     differences: dict[Aspect, str] = {}
-    pairs = zip_longest(ledger_a.parts(start), ledger_b.parts(start))
+    pairs = zip_longest(ledger_a.steps(start), ledger_b.steps(start))
     for one, other in pairs:
         if one is None or other is None:
-            step, which = (one or other)[0], "a" if one is None else "b"
+            step, which = (one or other).step, "a" if one is None else "b"
             short = (a if one is None else b).incomplete
             differences = {"clock": f"run {which} ends before this step" + (f" ({short})" if short else "")}
             break
-        step = one[0]
-        if not comparison.surely_equal(one[1], other[1]):
-            differences = comparison.explain(merge(one[1]), merge(other[1]))
+        step = one.step
+        if not surely_equal(one.lines, other.lines, rtol=rtol, exact=exact):
+            whole_a, whole_b = merge(one.parts()), merge(other.parts())
+            differences = comparison.explain(whole_a, whole_b)
             if "membership" in differences:
-                detail = _rollouts_differ(ledger_a, ledger_b, merge(one[1]), merge(other[1]))
+                detail = _rollouts_differ(ledger_a, ledger_b, whole_a, whole_b)
                 if detail:
                     differences["order"] = detail
             if differences:
@@ -138,77 +135,8 @@ class _Comparison:
 
     def __init__(self, *, rtol: float, exact: bool) -> None:
         self.rtol, self.exact = rtol, exact
-        self.not_compared = {} if exact else dict.fromkeys(_ONLY_EXACT, "compared with exact only")
+        self.not_compared = {} if exact else dict.fromkeys(ONLY_EXACT, "compared with exact only")
         self._close = partial(math.isclose, rel_tol=rtol)
-
-    # ---- the fast way
-
-    def surely_equal(self, parts_a: Sequence[Part], parts_b: Sequence[Part]) -> bool:
-        """True only where `explain` would find nothing; False says nothing."""
-        if len(parts_a) == len(parts_b) and all(a.line == b.line for a, b in zip(parts_a, parts_b, strict=True)):
-            return True
-        raw_a, raw_b = _raw_step(parts_a), _raw_step(parts_b)
-        if raw_a is None or raw_b is None or not self._scalars_agree(raw_a[0], raw_b[0]):
-            return False
-        columns_a, columns_b = raw_a[1], raw_b[1]
-        try:
-            order = _pairing(columns_a, columns_b)
-        except ValueError:  # columns of different length: explain names file and line
-            return False
-        if order == ():
-            return False
-        pick = None if order is None else itemgetter(*order)
-        rows = _count(columns_a["rollout"])
-        for name in COLUMNS:
-            if name in KEY or (name in _ONLY_EXACT and not self.exact):
-                continue
-            one, other = columns_a[name], columns_b[name]
-            if one == other and (pick is None or _constant(one, rows)):
-                continue
-            if one is None or other is None:  # weights: both left to the normaliser, or one only
-                if one is not other:
-                    return False
-                continue
-            values_a, values_b = one.split(b","), other.split(b",")
-            if len(values_a) != len(values_b):
-                return False
-            picked = values_a if pick is None else list(pick(values_a))
-            if picked != values_b and (self.exact or not self._floats_agree(name, picked, values_b)):
-                return False
-        return True
-
-    def _scalars_agree(self, heads_a: Sequence[_Step], heads_b: Sequence[_Step]) -> bool:
-        a, b = heads_a[0], heads_b[0]
-        ranks_agree = all(
-            head[name] == own[name]
-            for own, heads in ((a, heads_a), (b, heads_b))
-            for head in heads[1:]
-            for name in SCALARS
-            if name != "gradient_norm"
-        )
-        rates = a["learning_rate"], b["learning_rate"]
-        return (
-            ranks_agree
-            and all(a[name] == b[name] for name in ("normaliser", "skipped", "lr_tick"))
-            and (rates[0] == rates[1] or (all(isinstance(r, float) for r in rates) and self._close(*rates)))
-            and (not self.exact or a["gradient_norm"] == b["gradient_norm"])
-        )
-
-    def _floats_agree(self, name: str, a: Sequence[bytes], b: Sequence[bytes]) -> bool:
-        if name not in ("advantage", "weights"):
-            return False
-        try:
-            floats_a, floats_b = list(map(float, a)), list(map(float, b))
-        except ValueError:  # null, "nan"
-            return False
-        return self._numbers_agree(name, floats_a, floats_b)
-
-    def _numbers_agree(self, name: str, a: Sequence[float], b: Sequence[float]) -> bool:
-        """Weights agree relatively, each. Advantages are differences of rewards: relatively to the step's largest."""
-        if name == "weights":
-            return all(map(self._close, a, b))
-        slack = self.rtol * max(map(abs, a), default=0.0)
-        return all(map(partial(math.isclose, rel_tol=self.rtol, abs_tol=slack), a, b))
 
     # ---- the way that decides
 
@@ -324,69 +252,6 @@ def applied_weights(step: _Step) -> list[float] | None:
     return [factor if count else 0.0 for count in tokens]
 
 
-# ---- raw lines
-
-
-def _raw_step(parts: Sequence[Part]) -> tuple[list[_Step], dict[str, bytes | None]] | None:
-    """(each rank's scalars, each column's bytes over all ranks); None where a line is not as `Writer` writes it."""
-    heads: list[_Step] = []
-    pieces: dict[str, list[bytes]] = {name: [] for name in COLUMNS}
-    weightless = False
-    for part in parts:
-        line = part.line
-        place = line.find(_MARKERS["rollout"])
-        try:
-            heads.append(json.loads(line[:place] + b"}"))
-            for name, marker in _MARKERS.items():
-                place = line.index(marker, place) + len(marker)
-                if line[place] == 0x5B:  # [
-                    stop = line.index(b"]", place)
-                    pieces[name].append(line[place + 1 : stop])
-                    place = stop
-                elif name == "weights":
-                    weightless = weightless or bool(pieces["rollout"][-1])
-                else:
-                    return None
-        except (ValueError, IndexError):
-            return None
-        if set(SCALARS) - set(heads[-1]):
-            return None
-    columns: dict[str, bytes | None] = {name: b",".join(filter(None, raw)) for name, raw in pieces.items()}
-    if weightless:
-        if columns["weights"]:
-            return None  # some ranks give weights, others do not: merge says where
-        columns["weights"] = None
-    return heads, columns
-
-
-def _pairing(a: Mapping[str, bytes | None], b: Mapping[str, bytes | None]) -> Sequence[int] | None:
-    """For each row of `b` the row of `a` with the same key; None if they lie in the same order, () if rows do not pair
-    one to one (a completion may be trained twice in a step: left to `explain`)."""
-    if all(a[name] == b[name] for name in KEY):
-        return None
-    rows = _count(a["rollout"])
-    if rows != _count(b["rollout"]):
-        return ()
-    varying = [name for name in KEY if not (a[name] == b[name] and _constant(a[name], rows))]
-    keys_a = list(zip(*((a[name] or b"").split(b",") for name in varying), strict=True))
-    keys_b = list(zip(*((b[name] or b"").split(b",") for name in varying), strict=True))
-    place = dict(zip(keys_a, range(rows), strict=True))
-    try:
-        order = [place[key] for key in keys_b]
-    except KeyError:
-        return ()
-    return order if len(place) == rows == len(set(order)) and rows > 1 else ()
-
-
-def _count(raw: bytes | None) -> int:
-    return raw.count(b",") + 1 if raw else 0
-
-
-def _constant(raw: bytes | None, rows: int) -> bool:
-    first = (raw or b"").partition(b",")[0]
-    return (first + b",") * rows == (raw or b"") + b","
-
-
 # ---- details
 
 
@@ -463,8 +328,8 @@ def _prompts(ledger: Ledger, start: int, rollouts: set[int]) -> tuple[dict[int, 
     """(prompts of each rollout, whether the run ended before it went past them)."""
     last = max(rollouts)
     prompts: dict[int, set[int]] = {}
-    for _, parts in ledger.parts(start):
-        records = [decode(part) for part in parts]
+    for step in ledger.steps(start):
+        records = [decode(part) for part in step.parts()]
         if min((rollout for record in records for rollout in record["rollout"]), default=0) > last:
             return prompts, False
         for record in records:

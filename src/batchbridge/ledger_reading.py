@@ -31,7 +31,8 @@ _HEADER = {
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 _LISTED = 8  # ranks that a message names
-_BLOCK_BYTES = 1 << 24  # read at a time, over all ranks together; files are closed in between, whatever the world size
+_BLOCK_BYTES = 1 << 22  # read at a time, over all ranks together; files are closed in between, whatever the world size
+_BUFFER_BYTES = 1 << 16
 
 
 class StepStream(Iterator[dict[str, Any]]):
@@ -39,7 +40,7 @@ class StepStream(Iterator[dict[str, Any]]):
 
     def __init__(self, ledger: Ledger, start: int) -> None:
         self.incomplete = ledger.incomplete
-        self._steps = (merge(parts) for _, parts in ledger.parts(start))
+        self._steps = (merge(step.parts()) for step in ledger.steps(start))
 
     def __next__(self) -> dict[str, Any]:
         return next(self._steps)
@@ -73,6 +74,21 @@ class _RankFile:
     headers: list[dict[str, Any]]
     stretches: list[_Stretch]
     torn: bool
+
+
+class StepLines(NamedTuple):
+    """One optimizer step: each rank's line, and the stretches that they come from."""
+
+    step: int
+    lines: tuple[bytes, ...]
+    sources: Sequence[tuple[_RankFile, _Stretch]]
+
+    def parts(self) -> list[Part]:
+        """The lines, each with its place; a stretch has one line per step."""
+        return [
+            Part(line, file.rank, file.path, stretch.number + self.step - stretch.first)
+            for line, (file, stretch) in zip(self.lines, self.sources, strict=True)
+        ]
 
 
 class Ledger:
@@ -109,16 +125,17 @@ class Ledger:
         self.stop_step: int = self._spans[-1][1] if self._spans else at_step
         self.incomplete = self._missing_at_end()
 
-    def parts(self, start: int) -> Iterator[tuple[int, list[Part]]]:
-        """(step, one line per rank) for each complete step from `start` on."""
+    def steps(self, start: int) -> Iterator[StepLines]:
+        """Each complete step from `start` on."""
         for first, stop, stretches in self._spans:
             first = max(first, start)
             if first >= stop:
                 continue
-            block = max(_BLOCK_BYTES // len(stretches), 1 << 16)
-            streams = [_lines(self._by_rank[rank], stretch, first, block) for rank, stretch in enumerate(stretches)]
-            for step in range(first, stop):
-                yield step, [next(stream) for stream in streams]
+            block = max(_BLOCK_BYTES // len(stretches), _BUFFER_BYTES)
+            sources = [(self._by_rank[rank], stretch) for rank, stretch in enumerate(stretches)]
+            streams = [_lines(file, stretch, first, block) for file, stretch in sources]
+            for step, lines in zip(range(first, stop), zip(*streams, strict=True), strict=False):
+                yield StepLines(step, lines, sources)
 
     def _choose(self) -> list[tuple[int, int, tuple[_Stretch, ...]]]:
         """(first, stop, each rank's stretch): the last start that has the step on all of its ranks."""
@@ -241,26 +258,29 @@ def _scan(path: Path, rank: int) -> _RankFile:
     """Reads a file once, looking at each line's kind and step only."""
     headers: list[dict[str, Any]] = []
     stretches: list[_Stretch] = []
-    torn, offset, expected = False, 0, 0
-    with path.open("rb") as file:
+    torn, expected, follows = False, 0, b"\n"  # no line begins so
+    with path.open("rb", buffering=_BUFFER_BYTES) as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n") and not is_json(line):
-                torn = True
-                break
-            step = _step_of(line, path, number)
-            if step is None:
-                headers.append(_checked_header(_parse(line, path, number), rank, path, number))
-                expected = headers[-1]["at_step"]
-                start = (headers[-1].get("start_id"), headers[-1]["world_size"], expected)
-                stretches.append(_Stretch(start, expected, expected, offset + len(line), number + 1))
-            elif not headers:
-                raise LedgerError("a step before any header", path, number)
-            elif step != expected:
-                raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
-            else:
-                expected += 1
-                stretches[-1] = stretches[-1]._replace(stop=expected)
-            offset += len(line)
+            if not (line.startswith(follows) and line.endswith(b"\n")):  # nearly every line is the next step
+                if not line.endswith(b"\n") and not is_json(line):
+                    torn = True
+                    break
+                step = _step_of(line, path, number)
+                if step is None:
+                    stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
+                    headers.append(_checked_header(_parse(line, path, number), rank, path, number))
+                    start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
+                    expected = start[-1]
+                    stretches.append(_Stretch(start, expected, expected, file.tell(), number + 1))
+                    follows = b"%s%d," % (STEP_PREFIX, expected)
+                    continue
+                if not headers:
+                    raise LedgerError("a step before any header", path, number)
+                if step != expected:
+                    raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
+            expected += 1
+            follows = b"%s%d," % (STEP_PREFIX, expected)
+    stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
     return _RankFile(path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
 
 
@@ -294,16 +314,16 @@ def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) 
     return header
 
 
-def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[Part]:
+def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[bytes]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
-    step, offset, number = stretch.first, stretch.offset, stretch.number
+    step, offset = stretch.first, stretch.offset
     while True:
-        with file.path.open("rb") as opened:
+        with file.path.open("rb", buffering=_BUFFER_BYTES) as opened:
             opened.seek(offset)
             lines = opened.readlines(block_bytes)
+            offset = opened.tell()
         if not lines:
+            number = stretch.number + step - stretch.first
             raise LedgerError(f"step {step} is gone: the file changed while it was read", file.path, number)
-        for line in lines:
-            if step >= first:
-                yield Part(line, file.rank, file.path, number)
-            step, offset, number = step + 1, offset + len(line), number + 1
+        yield from lines[max(first - step, 0) :]
+        step += len(lines)

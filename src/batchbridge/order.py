@@ -115,29 +115,40 @@ class Bijection:
     def _forward_array(self, values: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
         import numpy as np
 
-        def mix(x: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
-            """`_mix` of every element; x is changed. In place: temporaries would cost more than the arithmetic."""
-            spare = x >> np.uint64(30)
-            x ^= spare
-            x *= np.uint64(0xBF58476D1CE4E5B9)
-            np.right_shift(x, np.uint64(27), out=spare)
-            x ^= spare
-            x *= np.uint64(0x94D049BB133111EB)
-            np.right_shift(x, np.uint64(31), out=spare)
-            x ^= spare
-            return x
-
+        keys = np.array(self._keys, dtype=np.uint64)
         shift = np.uint64(self._low_bits)
         low_mask, high_mask = np.uint64((1 << self._low_bits) - 1), np.uint64((1 << self._high_bits) - 1)
         high, low = values >> shift, values & low_mask
-        for i in range(0, _ROUNDS, 2):
-            change = mix(low ^ np.uint64(self._keys[i]))
-            change &= high_mask
-            high ^= change
-            change = mix(high ^ np.uint64(self._keys[i + 1]))
-            change &= low_mask
-            low ^= change
+        if len(values) >> self._high_bits >= 4:  # few halves: all are mixed once, and looked up
+            of_low = _mix_array(np.arange(1 << self._low_bits, dtype=np.uint64) ^ keys[0::2, None]) & high_mask
+            of_high = _mix_array(np.arange(1 << self._high_bits, dtype=np.uint64) ^ keys[1::2, None]) & low_mask
+            for changes_of_low, changes_of_high in zip(of_low, of_high, strict=True):
+                high ^= changes_of_low.take(low.view(np.int64))
+                low ^= changes_of_high.take(high.view(np.int64))
+        else:
+            for i in range(0, _ROUNDS, 2):
+                change = _mix_array(low ^ keys[i])
+                change &= high_mask
+                high ^= change
+                change = _mix_array(high ^ keys[i + 1])
+                change &= low_mask
+                low ^= change
         return high << shift | low
+
+
+def _mix_array(values: NDArray[numpy.uint64]) -> NDArray[numpy.uint64]:
+    """`_mix` of every element; `values` is changed. In place: temporaries would cost more than the arithmetic."""
+    import numpy as np
+
+    spare = values >> np.uint64(30)
+    values ^= spare
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(values, np.uint64(27), out=spare)
+    values ^= spare
+    values *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(values, np.uint64(31), out=spare)
+    values ^= spare
+    return values
 
 
 def sampling_seed(seed: int, epoch: int, prompt: int) -> int:

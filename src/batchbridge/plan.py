@@ -10,6 +10,7 @@ inside *units*: a unit is one pass over one rollout, one rollout with all its pa
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -354,19 +355,21 @@ class Plan:
         """
         import numpy as np
 
-        parts = [np.empty((0, 5), dtype=np.int64)]
-        known = None  # the pass that the last stretch lies in: neighbours mostly share it
-        for index in range(start, stop):
-            for stretch in self._stretches(index):
-                if known != (stretch.rollout, stretch.pass_index):
-                    known = stretch.rollout, stretch.pass_index
-                    prompts, samples = self._pass_arrays(*known)
-                rows = np.empty((stretch.stop - stretch.start, 5), dtype=np.int64)
-                rows[:, 0], rows[:, 1], rows[:, 2] = index, stretch.rollout, stretch.pass_index
-                rows[:, 3] = prompts[stretch.start : stretch.stop]
-                rows[:, 4] = samples[stretch.start : stretch.stop]
-                parts.append(rows)
-        return np.concatenate(parts)
+        stretches = [(index, stretch) for index in range(start, stop) for stretch in self._stretches(index)]
+        lengths = [stretch.stop - stretch.start for _, stretch in stretches]
+        rows = np.empty((sum(lengths), 5), dtype=np.int64)
+        rows[:, 0] = np.repeat([index for index, _ in stretches], lengths)
+        filled = 0
+        for place, neighbours in itertools.groupby(stretches, lambda one: (one[1].rollout, one[1].pass_index)):
+            shares = [stretch for _, stretch in neighbours]
+            first, end = shares[0].start, shares[-1].stop  # what steps take from a pass lies together
+            part = rows[filled : filled + end - first]
+            prompts, samples = self._pass_arrays(*place)
+            part[:, 1], part[:, 2] = place
+            part[:, 3], part[:, 4] = prompts[first:end], samples[first:end]
+            filled += end - first
+        assert filled == len(rows)
+        return rows
 
     def _make_step(self, index: int) -> StepPlan:
         members: list[Completion] = []

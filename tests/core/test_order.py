@@ -59,6 +59,13 @@ def test_numpy_computes_the_same_elements(size: int, key: tuple[int | str, ...],
     assert array.tolist() == Bijection(size, key).take(start, stop)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 9, 63, 64, 65, 1000, 8192, 8193])
+def test_numpy_computes_the_same_elements_of_a_whole_permutation(size: int) -> None:
+    """Here it looks up what halves become; of a few elements it computes each."""
+    order = Bijection(size, ("rollout", 7, size))
+    assert order.take_array(0, size).tolist() == order.take(0, size)
+
+
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_permutations_of_a_small_set_are_about_equally_frequent(size: int) -> None:
     draws = 6000

@@ -256,4 +256,4 @@ def test_the_dict_is_json(ledger):
 
 
 def test_reading_starts_anywhere(ledger):
-    assert [step for step, _ in Ledger(ledger("a", world_size=2)).parts(2)] == [2, 3]
+    assert [step.step for step in Ledger(ledger("a", world_size=2)).steps(2)] == [2, 3]

@@ -1,0 +1,24 @@
+"""Libraries that make the ledger faster where they are installed (the extra `speed`). Nothing needs them: whoever asks
+here gets None where one is missing, and does the same with the standard library."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+orjson = _imported("orjson")
+
+
+@cache
+def numpy() -> Any:
+    """NumPy, imported when it is first asked for: that takes longer than comparing two short ledgers."""
+    return _imported("numpy")
