@@ -9,9 +9,6 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
-
 from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.3.0,<0.3.4"
@@ -156,7 +153,7 @@ EXAMPLE_NAME = "examples/config.yaml"
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`."""
     try:
-        return SpecifierSet(VERSIONS).contains(Version(version), prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
 

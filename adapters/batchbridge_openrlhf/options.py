@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.8.0,<=0.11.2"
@@ -57,7 +55,7 @@ class Option:
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`."""
     try:
-        return SpecifierSet(VERSIONS).contains(version, prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:
         return False
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.15,<1.17"
@@ -64,7 +62,7 @@ class Gone:
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`. Development and pre-releases of an unknown version are not known."""
     try:
-        return SpecifierSet(VERSIONS).contains(version, prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:
         return False
 

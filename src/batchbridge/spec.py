@@ -11,8 +11,6 @@ constructing a `Spec` never raises.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -310,6 +308,9 @@ class Spec:
 
     def digest(self) -> str:
         """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON). Equal specs have equal digests."""
+        import hashlib
+        import json
+
         text = json.dumps(_whole_floats_as_ints(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
