@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from pkgutil import get_data
 from typing import Any
 
 from batchbridge.versions import holds as holds
@@ -168,5 +168,5 @@ def settings_of(version: str) -> Mapping[str, Setting]:
 def keys_of(version: str) -> frozenset[str]:
     """Every key of a configuration in `version`, also those that decide nothing here. Source: EasyR1's own dataclasses,
     recorded by tests/adapters/easyr1/native/record.py."""
-    ranges = json.loads(resources.files("batchbridge_easyr1").joinpath("keys.json").read_text(encoding="utf-8"))
+    ranges = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
     return frozenset(key for versions, keys in ranges.items() if holds(versions, version) for key in keys)

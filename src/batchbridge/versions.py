@@ -67,6 +67,11 @@ def _release(version: str) -> _Release | None:
     return tuple(numbers), 0
 
 
+def is_release(version: str) -> bool:
+    """Whether a version is numbers alone: no development, pre-, post- or local release."""
+    return _release(version) is not None
+
+
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
     if distribution is None:

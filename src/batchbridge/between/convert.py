@@ -22,6 +22,7 @@ from batchbridge.reading import read_source
 from batchbridge.solve import divisors
 from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
 from batchbridge.versions import holds
+from batchbridge.writing import remembered
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
@@ -134,6 +135,13 @@ def convert_to(
     )
     if reading.spec is None:
         return start
+    with remembered():
+        return _searched(adapter, reading, version, start)
+
+
+def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
+    """`start` with what the search found for the specification of `reading`, and the account of it."""
+    assert reading.spec is not None
     search = _Search(adapter, version, reading.dataset_size)
     written = search.nearest(reading.spec)
     start = dataclasses.replace(start, refused=search.refused)
