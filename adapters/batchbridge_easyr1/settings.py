@@ -170,3 +170,9 @@ def keys_of(version: str) -> frozenset[str]:
     recorded by tests/adapters/easyr1/native/record.py."""
     ranges = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
     return frozenset(key for versions, keys in ranges.items() if holds(versions, version) for key in keys)
+
+
+@lru_cache(maxsize=16)
+def groups_of(version: str) -> frozenset[str]:
+    """Every group of the keys of `version`."""
+    return frozenset(key.rsplit(".", at)[0] for key in keys_of(version) for at in range(1, key.count(".") + 1))

@@ -40,7 +40,7 @@ class Setting:
     fixed: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
 class Group:
     """Settings of one native class; `source` is its symbol and the versions that were read."""
 

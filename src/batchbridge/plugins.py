@@ -21,7 +21,7 @@ import pluggy
 
 from batchbridge import hookspecs
 from batchbridge.adapter import Adapter
-from batchbridge.entry_points import EntryPoint, entry_points
+from batchbridge.distributions import EntryPoint, entry_points
 from batchbridge.findings import Finding
 
 GROUP = "batchbridge"

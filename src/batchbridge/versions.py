@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from batchbridge import distributions
 from batchbridge.findings import Finding, Fix, Where
 
 
@@ -74,14 +75,7 @@ def is_release(version: str) -> bool:
 
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
-    if distribution is None:
-        return None
-    import importlib.metadata  # it takes a tenth of all that `check` imports, and often the version is said
-
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None if distribution is None else distributions.version(distribution)
 
 
 def unknown_version(

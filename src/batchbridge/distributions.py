@@ -1,4 +1,4 @@
-"""The entry points of a group, as `importlib.metadata` gives them, without importing it.
+"""Versions and entry points of distributions, as `importlib.metadata` gives them, without importing it.
 
 It brings a parser of mails and one of zip archives, which is a tenth of all that `batchbridge check` takes. Here the
 files are read that every installer writes into a folder on `sys.path`. Whatever else can hold distributions (archives,
@@ -49,6 +49,24 @@ def entry_points(group: str) -> Iterable[EntryPoint]:
         import importlib.metadata
 
         return importlib.metadata.entry_points(group=group)
+
+
+def version(name: str) -> str | None:
+    """The version of an installed distribution; None where there is none."""
+    try:
+        wanted = _normalised(name)
+        for folder in _folders():
+            for found, info in _infos(folder):
+                if found == wanted:
+                    return _distribution(info).version
+        return None
+    except _Unusual:
+        import importlib.metadata
+
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return None
 
 
 class _Unusual(Exception):
@@ -106,7 +124,11 @@ def _infos(folder: str) -> Iterator[tuple[str, str]]:
             stem, suffix = os.path.splitext(child)
             if suffix != suffix.lower():
                 raise _Unusual
-            yield re.sub(r"[-_.]+", "_", stem.partition("-")[0]).lower(), os.path.join(folder, child)
+            yield _normalised(stem.partition("-")[0]), os.path.join(folder, child)
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "_", name).lower()
 
 
 def _points(info: str, group: str) -> Iterator[_EntryPoint]:
