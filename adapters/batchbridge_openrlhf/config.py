@@ -351,7 +351,7 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
     message = f"{name} is no option of openrlhf {version}"
     if spelled:
         message += f"; it is spelled {spelled[0]} there"
-    elif elsewhere := [release for release in tables.RELEASES if name in tables.options_of(release)]:
+    elif elsewhere := tables.releases_with(name):
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
     return Finding(
         "BB-ORL-003",

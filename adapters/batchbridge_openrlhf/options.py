@@ -66,6 +66,16 @@ def options_of(version: str) -> Mapping[str, Option]:
     return {option.name(version): option for option in OPTIONS if holds(option.versions, version)}
 
 
+def releases_with(name: str) -> list[str]:
+    """The releases that spell an option so."""
+    rows = [option for option in OPTIONS if name in (option.identity, option.flat)]
+    return [
+        release
+        for release in RELEASES
+        if any(option.name(release) == name and holds(option.versions, release) for option in rows)
+    ]
+
+
 @lru_cache(maxsize=64)
 def names_of(version: str) -> Mapping[str, str]:
     """Identity to its name in `version`."""
