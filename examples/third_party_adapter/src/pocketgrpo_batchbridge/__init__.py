@@ -2,7 +2,6 @@
 
 from batchbridge import hookimpl
 
-
 batchbridge_frameworks = ("pocketgrpo",)  # commands on other frameworks need not ask the hook below
 
 
