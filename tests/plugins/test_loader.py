@@ -316,3 +316,16 @@ def test_loading_the_installed_plugins_imports_no_framework() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == ""
+
+
+@pytest.mark.skipif("trl" not in plugins.adapters(), reason="the TRL adapter is not installed")
+def test_reading_for_one_framework_imports_no_other_adapter_and_no_shell() -> None:
+    code = (
+        "import sys, batchbridge; "
+        "print(batchbridge.read({'seed': 1}, framework='trl', version='1.16.0', world_size=8).framework); "
+        "print(*sorted(name for name in sys.modules if name.endswith('.config') or name == 'batchbridge.shell'))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    read, imported = result.stdout.splitlines()
+    assert read == "trl"
+    assert [name for name in imported.split() if name.startswith("batchbridge")] == ["batchbridge_trl.config"]
