@@ -1,15 +1,23 @@
-"""CPU time of the command line: `python benchmarks/cli_cpu_time.py [RUNS] [--write]`.
+"""CPU time of the command line: `python benchmarks/cli_cpu_time.py [RUNS] [--write] [--json]`.
 
 `--help`, `check` on a configuration of each framework as users have it (published commands as launch scripts, recipes
-as YAML), `check` on a script that is mostly bash, and `explain`. Each command runs in its own process, `RUNS` times
-(default 10); user and system time are added. Once with bytecode cached, as in an installation (a first run that is not
-counted compiles), and once without any at all, not even the standard library's. `--write` puts the table into
-`cli_cpu_time.md` beside this file. Goals, with bytecode: `--help` within 150 ms, `check` within 600 ms (and 400 ms on a
-YAML file). A report, not a gate: the gate is tests/cli/test_cpu_time.py.
+as YAML), `check` on a script that is mostly bash, `explain`, and `convert` both ways between TRL and verl. Each command
+runs in its own process, `RUNS` times (default 10); user and system time are added. Once with bytecode cached, as in an
+installation (a first run that is not counted compiles), and once without any at all, not even the standard library's.
+
+Where TRL is installed, there is a reference: a process that imports `GRPOConfig` and constructs one, with bytecode
+cached. It takes turns with the commands, so that a machine that becomes slower is slower for all; the last column has
+how many times faster than it a command is, minimum against minimum. Without TRL that column is empty.
+
+`--write` puts the table into `cli_cpu_time.md` beside this file, `--json` prints the figures for programs. Goals, with
+bytecode: `--help` within 150 ms, `check` within 600 ms (and 400 ms on a YAML file), and every command at least 20 times
+faster than the reference. A report, not a gate: the gate is tests/cli/test_cpu_time.py.
 """
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import json
 import os
 import platform
@@ -19,13 +27,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "adapters"
 RESULTS = Path(__file__).with_suffix(".md")
+REFERENCE = "from trl import GRPOConfig; GRPOConfig(output_dir='x', use_cpu=True, bf16=False)"
+"""The native config object, without a device."""
 
 RECIPE = """\
 per_device_train_batch_size: 4
@@ -117,51 +127,131 @@ def environment(folder: Path, cached: bool) -> dict[str, str]:
 
 
 def cpu_ms(arguments: list[str], folder: Path, cached: bool) -> float:
-    """Milliseconds of CPU that one run takes, start of the interpreter included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "batchbridge", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment(folder, cached), capture_output=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode not in (0, 2, 4) or b"batchbridge" in done.stderr:  # what fails early is fast, and means nothing
+    """Milliseconds of CPU that one run of the command line takes, start of the interpreter included."""
+    spent, done = _run(["-m", "batchbridge", *arguments], folder, cached)
+    # What fails early is fast, and means nothing.
+    if done.returncode not in (0, 2, 3, 4) or b"Usage:" in done.stderr or b"Traceback" in done.stderr:
         raise SystemExit(f"batchbridge {' '.join(arguments)} exited with {done.returncode}: {done.stderr.decode()}")
-    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return spent
 
 
-def rows(runs: int, folder: Path) -> Iterator[str]:
-    """The table, a line at a time."""
+def reference_ms(folder: Path) -> float:
+    """Milliseconds of CPU that importing `GRPOConfig` from TRL and constructing one takes, with bytecode cached."""
+    spent, done = _run(["-c", REFERENCE], folder, True)
+    if done.returncode:
+        raise SystemExit(f"{REFERENCE} failed: {done.stderr.decode()}")
+    return spent
+
+
+def _run(words: list[str], folder: Path, cached: bool) -> tuple[float, subprocess.CompletedProcess[bytes]]:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment(folder, cached), capture_output=True, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime), done
+
+
+@dataclass
+class Row:
+    """Milliseconds of the counted runs of one command."""
+
+    name: str
+    cached: list[float] = field(default_factory=list)
+    not_cached: list[float] = field(default_factory=list)
+
+
+def version_of(distribution: str) -> str | None:
+    """The installed version; None where there is none."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def conversions() -> dict[str, list[str]]:
+    """The arguments of `convert`, by name."""
+    found = {}
+    for name, to in (("trl, YAML", "verl"), ("verl, script", "trl")):
+        one = inputs()[name]
+        found[f"convert: {name}, to {to}"] = [
+            *("convert", one.file, *one.options, "--dataset-size", "80", "--to", to, "--allow-lossy")
+        ]
+    return found
+
+
+def measure(runs: int, folder: Path) -> tuple[list[Row], Row | None]:
+    """The commands, and the reference where TRL is installed. All take turns."""
     recipe = inputs()["trl, YAML"]
     commands = {"--help": ["--help"]}
     commands |= {f"check: {name}": command for name, command in lay(folder).items()}
-    commands |= {"explain: trl, YAML": ["explain", recipe.file, *recipe.options]}
-    yield "| command | minimum, cached | median, cached | minimum, not cached | median, not cached |"
-    yield "|---|---|---|---|---|"
-    for name, arguments in commands.items():
-        cells = [name]
-        for cached in (True, False):
-            cpu_ms(arguments, folder, cached)
-            times = [cpu_ms(arguments, folder, cached) for _ in range(runs)]
-            cells += [f"{min(times):.0f}", f"{statistics.median(times):.0f}"]
-        yield f"| {' | '.join(cells)} |"
+    commands |= {"explain: trl, YAML": ["explain", recipe.file, *recipe.options], **conversions()}
+    rows = {name: Row(name) for name in commands}
+    reference = None if version_of("trl") is None else Row(f"`{REFERENCE}`")
+    for turn in range(runs + 1):
+        if reference is not None:
+            reference.cached.append(reference_ms(folder))
+        for name, arguments in commands.items():
+            rows[name].cached.append(cpu_ms(arguments, folder, True))
+            if turn:
+                rows[name].not_cached.append(cpu_ms(arguments, folder, False))
+    found = [*rows.values(), *([] if reference is None else [reference])]
+    for row in found:
+        del row.cached[0]  # it compiled
+    return list(rows.values()), reference
+
+
+def table(rows: list[Row], reference: Row | None) -> str:
+    """A Markdown table."""
+    lines = [
+        "| command | minimum, cached | median, cached | minimum, not cached | median, not cached "
+        "| times faster than constructing GRPOConfig |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in [*rows, *([] if reference is None else [reference])]:
+        cells = [row.name]
+        for times in (row.cached, row.not_cached):
+            cells += [f"{min(times):.0f}", f"{statistics.median(times):.0f}"] if times else ["-", "-"]
+        cells.append("-" if reference is None else f"{min(reference.cached) / min(row.cached):.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measures, prints and perhaps writes."""
-    words = [word for word in sys.argv[1:] if word != "--write"]
-    runs = int(words[0]) if words else 10
+    parser = argparse.ArgumentParser(description="CPU time of the command line.")
+    parser.add_argument("runs", nargs="?", type=int, default=10, help="counted runs of each command")
+    parser.add_argument("--write", action="store_true", help=f"write the table to {RESULTS.name}")
+    parser.add_argument("--json", action="store_true", help="print every measured time, in milliseconds, as JSON")
+    said = parser.parse_args()
     load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        rows, reference = measure(said.runs, Path(folder))
+    versions = {name: found for name in ("batchbridge", "trl", "transformers", "torch") if (found := version_of(name))}
     head = (
         "# CPU time of the command line\n\n"
-        f"Written by `python benchmarks/cli_cpu_time.py {runs} --write`: milliseconds of CPU (user and system), {runs} "
-        f"runs each; Python\n{platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores, load average "
-        f"{load:.1f} at the beginning.\n\n"
+        f"Written by `python benchmarks/cli_cpu_time.py {said.runs} --write`: milliseconds of CPU (user and system), "
+        f"{said.runs} runs each, all in\nturns; Python {platform.python_version()}, {platform.machine()}, "
+        f"{os.cpu_count()} cores, load average {load:.1f} at the beginning;\n"
+        f"{', '.join(f'{name} {found}' for name, found in versions.items())}.\n\n"
     )
-    lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        for line in rows(runs, Path(folder)):
-            print(line, flush=True)
-            lines.append(line)
-    if "--write" in sys.argv:
-        RESULTS.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    if said.json:
+        print(
+            json.dumps(
+                {
+                    "runs": said.runs,
+                    "python": platform.python_version(),
+                    "load": load,
+                    "versions": versions,
+                    "commands": [asdict(row) for row in rows],
+                    "reference": None if reference is None else asdict(reference),
+                }
+            )
+        )
+    else:
+        print(table(rows, reference))
+    if said.write:
+        RESULTS.write_text(f"{head}{table(rows, reference)}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

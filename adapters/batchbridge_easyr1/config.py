@@ -18,7 +18,7 @@ from batchbridge.writing import objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
 from batchbridge_easyr1.run import Run
-from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, keys_of, settings_of
+from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 from batchbridge_verl.given import shown
 from batchbridge_verl.meaning import Problems, Told, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
@@ -270,8 +270,7 @@ def _base(name: Any, version: str, said: _Said) -> None:
 
 
 def _unknown_keys(said: _Said, version: str) -> list[Finding]:
-    known = keys_of(version)
-    groups = {key.rsplit(".", depth)[0] for key in known for depth in range(1, key.count(".") + 1)}
+    known, groups = keys_of(version), groups_of(version)
     found = [
         _wrong(place, "a group of settings")
         for key, place in said.places.items()

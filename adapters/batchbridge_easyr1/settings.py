@@ -6,11 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from pkgutil import get_data
 from typing import Any
-
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from batchbridge.versions import holds as holds
 
@@ -156,7 +153,7 @@ EXAMPLE_NAME = "examples/config.yaml"
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`."""
     try:
-        return SpecifierSet(VERSIONS).contains(Version(version), prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
 
@@ -171,5 +168,11 @@ def settings_of(version: str) -> Mapping[str, Setting]:
 def keys_of(version: str) -> frozenset[str]:
     """Every key of a configuration in `version`, also those that decide nothing here. Source: EasyR1's own dataclasses,
     recorded by tests/adapters/easyr1/native/record.py."""
-    ranges = json.loads(resources.files("batchbridge_easyr1").joinpath("keys.json").read_text(encoding="utf-8"))
+    ranges = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
     return frozenset(key for versions, keys in ranges.items() if holds(versions, version) for key in keys)
+
+
+@lru_cache(maxsize=16)
+def groups_of(version: str) -> frozenset[str]:
+    """Every group of the keys of `version`."""
+    return frozenset(key.rsplit(".", at)[0] for key in keys_of(version) for at in range(1, key.count(".") + 1))

@@ -348,11 +348,10 @@ def _strays(given: Given) -> Iterator[Finding]:
 def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
     here = tables.names_of(version)
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
-    elsewhere = [release for release in tables.RELEASES if name in tables.options_of(release)]
     message = f"{name} is no option of openrlhf {version}"
     if spelled:
         message += f"; it is spelled {spelled[0]} there"
-    elif elsewhere:
+    elif elsewhere := tables.releases_with(name):
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
     return Finding(
         "BB-ORL-003",

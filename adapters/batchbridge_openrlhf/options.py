@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.8.0,<=0.11.2"
@@ -57,7 +55,7 @@ class Option:
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`."""
     try:
-        return SpecifierSet(VERSIONS).contains(version, prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:
         return False
 
@@ -66,6 +64,16 @@ def is_known(version: str) -> bool:
 def options_of(version: str) -> Mapping[str, Option]:
     """Name in `version` to its row."""
     return {option.name(version): option for option in OPTIONS if holds(option.versions, version)}
+
+
+def releases_with(name: str) -> list[str]:
+    """The releases that spell an option so."""
+    rows = [option for option in OPTIONS if name in (option.identity, option.flat)]
+    return [
+        release
+        for release in RELEASES
+        if any(option.name(release) == name and holds(option.versions, release) for option in rows)
+    ]
 
 
 @lru_cache(maxsize=64)

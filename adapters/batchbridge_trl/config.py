@@ -168,7 +168,7 @@ class TrlAdapter(Adapter):
             values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
         if not problems:
             context = Context(framework_version=version, world_size=spec.topology.world_size)
-            problems.extend(objections(TrlAdapter(), spec, values, context))
+            problems.extend(objections(_TRL, spec, values, context))
         if problems:
             raise CannotWrite(self.framework, problems)
         from batchbridge_trl.text import python_text, yaml_text
@@ -339,6 +339,10 @@ _DECIDING = frozenset(
     }
 )
 """Keys without which nothing about batches can be said."""
+
+
+_TRL = TrlAdapter()
+"""Whose parser reads what any adapter of TRL's settings writes."""
 
 
 def _is_config(native: object) -> bool:

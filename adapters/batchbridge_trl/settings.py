@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.15,<1.17"
@@ -42,7 +40,7 @@ class Setting:
     fixed: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
 class Group:
     """Settings of one native class; `source` is its symbol and the versions that were read."""
 
@@ -64,7 +62,7 @@ class Gone:
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`. Development and pre-releases of an unknown version are not known."""
     try:
-        return SpecifierSet(VERSIONS).contains(version, prereleases=True)
+        return holds(VERSIONS, version)
     except ValueError:
         return False
 

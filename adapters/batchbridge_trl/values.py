@@ -9,7 +9,6 @@ where the key is a float, because `1e-6` is what a YAML loader hands on.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -129,6 +128,8 @@ def _mapping(key: str, value: Any, parsed: bool) -> Any:
         if not value.startswith("{"):
             return value  # a path to a JSON file
         try:
+            import json  # few configurations have such a text
+
             return json.loads(value)
         except ValueError:
             raise WrongValue("a mapping", "json.JSONDecodeError while the config is constructed") from None
@@ -141,6 +142,8 @@ def _plain_mapping(key: str, value: Any, parsed: bool) -> Any:
     """A mapping that JSON can say: its values become part of a canonical field."""
     mapping = _mapping(key, value, parsed)
     try:
+        import json
+
         json.dumps(mapping, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         raise WrongValue("a mapping of text to plain values", _passes_unchecked(value)) from None

@@ -7,7 +7,6 @@ the shipped table (a test composes them and compares every key), and that table 
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +45,13 @@ class Defaults:
     @cached_property
     def groups(self) -> frozenset[str]:
         """Every group of settings."""
-        return frozenset(key[:at] for key in self.values for at, mark in enumerate(key) if mark == ".")
+        found: set[str] = set()
+        for key in self.values:
+            group = key.rpartition(".")[0]
+            while group and group not in found:  # the groups around one that was met were met with it
+                found.add(group)
+                group = group.rpartition(".")[0]
+        return frozenset(found)
 
 
 def defaults_for(version: str, engine: str) -> Defaults:
@@ -99,6 +104,8 @@ def compose(folder: Path, version: str, engine: str) -> dict[str, Any]:
 
 def digest(folder: Path) -> str:
     """Digest of every YAML file below `folder`: relative names and contents."""
+    import hashlib  # in most environments there is no verl whose files it could digest
+
     told = hashlib.sha256()
     for file in sorted(folder.rglob("*.yaml")):
         told.update(file.relative_to(folder).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")

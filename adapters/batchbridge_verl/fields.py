@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any
 
 from batchbridge_verl.composed import Defaults
@@ -43,6 +43,5 @@ def stranger(key: str, version: str, defaults: Defaults) -> str | None:
 
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, Any]:
-    text = files(__package__ or "batchbridge_verl").joinpath("fields.json").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = json.loads(text)["classes"]
+    table: Mapping[str, Any] = json.loads(get_data("batchbridge_verl", "fields.json") or b"")["classes"]
     return table

@@ -12,8 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
-
 MARKERS: tuple[tuple[str, str | None, str | None], ...] = (
     # (file or folder of the package, first release that has it, last one)
     ("trainer/ppo/ray_trainer.py", "0.4.0", None),
@@ -74,6 +72,8 @@ def _package() -> Path | None:
 
 def look(package: Path) -> Installed:
     """What the files of `package` say."""
+    from packaging.version import InvalidVersion, Version  # in most environments there is no verl to look at
+
     if all((package / name).exists() for name in EASYR1):
         return Installed("easyr1", _literal_version(package / "__init__.py"))
     try:

@@ -11,13 +11,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
+from pkgutil import get_data
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
-
 from batchbridge.versions import holds as holds
+from batchbridge.versions import is_release
 
 VERSIONS = ">=0.4.0,<0.9.2"
 """Versions whose rows are complete. Read wheel by wheel: 0.4.0, 0.4.1, 0.5.0, 0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0,
@@ -218,6 +216,11 @@ GONE: Mapping[str, tuple[str, str | None, str]] = {
 
 def is_known(version: str) -> bool:
     """Whether the rows are complete for `version`. Development versions lie between releases and are not known."""
+    if is_release(version):
+        return holds(VERSIONS, version)
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
     try:
         parsed = Version(version)
     except ValueError:  # no version, or a number of more digits than Python reads
@@ -227,14 +230,13 @@ def is_known(version: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files(__package__ or "batchbridge_verl").joinpath("defaults.json").read_text(encoding="utf-8")
-    table: Mapping[str, Any] = json.loads(text)
+    table: Mapping[str, Any] = json.loads(get_data("batchbridge_verl", "defaults.json") or b"")
     return table
 
 
 def engines_of(version: str) -> tuple[str, ...]:
     """The engines that `version` has a composed configuration for."""
-    return tuple(engine for engine in ENGINES if Version(_table()["first"][engine]) <= Version(version))
+    return tuple(engine for engine in ENGINES if holds(f">={_table()['first'][engine]}", version))
 
 
 def reads(key: str, version: str, engine: str, known: Mapping[str, Any]) -> bool:
@@ -255,7 +257,7 @@ def chosen_by_key(engine: str, version: str) -> bool:
 
 def index_of(version: str) -> int:
     """The row of the tables that holds for `version`."""
-    return [at for at, name in enumerate(_table()["versions"]) if Version(name) <= Version(version)][-1]
+    return [at for at, name in enumerate(_table()["versions"]) if holds(f">={name}", version)][-1]
 
 
 @lru_cache(maxsize=16)

@@ -18,8 +18,8 @@ hookimpl = pluggy.HookimplMarker("batchbridge")
 
 @hookspec
 def batchbridge_adapters() -> Iterable[type[Adapter]]:  # type: ignore[empty-body]  # pluggy specs have no body
-    """Called once, when adapters are first needed. Return the `Adapter` classes that the plugin provides; all plugins
-    are asked, and two classes with the same `framework` name are both refused."""
+    """Called once, when its adapters are first needed. Return the `Adapter` classes that the plugin provides; two
+    classes with the same `framework` name are both refused."""
 
 
 @hookspec

@@ -8,7 +8,6 @@ the key's parts. Test vectors are published in `tests/core/test_order.py` and `d
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,8 @@ def _mix(value: int) -> int:
 
 
 def _round_keys(parts: tuple[int | str, ...]) -> tuple[int, ...]:
+    import hashlib  # most commands order nothing, and it loads OpenSSL
+
     text = "batchbridge/order/1:" + ",".join(map(str, parts))
     digest = hashlib.blake2b(text.encode(), digest_size=8 * 8).digest()
     more = hashlib.blake2b(digest, digest_size=8 * 8).digest()
@@ -157,6 +158,8 @@ def sampling_seed(seed: int, epoch: int, prompt: int) -> int:
     The key's parts, joined by commas and prefixed with `batchbridge/sampling/1:`, in UTF-8; the first 64-bit
     little-endian word of its BLAKE2b digest of 8 bytes, modulo that bound.
     """
+    import hashlib
+
     text = f"batchbridge/sampling/1:{seed},{epoch},{prompt}"
     word = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
     return word % _SEEDS

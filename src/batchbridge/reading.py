@@ -132,13 +132,12 @@ def _trainer(
 def _choose(source: Source, framework: str | None, findings: list[Finding]) -> Adapter | None:
     """The named adapter, or the one that alone is the most sure of `source`; else a finding."""
     installed = plugins.adapters()
+    if framework is not None and framework in installed:
+        return installed[framework]
     listed = ", ".join(installed) or "none"
     if framework is not None:
-        if framework not in installed:
-            findings.append(
-                _undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}")
-            )
-        return installed.get(framework)
+        findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
+        return None
     scores: dict[str, float] = {}
     for name, adapter in installed.items():
         score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)

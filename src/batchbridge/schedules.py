@@ -7,7 +7,6 @@ after whatever warm-up there is. A floor is a share of the peak: `cosine_with_mi
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +37,8 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
     if arguments is not None and not isinstance(arguments, Mapping):
         if name in WITHOUT_ARGUMENTS:
             return "constant"
+        import json
+
         return f"{name} {json.dumps(arguments, default=str)}"
     own = _DEFAULTS.get(name, {})
     said = {str(key): value for key, value in (arguments or {}).items() if key not in own or value != own[key]}
@@ -52,13 +53,21 @@ def schedule_text(name: str, arguments: object = None, learning_rate: object = N
         if said.get("min_lr_rate") == 0 and "min_lr" not in said:
             name = "cosine"
             del said["min_lr_rate"]
-    return f"{name} {json.dumps(said, sort_keys=True, default=str)}" if said else name
+    if not said:
+        return name
+    import json
+
+    return f"{name} {json.dumps(said, sort_keys=True, default=str)}"
 
 
 def schedule_parts(text: str) -> tuple[str, dict[str, Any]]:
     """(name, arguments) of a text. Raises `ValueError` where the arguments are no JSON mapping."""
     name, _, rest = text.partition(" ")
-    arguments = json.loads(rest) if rest else {}
+    if not rest:
+        return name, {}
+    import json
+
+    arguments = json.loads(rest)
     if not isinstance(arguments, dict):
         raise ValueError(f"{rest} is no JSON mapping")
     return name, arguments

@@ -8,15 +8,11 @@ Bounds live in the annotations (`Quantity`) and are checked by `batchbridge.rule
 constructing a `Spec` never raises.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 SCHEMA = "batchbridge/1"
 
@@ -298,7 +294,7 @@ class Spec:
         return {"schema": SCHEMA, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Spec:
+    def from_dict(cls, data: Mapping[str, Any]) -> "Spec":
         """Inverse of `to_dict`. Raises `ValueError` naming an unknown or missing group or field, or a wrong type."""
         if not isinstance(data, Mapping):
             raise ValueError(f"spec: expected a mapping, got {type(data).__name__}")
@@ -310,10 +306,13 @@ class Spec:
 
     def digest(self) -> str:
         """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON). Equal specs have equal digests."""
+        import hashlib
+        import json
+
         text = json.dumps(_whole_floats_as_ints(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
-    def replace(self, **fields: Any) -> Spec:
+    def replace(self, **fields: Any) -> "Spec":
         """A copy with dotted fields replaced: `spec.replace(**{"rollout.prompts_per_rollout": 64})`."""
         groups: dict[str, dict[str, Any]] = {}
         for path, value in fields.items():
@@ -349,14 +348,10 @@ def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
     return dataclasses.replace(group, **flat)
 
 
-_HINTS: dict[type, dict[str, Any]] = {}
-
-
 def _hints(cls: type) -> dict[str, Any]:
-    """The annotations of a group, evaluated once: they are text, and evaluating them costs more than all rules."""
-    if cls not in _HINTS:
-        _HINTS[cls] = get_type_hints(cls, include_extras=True)
-    return _HINTS[cls]
+    """The annotations of a group. They are no text here (no `from __future__ import annotations` above): evaluating
+    them later would cost more than all rules."""
+    return cls.__annotations__
 
 
 def _build(cls: type[_T], data: Any, path: str) -> _T:

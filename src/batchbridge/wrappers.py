@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from batchbridge.shell import Argument
+if TYPE_CHECKING:
+    from batchbridge.shell import Argument
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def _starts(words: list[Argument], wrapper: Wrapper) -> bool:
 def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -> tuple[list[Argument], dict[str, str]]:
     """The program inside a wrapper, and the facts with the wrapper's own."""
     place, module, facts = len(wrapper.words), False, dict(launcher)
-    line = words[0].line
+    python = words[0]._replace(text="python", unknown=())
     while place < len(words) and words[place].text.startswith("-") and words[place].text != "-":
         text = words[place].text
         place += 1
@@ -164,9 +166,9 @@ def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -
     rest = words[place + wrapper.skipped :]
     if wrapper.starts:
         facts["launcher"] = " ".join(wrapper.words)
-        rest = [Argument("python", line), *([Argument("-m", line)] if module else []), *rest] if rest else []
+        rest = [python, *([python._replace(text="-m")] if module else []), *rest] if rest else []
     elif wrapper.words == ("uv", "run") and rest and rest[0].text.endswith(".py"):
-        rest = [Argument("python", line), *rest]  # uv runs a script with its own Python
+        rest = [python, *rest]  # uv runs a script with its own Python
     return rest, facts
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from batchbridge.adapter import Adapter, Context, Source
+from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.findings import Finding
 from batchbridge.spec import Spec, walk
 
 UNKNOWN = ("objective.", "carried.", "advantage.")
@@ -18,8 +21,8 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     Each names its canonical field, or is a finding's message. `context` gives the version, and the world size where
     `values` do not say it.
     """
-    back = adapter.read(Source(values=values), context)
-    broken = [finding for finding in adapter.check(back) if finding.severity == "error" or finding.undecided]
+    back, found = _read_back(adapter, values, context)
+    broken = [finding for finding in found if finding.severity == "error" or finding.undecided]
     refused = [finding.message for finding in (*back.findings, *broken)]
     yield from refused
     if back.spec is None:
@@ -34,3 +37,45 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if not unknown and read.get(path) != wanted.get(path):
             yield f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}"
+
+
+_Read = tuple[Reading, Sequence[Finding]]
+_MEMORY: ContextVar[dict[Hashable, _Read] | None] = ContextVar("_MEMORY", default=None)
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Inside, what was read back once is not read again: a search for the nearest spec writes the same values often.
+
+    No longer than one search, because what an adapter reads may depend on what is installed.
+    """
+    token = _MEMORY.set({})
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) -> _Read:
+    """What `values` mean to `adapter`, and what its rules say of them."""
+    memory, key = _MEMORY.get(), _key(values)
+    if memory is None or key is None:
+        back = adapter.read(Source(values=values), context)
+        return back, adapter.check(back)
+    if (adapter, context, key) not in memory:
+        back = adapter.read(Source(values=values), context)
+        memory[adapter, context, key] = back, tuple(adapter.check(back))
+    return memory[adapter, context, key]
+
+
+def _key(value: object) -> Hashable | None:
+    """A key that only equal plain values of equal types in an equal order have; None for values of other kinds."""
+    if value is None or type(value) in (str, int, float, bool):
+        return type(value), repr(value)  # 1, 1.0 and True are equal, and mean different things
+    if isinstance(value, Mapping):
+        parts = [part for pair in value.items() for part in map(_key, pair)]
+    elif type(value) in (list, tuple):
+        parts = [_key(item) for item in value]  # type: ignore[attr-defined]  # a list or a tuple
+    else:
+        return None
+    return None if None in parts else (type(value), tuple(parts))

@@ -1,4 +1,4 @@
-"""`check` stays within 600 ms of CPU on what users have: launch scripts and recipes of every framework."""
+"""`check` and `convert` stay within 600 ms of CPU on what users have: launch scripts and recipes."""
 
 from __future__ import annotations
 
@@ -43,6 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+CONVERSIONS = ("convert: trl, YAML, to verl", "convert: verl, script, to trl")
+
+
+def test_every_conversion_of_the_benchmark_is_tested() -> None:
+    assert tuple(benchmark().conversions()) == CONVERSIONS
+
+
 def test_every_input_of_the_benchmark_is_tested() -> None:
     assert tuple(benchmark().inputs()) == NAMES
 
@@ -52,3 +59,16 @@ def test_check_takes_at_most_600_ms_of_cpu(name: str, folder: Path) -> None:
     command = benchmark().lay(folder)[name]
     benchmark().cpu_ms(command, folder, cached=True)  # compiles what only this framework needs
     assert min(benchmark().cpu_ms(command, folder, cached=True) for _ in range(3)) < LIMIT_MS
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_convert_takes_at_most_600_ms_of_cpu(name: str, folder: Path) -> None:
+    benchmark().lay(folder)
+    command = benchmark().conversions()[name]
+    benchmark().cpu_ms(command, folder, cached=True)
+    assert min(benchmark().cpu_ms(command, folder, cached=True) for _ in range(3)) < LIMIT_MS
+
+
+def test_a_command_that_fails_is_not_measured(folder: Path) -> None:
+    with pytest.raises(SystemExit, match="exited with 64"):
+        benchmark().cpu_ms(["check", "--no-such-option"], folder, cached=True)

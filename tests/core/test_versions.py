@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+from functools import partial
+
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import batchbridge
 from batchbridge.findings import Where
@@ -34,6 +39,42 @@ def test_what_is_installed_is_told_without_importing_it() -> None:
     assert installed("pytest") == pytest.__version__
     assert installed("no-such-distribution") is None
     assert installed(None) is None
+
+
+NUMBERS = ("0", "0.3.3", "0.8.1", "0.16", "0.16.0", "0.16.2", "01.2", "1.2", "1.2.0.0", "1.10", "2025.11.3")
+OTHERS = ("1.2rc1", "0.16.0.dev0", "0.8.1.post1", "1.2+cpu", "v1.2", " 1.2", "1!1.2", "1.2.", "none", "")
+BOUNDS = (
+    *(f"{sign}{number}" for sign in (">=", "<=", "==", "!=", ">", "<", "~=", "===") for number in NUMBERS),
+    *(
+        ">=0.3.3.dev0",
+        "<0.3.3.dev0",
+        "<=0.3.3.dev0",
+        ">=0.8.1.post1",
+        "<0.8.1.post1",
+        "!=0.16.*",
+        "==1.*",
+        "==1.2.0.0.0.*",
+    ),
+    *("<1.2rc1", ">= 1.2", ">=", "1.2", ",", ">=1..2", ">=.1", ">=1.2.dev0.*", "<1.*"),
+)
+
+
+def said(ask: Callable[[], bool]) -> bool | type[Exception]:
+    try:
+        return ask()
+    except ValueError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("version", [*NUMBERS, *OTHERS])
+def test_ranges_hold_as_packaging_has_them(version: str) -> None:
+    for versions in [*BOUNDS, *(f"{one},{other}" for one, other in itertools.pairwise(BOUNDS))]:
+        expected = said(partial(packaging_says, versions, version))
+        assert said(partial(holds, versions, version)) == expected, versions
+
+
+def packaging_says(versions: str, version: str) -> bool:
+    return SpecifierSet(versions).contains(version, prereleases=True)
 
 
 def test_a_missing_version_leaves_it_undecided_and_names_one() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from toy_adapter import ToyAdapter
 
-from batchbridge.adapter import Context, Source
+from batchbridge.adapter import Context, Reading, Source
 from batchbridge.spec import Spec
-from batchbridge.writing import objections
+from batchbridge.writing import objections, remembered
 
 CONTEXT = Context(framework_version="2.0", world_size=2)
 VALUES = {"prompts": 4, "samples": 2, "step": 8, "rate": 0.5}
@@ -40,3 +41,45 @@ def test_what_the_framework_refuses_is_told_in_its_own_words() -> None:
 def test_values_that_leave_the_run_open_are_refused() -> None:
     (text,) = objections(ToyAdapter(), meaning(), VALUES, Context(framework_version="2.0"))
     assert text == "devices: not said"
+
+
+class Counting(ToyAdapter):
+    """Remembers what it was asked to read."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def read(self, source: Source, context: Context) -> Reading:
+        self.asked.append((dict(source.values), context))
+        return super().read(source, context)
+
+
+def test_in_a_search_the_same_values_are_read_back_once() -> None:
+    adapter, other = Counting(), meaning().replace(**{"order.seed": 5})
+    with remembered():
+        assert list(objections(adapter, meaning(), VALUES, CONTEXT)) == []
+        assert list(objections(adapter, other, dict(VALUES), CONTEXT)) == ["order.seed = 5: toy would do 0"]
+        assert len(adapter.asked) == 1
+    list(objections(adapter, meaning(), VALUES, CONTEXT))
+    list(objections(adapter, meaning(), VALUES, CONTEXT))
+    assert len(adapter.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "changes", [{"samples": 2.0}, {"samples": True}, {"samples": "2"}, {"samples": [2]}, {"more": None}]
+)
+def test_values_that_only_look_alike_are_read_each(changes: dict[str, object]) -> None:
+    adapter = Counting()
+    with remembered():
+        list(objections(adapter, meaning(), VALUES, CONTEXT))
+        list(objections(adapter, meaning(), {**VALUES, **changes}, CONTEXT))
+        list(objections(adapter, meaning(), VALUES, Context(framework_version="2.0", world_size=1)))
+    assert len(adapter.asked) == 3
+
+
+def test_values_that_are_not_plain_are_read_every_time() -> None:
+    adapter, odd = Counting(), {**VALUES, "more": object()}
+    with remembered():
+        list(objections(adapter, meaning(), odd, CONTEXT))
+        list(objections(adapter, meaning(), odd, CONTEXT))
+    assert len(adapter.asked) == 2

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.adapter import Adapter, CannotWrite, Context, Reading, Source, Written
 from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
@@ -23,6 +21,8 @@ from batchbridge.derived import derive
 from batchbridge.reading import read_source
 from batchbridge.solve import divisors
 from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
+from batchbridge.versions import holds
+from batchbridge.writing import remembered
 
 Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
 """exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
@@ -135,6 +135,13 @@ def convert_to(
     )
     if reading.spec is None:
         return start
+    with remembered():
+        return _searched(adapter, reading, version, start)
+
+
+def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
+    """`start` with what the search found for the specification of `reading`, and the account of it."""
+    assert reading.spec is not None
     search = _Search(adapter, version, reading.dataset_size)
     written = search.nearest(reading.spec)
     start = dataclasses.replace(start, refused=search.refused)
@@ -158,7 +165,7 @@ def convert_to(
 def _unknown_version(adapter: Adapter, version: str) -> str | None:
     """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
     try:
-        if SpecifierSet(adapter.versions).contains(version, prereleases=True):
+        if holds(adapter.versions, version):
             return None
     except ValueError:  # no version, or a number of more digits than Python reads
         pass  # no version at all: what the adapter says of it counts
@@ -312,7 +319,7 @@ def _patches(adapter: Adapter, version: str | None) -> bool:
     if not adapter.enforced_versions or version is None:
         return False
     try:
-        return SpecifierSet(adapter.enforced_versions).contains(version, prereleases=True)
+        return holds(adapter.enforced_versions, version)
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
 

@@ -52,7 +52,13 @@ def input_options(function: _F) -> _F:
     return function
 
 
-def reading_from(
+def reading_from(**said: Any) -> tuple[str, Reading]:
+    """(what was read, for a person; the reading), from the options. Raises `click.UsageError`."""
+    name, _, read = source_and_reading(**said)
+    return name, read
+
+
+def source_and_reading(
     *,
     file: str | None,
     framework: str | None,
@@ -64,8 +70,8 @@ def reading_from(
     dataset_size: int | None,
     env: tuple[str, ...] = (),
     command_number: int | None = None,
-) -> tuple[str, Reading]:
-    """(what was read, for a person; the reading). Raises `click.UsageError`."""
+) -> tuple[str, Source, Reading]:
+    """As `reading_from`, with what was read between them."""
     from batchbridge import plugins, reading
 
     if file is None and not framework:
@@ -84,7 +90,7 @@ def reading_from(
     read = reading.read(
         source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
     )
-    return file or "arguments", read
+    return file or "arguments", source, read
 
 
 def source_from(

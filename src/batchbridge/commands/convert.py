@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
-from batchbridge.commands._input import input_options, reading_from, source_from
+from batchbridge.commands._input import input_options, source_and_reading
 
 if TYPE_CHECKING:
     from batchbridge.between.convert import Conversion
@@ -59,9 +59,9 @@ def command(
         raise click.UsageError(f"--to {to}: no such adapter; installed: {', '.join(plugins.adapters()) or 'none'}")
     if output is not None and output.exists() and not overwrite:
         raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
-    name, reading = reading_from(**source)
+    name, read, reading = source_and_reading(**source)
     try:
-        found = convert(reading, to, version=to_version, given=_given(**source))
+        found = convert(reading, to, version=to_version, given=dict(read.values))
     except ValueError as error:
         raise click.UsageError(f"--to-version {to_version}: {error}") from None
     edited = None
@@ -131,20 +131,6 @@ def _write(text: str, target: Path, edited: Into | None) -> None:
             save(text, target, edited.path)
     except OSError as error:
         raise click.UsageError(f"{target}: cannot be written: {error.strerror}") from None
-
-
-def _given(
-    *,
-    file: str | None,
-    framework: str | None,
-    settings: tuple[str, ...],
-    env: tuple[str, ...],
-    command_number: int | None,
-    **sizes: object,
-) -> dict[str, Any]:
-    """The native keys that the user gave."""
-    source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
-    return dict(source.values)
 
 
 def _text(texts: Any, form: str | None) -> str:

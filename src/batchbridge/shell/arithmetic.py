@@ -19,7 +19,7 @@ def evaluate(text: str, get: Callable[[str], int], put: Callable[[str, int], Non
     return _Parser(tokens, get, put).whole() if tokens else 0
 
 
-_TOKEN = re.compile(
+_TOKEN = (
     r"\s*(?:(?P<number>\d+#[0-9A-Za-z@_]+|0[xX][0-9a-fA-F]+|\d+)|(?P<name>[A-Za-z_]\w*(?:\[[^\[\]]*\])?)"
     r"|(?P<operator>\*\*|<<=|>>=|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[-+*/%<>&|^!~?:=,()]))"
 )
@@ -42,9 +42,9 @@ _MOST_TOKENS = 2000
 
 def _tokens(text: str) -> list[str]:
     found, place = [], 0
-    text = text.rstrip()
+    text, token = text.rstrip(), re.compile(_TOKEN)
     while place < len(text):
-        match = _TOKEN.match(text, place)
+        match = token.match(text, place)
         if match is None or match.end() == place:
             raise NotArithmetic(f"{text[place : place + 20]!r} is no arithmetic")
         found.append(match[match.lastgroup or 0])
