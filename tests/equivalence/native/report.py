@@ -30,8 +30,9 @@ Wrapped runs must have the same ledger. The gradient of every optimizer step is 
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
 against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they
 are, and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control:
-they must miss the bar of the trajectory more than tenfold. Column "predicted" has what `batchbridge diff` says of the
-two configurations without running anything: whatever the runs then show first must be among it.
+those of different frameworks must miss the bar of the trajectory more than tenfold. Column "predicted" has what
+`batchbridge diff` says of the two configurations without running anything: whatever the runs then show first must be
+among it.
 """
 
 
@@ -80,11 +81,13 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     yield "As they are:\n"
     rows = []
     for pair, found in result["pairs"]["observe"].items():
-        first = found["first_difference"] or {}
-        also = ", ".join(first.get("also", {})) or "-"
-        where = f"step {first.get('step')}: {first.get('aspect')}"
-        told = predictions(case.framework, result, pair)
-        rows.append([pair, where, str(first.get("detail")), also, told, figure(found["trajectory"])])
+        told, apart = predictions(case.framework, result, pair), figure(found["trajectory"])
+        first = found["first_difference"]
+        if first is None:
+            rows.append([pair, "none", "", "", told, apart])
+        else:
+            where, also = f"step {first['step']}: {first['aspect']}", ", ".join(first["also"])
+            rows.append([pair, where, first["detail"], also, told, apart])
     yield from table(["pair", "first difference", "its size", "also", "predicted", "trajectories apart"], rows)
 
 
@@ -107,6 +110,8 @@ def aspects(predicted: dict[str, Any]) -> set[str]:
             told |= {"order", "membership"}
         elif field.startswith("native.denominator"):
             told.add("weights")
+        elif field.startswith("advantage."):
+            told.add("advantage")
         elif aspect in NAMED:
             told.add(NAMED[aspect])
     left = predicted["left_open_natively"]
