@@ -10,6 +10,7 @@ is first needed, so that a command on one framework does not import the adapters
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,6 @@ import pluggy
 
 from batchbridge import hookspecs
 from batchbridge.adapter import Adapter
-from batchbridge.distributions import EntryPoint, entry_points
 from batchbridge.findings import Finding
 
 GROUP = "batchbridge"
@@ -240,11 +240,11 @@ class Registry:
                     )
 
 
-def load(entry_points: Iterable[EntryPoint]) -> Registry:
+def load(entry_points: Iterable[importlib.metadata.EntryPoint]) -> Registry:
     """A registry of these entry points. Never raises for a broken one."""
     registry = Registry(pluggy.PluginManager(GROUP))
     registry.manager.add_hookspecs(hookspecs)
-    by_name: dict[str, list[EntryPoint]] = {}
+    by_name: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in entry_points:
         by_name.setdefault(point.name, []).append(point)
     for name, points in sorted(by_name.items()):
@@ -261,7 +261,7 @@ def load(entry_points: Iterable[EntryPoint]) -> Registry:
 
 @cache
 def _installed() -> Registry:
-    return load(entry_points(GROUP))
+    return load(importlib.metadata.entry_points(group=GROUP))
 
 
 def _register(registry: Registry, name: str, get_plugin: Callable[[], object]) -> None:
@@ -313,7 +313,7 @@ def _broken(code: str, message: str, *, undecided: bool = False) -> Finding:
     return Finding(code, "error", "config", message, undecided=undecided)
 
 
-def _distribution(point: EntryPoint) -> str:
+def _distribution(point: importlib.metadata.EntryPoint) -> str:
     return "no distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 

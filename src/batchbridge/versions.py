@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from batchbridge import distributions
 from batchbridge.findings import Finding, Fix, Where
 
 
@@ -75,7 +75,10 @@ def is_release(version: str) -> bool:
 
 def installed(distribution: str | None) -> str | None:
     """The installed version of a distribution, without importing it; None where there is none."""
-    return None if distribution is None else distributions.version(distribution)
+    try:
+        return None if distribution is None else importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def unknown_version(
