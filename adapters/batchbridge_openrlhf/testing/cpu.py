@@ -60,7 +60,9 @@ def _torch(torch: Any) -> None:
 
 
 def _strategy(module: Any) -> None:
-    native_mesh, native_config = module.init_device_mesh, module.get_train_ds_config
+    native_mesh, native_config, native_eval = (
+        getattr(module, name) for name in ("init_device_mesh", "get_train_ds_config", "get_eval_ds_config")
+    )
 
     def mesh(device: str, *arguments: Any, **options: Any) -> Any:
         return native_mesh("cpu", *arguments, **options)
@@ -77,7 +79,13 @@ def _strategy(module: Any) -> None:
             optimizer["params"] = {**optimizer["params"], "torch_adam": True}
         return made
 
-    module.init_device_mesh, module.get_train_ds_config = mesh, config
+    def of_reference(*arguments: Any, **options: Any) -> Any:
+        made = native_eval(*arguments, **options)
+        if os.environ.get(FLOAT32):
+            made["bf16"]["enabled"] = False  # DeepSpeed would turn a reference that was loaded in float32 into bf16
+        return made
+
+    module.init_device_mesh, module.get_train_ds_config, module.get_eval_ds_config = mesh, config, of_reference
 
 
 def _precision(module: Any) -> None:

@@ -44,10 +44,16 @@ def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     )
 
 
+def float32(config: str) -> list[str]:
+    """Overrides of an engine's configuration: a reference in bf16 would bend every KL term."""
+    mixed = "{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}"
+    return [f"{config}.model_dtype=fp32", f"{config}.dtype=float32", f"+{config}.mixed_precision={mixed}"]
+
+
 def overrides(folder: Path, ranks: int) -> list[str]:
     """Hydra overrides of `ppo_trainer`: GRPO in float32 on `ranks` CPU ranks, 6 prompts of 4 completions per rollout, 3
     prompts per optimizer step."""
-    actor, rollout, model = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "model"))
+    actor, ref, rollout, model = (f"actor_rollout_ref.{name}" for name in ("actor", "ref", "rollout", "model"))
     return [
         "algorithm.adv_estimator=grpo",
         f"data.train_files={folder}/prompts.parquet",
@@ -62,11 +68,9 @@ def overrides(folder: Path, ranks: int) -> list[str]:
         f"{actor}.strategy=fsdp2",
         f"{actor}.ppo_mini_batch_size=3",
         f"{actor}.ppo_micro_batch_size_per_gpu=2",
-        f"{actor}.fsdp_config.model_dtype=fp32",
-        f"{actor}.fsdp_config.dtype=float32",
         f"{actor}.use_torch_compile=False",
         f"{actor}.fsdp_config.use_torch_compile=False",
-        f"+{actor}.fsdp_config.mixed_precision={{param_dtype:fp32,reduce_dtype:fp32,buffer_dtype:fp32}}",
+        *(word for role in (actor, ref) for word in float32(f"{role}.fsdp_config")),
         f"{actor}.optim.lr=1e-2",
         f"{actor}.optim.weight_decay=0.0",
         f"{rollout}.name=scripted",

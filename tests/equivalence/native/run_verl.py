@@ -14,8 +14,8 @@ from matrix import Order
 
 from batchbridge_verl.testing import scripted
 
-PRECISION = "actor_rollout_ref.actor.fsdp_config.mixed_precision"
-MACHINE = ("actor_rollout_ref.rollout.name", PRECISION)
+PRECISION = tuple(f"actor_rollout_ref.{role}.fsdp_config.mixed_precision" for role in ("actor", "ref"))
+MACHINE = ("actor_rollout_ref.rollout.name", *PRECISION)
 """What the machine says whatever the configuration says: there is no engine here, and the bars are those of float32."""
 
 
