@@ -46,7 +46,7 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     case = CASES[name]
     yield f"## {name}\n"
     ran = ", ".join(f"{run} {version}" for run, version in result["versions"].items())
-    yield f"Source: `tests/equivalence/native/sources/{case.source}` ({case.framework} {case.version}), {case.prompts} "
+    yield f"Source: `tests/equivalence/native/sources/{case.source}` ({case.framework} {case.version}), {case.prompts}"
     yield f"prompts, {case.ranks} {'rank' if case.ranks == 1 else 'ranks'}, {case.optimizer}. Ran: {ran}.\n"
     rows = []
     for target, fields in result["accounts"].items():
@@ -148,7 +148,17 @@ def kept(result: dict[str, Any]) -> dict[str, Any]:
     runs = {
         name: {mode: {"code": run["code"]} for mode, run in modes.items()} for name, modes in result["runs"].items()
     }
-    return {**result, "accounts": accounts, "predicted": predicted, "runs": runs}
+    pairs = {mode: {pair: measured(found) for pair, found in said.items()} for mode, said in result["pairs"].items()}
+    return {**result, "accounts": accounts, "predicted": predicted, "runs": runs, "pairs": pairs}
+
+
+def measured(found: dict[str, Any]) -> dict[str, Any]:
+    """What two runs came to, without the words that name their folders."""
+    first = found["first_difference"]
+    return {
+        **{name: value for name, value in found.items() if name != "problems" or found["ledgers_equal"]},
+        "first_difference": first and {name: first[name] for name in ("step", "aspect", "detail", "also")},
+    }
 
 
 def main(folder: Path, page_file: Path, recorded: Path) -> None:
