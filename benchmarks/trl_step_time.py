@@ -269,15 +269,15 @@ def alone(wrapped: bool, options: argparse.Namespace) -> int:
     return int(child.stdout.split()[-1])
 
 
-def write(device: str) -> None:
+def write(device: str, pairs: int, steps: int) -> None:
     """Measures every row and writes both files."""
-    results = []
+    results, load = [], os.getloadavg()[0]
     for words in ROWS[device]:
+        said = ("--device", device, *words, "--pairs", str(pairs), "--steps", str(steps))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "result.json"
-            said = ["--device", device, *words, "--json", str(file)]
-            subprocess.run([sys.executable, __file__, *said], check=True)
-            results.append({"command": " ".join(("--device", device, *words)), **json.loads(file.read_text())})
+            subprocess.run([sys.executable, __file__, *said, "--json", str(file)], check=True)
+            results.append({"command": " ".join(said), "load_average": load, **json.loads(file.read_text())})
     here = Path(__file__).with_name(f"trl_step_time{'' if device == 'cpu' else f'_{device}'}")
     here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     here.with_suffix(".md").write_text("\n".join(page(results, device)) + "\n", encoding="utf-8")
@@ -288,7 +288,8 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
     first = results[0]
     versions = ", ".join(f"{name} {said}" for name, said in first["versions"].items())
     yield "# Time of an optimizer step in TRL\n"
-    yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}; {versions}."
+    yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}, load average"
+    yield f"{first['load_average']:.1f} at the beginning; {versions}."
     yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options."
     yield "A ratio below 1 is faster. Gradients: the first step's, wrapped minus native, over the native norm.\n"
     yield "| options | wrapped / native: median (spread) | native step, s | gradients apart | memory | most tokens |"
@@ -327,7 +328,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("native", "wrapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.write:
-        write(options.device)
+        write(options.device, options.pairs, options.steps)
         return
     if options.processes > 1 and "RANK" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
