@@ -26,4 +26,5 @@ def make_trainer(policy, tokenizer, script, micro):
 def test_the_page_s_test_passes_with_nothing_but_the_plugin(pytester: pytest.Pytester) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     pytester.makepyfile(MADE + block)
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    # A process of its own: in this one pytester would forget what was imported, and torch cannot be imported twice.
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
