@@ -89,7 +89,8 @@ def cli() -> None:
 
 
 _COLLECTED_AFTER = 100_000
-"""Objects made before cycles are looked for: by default (700) that takes a tenth of a command, and finds nothing."""
+"""Objects made before cycles are looked for. Python's default is 700: a command, which makes few cycles and ends soon,
+would look for them again and again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -314,7 +314,7 @@ def _spell(value: float | None) -> float | str | None:
 
 
 def _spelled(values: list[Any]) -> list[Any]:
-    """`_spell` of every value. A sum is finite only if all are, and takes a tenth of the time."""
+    """`_spell` of every value. A sum is finite only if all are, and is found much sooner."""
     try:
         if math.isfinite(sum(values)):
             return values
