@@ -33,6 +33,8 @@ _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 _LISTED = 8  # ranks that a message names
 _BLOCK_BYTES = 1 << 22  # read at a time, over all ranks together; files are closed in between, whatever the world size
 _BUFFER_BYTES = 1 << 16
+_SCANNED_BYTES = 1 << 20
+_STEP_START = STEP_PREFIX + b"%d,"
 
 
 class StepStream(Iterator[dict[str, Any]]):
@@ -133,8 +135,8 @@ class Ledger:
                 continue
             block = max(_BLOCK_BYTES // len(stretches), _BUFFER_BYTES)
             sources = [(self._by_rank[rank], stretch) for rank, stretch in enumerate(stretches)]
-            streams = [_lines(file, stretch, first, block) for file, stretch in sources]
-            for step, lines in zip(range(first, stop), zip(*streams, strict=True), strict=False):
+            ranks = _lines_of_ranks([_blocks(file, stretch, first, block) for file, stretch in sources])
+            for step, lines in zip(range(first, stop), ranks, strict=False):
                 yield StepLines(step, lines, sources)
 
     def _choose(self) -> list[tuple[int, int, tuple[_Stretch, ...]]]:
@@ -258,28 +260,33 @@ def _scan(path: Path, rank: int) -> _RankFile:
     """Reads a file once, looking at each line's kind and step only."""
     headers: list[dict[str, Any]] = []
     stretches: list[_Stretch] = []
-    torn, expected, follows = False, 0, b"\n"  # no line begins so
-    with path.open("rb", buffering=_BUFFER_BYTES) as file:
-        for number, line in enumerate(file, 1):
-            if not (line.startswith(follows) and line.endswith(b"\n")):  # nearly every line is the next step
-                if not line.endswith(b"\n") and not is_json(line):
-                    torn = True
-                    break
-                step = _step_of(line, path, number)
-                if step is None:
-                    stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
-                    headers.append(_checked_header(_parse(line, path, number), rank, path, number))
-                    start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
-                    expected = start[-1]
-                    stretches.append(_Stretch(start, expected, expected, file.tell(), number + 1))
-                    follows = b"%s%d," % (STEP_PREFIX, expected)
-                    continue
-                if not headers:
-                    raise LedgerError("a step before any header", path, number)
-                if step != expected:
-                    raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
+    torn, expected, number, offset = False, 0, 0, 0
+    for lines in _blocks_of_lines(path):
+        following = map(_STEP_START.__mod__, itertools.count(expected))
+        if headers and lines[-1].endswith(b"\n") and all(map(bytes.startswith, lines, following)):
+            expected += len(lines)  # nearly every block holds the next steps
+            number += len(lines)
+            offset += sum(map(len, lines))
+            continue
+        for line in lines:
+            number += 1
+            offset += len(line)
+            if not line.endswith(b"\n") and not is_json(line):
+                torn = True
+                break
+            step = _step_of(line, path, number)
+            if step is None:
+                stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
+                headers.append(_checked_header(_parse(line, path, number), rank, path, number))
+                start = (headers[-1].get("start_id"), headers[-1]["world_size"], headers[-1]["at_step"])
+                expected = start[-1]
+                stretches.append(_Stretch(start, expected, expected, offset, number + 1))
+                continue
+            if not headers:
+                raise LedgerError("a step before any header", path, number)
+            if step != expected:
+                raise LedgerError(f"step {step}, where step {expected} should follow", path, number)
             expected += 1
-            follows = b"%s%d," % (STEP_PREFIX, expected)
     stretches[-1:] = [last._replace(stop=expected) for last in stretches[-1:]]
     return _RankFile(path, rank, headers, [s for s in stretches if s.stop > s.first], torn)
 
@@ -314,7 +321,26 @@ def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) 
     return header
 
 
-def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[bytes]:
+def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
+    """The file's lines, each with its line feed: the first, which should be a header, then a list of many at a time."""
+    with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        lines = file.readlines(1)
+        while lines:
+            yield lines
+            lines = file.readlines(_SCANNED_BYTES)
+
+
+def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[bytes, ...]]:
+    """Each step's lines, one per rank, of lists that hold different numbers of steps. Ends with none of the ranks."""
+    read: list[list[bytes]] = [[] for _ in ranks]
+    while True:
+        read = [lines or next(blocks) for lines, blocks in zip(read, ranks, strict=True)]
+        yield from zip(*read, strict=False)
+        steps = min(map(len, read))
+        read = [lines[steps:] for lines in read]
+
+
+def _blocks(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
     step, offset = stretch.first, stretch.offset
     while True:
@@ -325,5 +351,6 @@ def _lines(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> 
         if not lines:
             number = stretch.number + step - stretch.first
             raise LedgerError(f"step {step} is gone: the file changed while it was read", file.path, number)
-        yield from lines[max(first - step, 0) :]
+        if kept := lines[max(first - step, 0) :]:
+            yield kept
         step += len(lines)

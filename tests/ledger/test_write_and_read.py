@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
+from batchbridge import ledger_reading
 from batchbridge.ledger import COLUMNS, LedgerError, Writer, digest_floats, fingerprint, read_headers, read_steps
 
 OPEN_FILES = Path("/proc/self/fd")
@@ -224,6 +225,34 @@ def test_a_writer_killed_by_sigkill_leaves_every_appended_step(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, check=False)
     assert (done.returncode, [s["step"] for s in read_steps(tmp_path)]) == (-signal.SIGKILL, [0, 1, 2])
+
+
+@pytest.mark.parametrize("bytes_at_a_time", [2, 700, 2500])
+def test_how_much_is_read_at_a_time_changes_nothing(ledger, monkeypatch, bytes_at_a_time):
+    def longer_lines(step, rows, scalars):
+        scalars["epoch"] = 10**step
+
+    folder = ledger("run", world_size=4, steps=9, edit=longer_lines)
+    ledger("run", world_size=2, at_step=5, steps=9, started="resumed")
+    with (folder / "rank-00001.jsonl").open("ab") as file:
+        file.write(b"{")
+    whole = read_steps(folder)
+    expected = list(whole)
+    for name in ("_SCANNED_BYTES", "_BLOCK_BYTES", "_BUFFER_BYTES"):
+        monkeypatch.setattr(ledger_reading, name, bytes_at_a_time)
+    steps = read_steps(folder)
+    assert [step["ranks"] for step in expected] == [4] * 5 + [2] * 4
+    assert (list(steps), steps.incomplete) == (expected, whole.incomplete)
+
+
+@pytest.mark.parametrize("place", [1, 2, 7])
+def test_a_step_that_is_missing_is_found_wherever_it_was(ledger, place):
+    folder = ledger("run", steps=9)
+    path = folder / "rank-00000.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:place] + lines[place + 1 :]))
+    with pytest.raises(LedgerError, match=rf":{place + 1}: step {place}, where step {place - 1} should follow"):
+        read_steps(folder)
 
 
 @pytest.mark.skipif(not OPEN_FILES.exists(), reason="only Linux lists a process's open files there")
