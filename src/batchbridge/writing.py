@@ -18,12 +18,12 @@ UNKNOWN = ("objective.", "carried.", "advantage.")
 def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[str]:
     """What the native `values` say otherwise than `spec`, and what the framework refuses: problems of a `CannotWrite`.
 
-    Each names its canonical field, or is a finding's message. `context` gives the version, and the world size where
-    `values` do not say it.
+    Each names its canonical field; a finding's message is followed by those that come from the finding's keys, so that
+    a search knows where to look. `context` gives the version, and the world size where `values` do not say it.
     """
     back, found = _read_back(adapter, values, context)
     broken = [finding for finding in found if finding.severity == "error" or finding.undecided]
-    refused = [finding.message for finding in (*back.findings, *broken)]
+    refused = [_with_fields(finding, back) for finding in (*back.findings, *broken)]
     yield from refused
     if back.spec is None:
         if not refused:
@@ -37,6 +37,12 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if not unknown and read.get(path) != wanted.get(path):
             yield f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}"
+
+
+def _with_fields(finding: Finding, back: Reading) -> str:
+    keys = {place.key for place in finding.where} - {None}
+    fields = [path for path, origin in back.provenance.items() if origin.key in keys and path not in finding.message]
+    return f"{finding.message} ({', '.join(fields)})" if fields else finding.message
 
 
 _Read = tuple[Reading, Sequence[Finding]]

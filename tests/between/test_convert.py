@@ -14,6 +14,7 @@ from batchbridge.adapter import Adapter
 from batchbridge.between.convert import Conversion, convert_to, left_behind
 from batchbridge.between.effects import EFFECTS, leaves
 from batchbridge.spec import LossTerm, Spec
+from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_verl.config import VerlAdapter
 
@@ -183,6 +184,22 @@ def test_parts_that_cut_groups_become_steps_of_whole_groups() -> None:
     assert found.back is not None
     assert found.back.spec is not None
     assert found.back.spec.optimizer_step.completions_per_step == 40
+
+
+def test_a_seed_that_is_too_large_gives_way_alone() -> None:
+    found = convert_to(TrlAdapter(), reading_of(plain_spec(**{"order.seed": 67280421310721})), version="1.16.0")
+    without = convert_to(TrlAdapter(), reading_of(plain_spec()), version="1.16.0")
+    assert found.written is not None
+    assert found.written.values["seed"] == 67280421310721 % (1 << 32)
+    assert set(changed(found)) - set(changed(without)) == {"order.seed"}
+
+
+def test_prompts_that_do_not_share_out_over_devices_become_some_that_do() -> None:
+    sizes = {"rollout.prompts_per_rollout": 4, "optimizer_step.completions_per_step": 24, "topology.world_size": 3}
+    micro = {"rollout.completions_per_prompt": 6, "micro_batch.completions_per_device": 4}
+    found = convert_to(EasyR1Adapter(), reading_of(plain_spec(**sizes, **micro)))
+    assert changed(found)["rollout.prompts_per_rollout"] == ("patched", 12)
+    assert statuses(found)["optimizer_step.completions_per_step"] == "exact"
 
 
 def test_a_schedule_does_not_decide_which_engine_trains_but_split_devices_do() -> None:

@@ -32,10 +32,11 @@ def test_a_none_that_means_unknown_may_be_filled_in() -> None:
     assert list(objections(ToyAdapter(), meaning().replace(**{"carried.learning_rate": None}), VALUES, CONTEXT)) == []
 
 
-def test_what_the_framework_refuses_is_told_in_its_own_words() -> None:
+def test_what_the_framework_refuses_is_told_in_its_own_words_and_its_fields_are_named() -> None:
     spec = meaning().replace(**{"optimizer_step.completions_per_step": 3})
     (text,) = objections(ToyAdapter(), spec, {**VALUES, "step": 3}, CONTEXT)
-    assert text == "step = 3 (completions) is no multiple of devices = 2"
+    fields = "topology.world_size, optimizer_step.completions_per_step"
+    assert text == f"step = 3 (completions) is no multiple of devices = 2 ({fields})"
 
 
 def test_values_that_leave_the_run_open_are_refused() -> None:

@@ -775,6 +775,7 @@ def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
     step = spec.optimizer_step.completions_per_step
     if path == "rollout.prompts_per_rollout":
         units = [step // math.gcd(step, group)] if step else []
+        units += [math.lcm(unit, replicas) for unit in units]  # some hand whole prompts to devices
     else:
         micro = spec.micro_batch.completions_per_device or 1
         units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
