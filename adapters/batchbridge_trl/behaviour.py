@@ -7,7 +7,6 @@ numbers. Sampling (and dropout) moves them, and then the shuffle inside a rollou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count, cycle, islice
 from typing import NamedTuple
@@ -21,8 +20,7 @@ from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config
 
 
-@dataclass(frozen=True)
-class Denominator:
+class Denominator(NamedTuple):
     """How loss types divide: `scope`, the `formula` of one token's weight in an optimizer step, the versions, the
     source.
 
@@ -75,8 +73,7 @@ DENOMINATORS = (
 `epochs.LOOPS` for what k is), since 0.22 TRL, by those of the actual window, but not for the dapo family."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How a rollout's completions come to devices and micro-batches.
 
     by_micro_batch: each device draws micro-batch by micro-batch, in turn with the others; else a block of the rollout
@@ -225,8 +222,7 @@ class _Member(NamedTuple):
     sample: int
 
 
-@dataclass(frozen=True)
-class _MicroStep:
+class _MicroStep(NamedTuple):
     """One micro-batch per device, and the rollout's tokens over all devices."""
 
     rollout: int

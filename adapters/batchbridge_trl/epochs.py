@@ -6,14 +6,13 @@ TRL's sampler gives the micro-batches; `len(dataloader)` promises how many, and 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import Rollout, Sizes
 
 
-@dataclass(frozen=True)
-class Sampler:
+class Sampler(NamedTuple):
     """How a range of versions cuts an epoch.
 
     drops: prompts that fill no whole rollout are left out. counts_dropped: the sampler's length counts them all the
@@ -35,8 +34,7 @@ SAMPLERS = (
 )
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """How the transformers release that is assumed beside a range of versions makes optimizer steps of an epoch.
 
     plans_short_steps: an epoch's remainder counts as a step when steps are planned; it is trained as one anyway, up to
@@ -72,8 +70,7 @@ def loop_of(version: str) -> Loop:
     return next(row for row in LOOPS if holds(row.versions, version))
 
 
-@dataclass(frozen=True)
-class Epoch:
+class Epoch(NamedTuple):
     """Micro-batches per device in one epoch: those that come (`real`), and those that `len(dataloader)` promises.
 
     window: micro-batches per optimizer step. prompts: of the dataset.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from batchbridge.schedules import WITHOUT_WARMUP, schedule_parts, schedule_text, transformers_name
+from batchbridge.solve import LARGEST
 from batchbridge.spec import (
     Advantage,
     Carried,
@@ -23,9 +24,11 @@ from batchbridge.spec import (
     Rollout,
     Spec,
     Topology,
+    walk,
 )
 from batchbridge_trl.settings import TRAINER_GROUPS, holds, settings_of
 from batchbridge_trl.sizes import Sizes
+from batchbridge_trl.values import too_large
 from batchbridge_trl.world import KEY as WORLD
 
 ADVANTAGE_EPSILON = 1e-4
@@ -37,8 +40,7 @@ NO_DECAY = "biases_and_norms"
 """Source: transformers 4.57.6 and 5.23.0 Trainer.get_decay_parameter_names."""
 
 
-@dataclass(frozen=True)
-class LossType:
+class LossType(NamedTuple):
     """One `loss_type`: what it averages over, which surrogate it is, and the versions that have it.
 
     Source: trl GRPOTrainer._compute_loss (compute_loss before 0.17).
@@ -66,13 +68,13 @@ LOSS_TYPES = (
 averages per completion, 0.16 over a micro-batch's tokens."""
 
 
+@lru_cache(maxsize=64)
 def loss_types(version: str) -> dict[str, LossType]:
     """The rows of `version`, by name."""
     return {loss.name: loss for loss in LOSS_TYPES if holds(loss.versions, version)}
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(NamedTuple):
     """What one value of `scale_rewards` really does, and in which versions."""
 
     native: str | bool
@@ -133,8 +135,7 @@ UNCARRIED = {
 """Settings that change training and have no canonical field: key -> what they belong to."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """One canonical value: the native key and value that said it, and the formula where there is one."""
 
     value: Any
@@ -142,8 +143,7 @@ class Told:
     formula: str | None = None
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """A canonical field that TRL's settings do not decide: its value in `versions`, and why."""
 
     path: str
@@ -254,8 +254,7 @@ def _prompts_formula(sizes: Sizes, steps: int) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Recorded:
+class Recorded(NamedTuple):
     """When a version records the log-probabilities of a rollout before it trains on it."""
 
     versions: str
@@ -416,6 +415,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     for path, wanted in _allowed(version).items():
         value = _get(spec, path)
         problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}")
+    for path, value, _ in walk(spec):
+        problems.need(not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size")
     for said in SAID_OTHERWISE:
         if said.key in values and holds(said.versions, version):
             values[said.instead] = said.value(values.pop(said.key))
@@ -423,8 +424,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
 
 
-@dataclass(frozen=True)
-class SaidOtherwise:
+class SaidOtherwise(NamedTuple):
     """A setting that other versions say with another key, or another value of the same."""
 
     key: str
@@ -439,6 +439,7 @@ SAID_OTHERWISE = (
 )
 
 
+@lru_cache(maxsize=64)
 def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
     """Canonical fields that no setting decides in `version`, with the values that they may have."""
     given = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge.versions import holds as holds
 
@@ -27,8 +27,7 @@ module named 'weave'); 0.29.0 has a function of its own. Open-R1 pins 4.52.3, wh
 few that say nothing about batches."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
     of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
     `VERSIONS`). `fixed`: these versions have no such key; their trainer does what `default` says."""
@@ -49,8 +48,7 @@ class Group:
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True)
-class Gone:
+class Gone(NamedTuple):
     """A key that newer versions do not know: since when, what says it now (None: nothing), and the source."""
 
     key: str

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge_trl.world import KEY as WORLD
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The integers as given. Units: `micro` completions per device and micro-batch; `accumulation` micro-batches per
     optimizer step; `generations` completions per prompt; `generation_batch` completions per rollout, over all devices;
     `steps_per_generation` micro-batches per rollout; `iterations` passes; `world` devices."""
@@ -54,8 +51,7 @@ class Sizes:
         return Rollout(steps, completions, completions // self.generations)
 
 
-@dataclass(frozen=True)
-class Rollout:
+class Rollout(NamedTuple):
     """One rollout: `steps_per_generation` micro-batches, `completions` over all devices, `prompts`."""
 
     steps_per_generation: int
@@ -78,7 +74,7 @@ FIELDS = {
 def sizes_of(native: Mapping[str, Any]) -> Sizes | None:
     """The sizes in `native` settings; None while one of them is missing or no integer."""
     values = {name: native.get(key) for name, key in FIELDS.items()}
-    required = {name for name, f in Sizes.__dataclass_fields__.items() if f.default is dataclasses.MISSING}
+    required = FIELDS.keys() - Sizes._field_defaults.keys()
     for name, value in values.items():
         if not isinstance(value, int) and (value is not None or name in required | {"iterations"}):
             return None

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge.adapter import Context, Provenance, Source
 from batchbridge.wrappers import world_size as launched
@@ -27,8 +26,7 @@ _LARGEST_FILE = 64 * 1024
 _LINE = re.compile(r"^num_processes\s*:\s*['\"]?(\d+)['\"]?\s*(?:#.*)?$")
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The world size (devices) and where it comes from; both None when nobody says it, with the reason."""
 
     size: int | None

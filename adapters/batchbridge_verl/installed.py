@@ -7,10 +7,9 @@ says nothing; and a checkout between two releases carries the version of the one
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 MARKERS: tuple[tuple[str, str | None, str | None], ...] = (
     # (file or folder of the package, first release that has it, last one)
@@ -28,8 +27,7 @@ EASYR1 = ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py
 """Files of EasyR1's package (0.3.0 to 0.3.3.dev0) that verl's has not."""
 
 
-@dataclass(frozen=True)
-class Installed:
+class Installed(NamedTuple):
     """What the folder holds: the project, the version that its files say, and what speaks against it."""
 
     project: Literal["verl", "easyr1"]

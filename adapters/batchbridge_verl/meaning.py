@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge.clipping import canonical_bound, native_bound
 from batchbridge.schedules import WARMUP_START, schedule_parts, schedule_text
@@ -69,8 +68,7 @@ AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
 """Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
 
 
-@dataclass(frozen=True)
-class LossMode:
+class LossMode(NamedTuple):
     """One `policy_loss.loss_mode`: the surrogate, what its ratio is taken over, whether it clips and clips twice, an
     aggregation that it insists on (canonical) in `insisting` versions, and its versions."""
 
@@ -117,8 +115,7 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Estimator:
+class Estimator(NamedTuple):
     """One `algorithm.adv_estimator` that the canonical schema can say; `scale` None: norm_adv_by_std_in_grpo says."""
 
     name: str
@@ -196,8 +193,7 @@ PRECISIONS = {
 """Source: verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(NamedTuple):
     """One canonical value: the native key that said it, or the formula that gives it."""
 
     value: Any
@@ -640,8 +636,7 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     return values
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """What is written for: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
 
     version: str

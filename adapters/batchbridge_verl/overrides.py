@@ -9,8 +9,7 @@ Source: hydra-core 1.3.2, grammar OverrideParser.g4; docs "Basic Override syntax
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Operation = Literal["set", "add", "force", "delete"]
 _OPERATORS: tuple[tuple[str, Operation], ...] = (("++", "force"), ("+", "add"), ("~", "delete"), ("", "set"))
@@ -23,8 +22,7 @@ class NotRead(ValueError):
     """A word that is no override, or one that is refused: why."""
 
 
-@dataclass(frozen=True)
-class Override:
+class Override(NamedTuple):
     """One override: what to do, the dotted key, and the value (None for a deletion without value)."""
 
     operation: Operation

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pkgutil import get_data
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge.versions import holds as holds
 from batchbridge.versions import is_release
@@ -33,8 +32,7 @@ REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """One key that is read: its kind (`int`, `float`, `bool`, `str`, `list`, `any`; `?`: null is legal), and what holds
     where the version's configuration has no such key."""
 

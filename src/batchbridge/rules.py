@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
 from batchbridge.solve import nearest
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from batchbridge.adapter import Provenance
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """One broken rule: what is wrong, with its numbers and units; the canonical fields it is about; ways out."""
 
     message: str
@@ -29,8 +27,7 @@ class Violation:
     fixes: tuple[Fix, ...] = ()
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """A row of the table. `violations` takes the spec and the number of prompts (None: not said)."""
 
     code: str
@@ -252,16 +249,16 @@ def _completions_left_over(spec: Spec) -> Iterator[tuple[int, Violation]]:
 def _remainder_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     for _, violation in _completions_left_over(spec):
         if spec.order.last_optimizer_step == "error":
-            yield replace(violation, message=f"{violation.message}; remainders are refused")
+            yield violation._replace(message=f"{violation.message}; remainders are refused")
 
 
 def _remainder_changes_run(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     for rest, violation in _completions_left_over(spec):
         if spec.order.last_optimizer_step == "drop":
-            yield replace(violation, message=f"{violation.message}; they are generated and never trained on")
+            yield violation._replace(message=f"{violation.message}; they are generated and never trained on")
         elif spec.order.last_optimizer_step in ("short", "pad"):
             consequence = f"a step of {rest} completions moves the weights as far as a full one"
-            yield replace(violation, message=f"{violation.message}; {consequence}")
+            yield violation._replace(message=f"{violation.message}; {consequence}")
 
 
 def _equal_shares(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -316,7 +313,7 @@ def _hard_budget(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
 def _soft_budget(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     if spec.micro_batch.cap == "soft":
         for violation in _budget_too_small(spec):
-            yield replace(violation, message=f"{violation.message}; such a completion exceeds the budget alone")
+            yield violation._replace(message=f"{violation.message}; such a completion exceeds the budget alone")
 
 
 _SCOPE_DEPENDS_ON = {

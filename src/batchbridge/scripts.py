@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from batchbridge.adapter import Adapter, Source
 from batchbridge.findings import Finding, Fix, Severity, Where
@@ -18,8 +18,7 @@ CERTAIN = 0.96
 """The confidence of an adapter that knows the program itself, not only names of settings."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A command of the script as a `Source`, and how sure the surest adapter is that it is its own."""
 
     command: Command

@@ -11,9 +11,9 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, islice, product
+from typing import NamedTuple
 
 LARGEST = (1 << 32) - 1
 """The largest integer that is proposed. Seeds end here (numpy.random.seed), and no count of a real run comes near."""
@@ -52,8 +52,7 @@ def nearest(
     return [number for number in found if number is not None]
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(NamedTuple):
     """An integer that may be changed: its present value, and its bounds, both legal.
 
     multiple_of and divides say what is known of its legal values while the other integers stay as they are: see

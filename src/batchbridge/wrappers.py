@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from batchbridge.shell import Argument
@@ -28,8 +28,7 @@ class Program:
         return tuple(word.text for word in self.words)
 
 
-@dataclass(frozen=True)
-class Wrapper:
+class Wrapper(NamedTuple):
     """How one wrapper is written. words: what it starts with. values: its options that take a value; flags: the other
     way round, every option but these takes one. skipped: words between its options and the program (`timeout 60`).
     starts: whether it starts a Python script itself. keeps: options whose values `Source.launcher` keeps."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from batchbridge import ruletable
 from batchbridge.adapter import Reading
@@ -27,8 +26,7 @@ INIT = "GRPOTrainer.__init__"
 ARGUMENTS = "transformers 4.51.3, 4.57.6 and 5.23.0"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """What the rules look at. `rollout` is None where the sizes give none; `prompts`: of the dataset, None: unknown."""
 
     native: Mapping[str, Any]

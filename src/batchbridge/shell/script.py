@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchbridge.shell.values import Unknown
@@ -16,8 +15,7 @@ class Argument(NamedTuple):
     unknown: tuple[Unknown, ...] = ()
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command that the script executes. only_if: what decides whether it runs at all; empty: it does."""
 
     words: tuple[Argument, ...]
@@ -30,8 +28,7 @@ class Command:
         return tuple(word.text for word in self.words)
 
 
-@dataclass(frozen=True)
-class Remark:
+class Remark(NamedTuple):
     """Something about the script that a person should know. kind: "not_read" (the parser or the reader gave up there),
     "source" (another file's settings are not seen), "stray" (an argument that runs as a command), "ends"."""
 
@@ -40,8 +37,7 @@ class Remark:
     text: str
 
 
-@dataclass(frozen=True)
-class Script:
+class Script(NamedTuple):
     """What a script would execute, in order, and what is to be said about it."""
 
     commands: tuple[Command, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 MAX_TEXT = 1 << 16
@@ -27,8 +27,7 @@ class NotBash(Exception):
     """A word that bash itself would refuse, or that is not read here; the text says why."""
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(NamedTuple):
     """Something that only running the script would tell.
 
     shown: as the user wrote it. given: the names that `--env` decides it with. plain: an environment variable that
@@ -41,8 +40,7 @@ class Unknown:
     plain: bool = False
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a command ended. value: success; None: not decided, and `unknown` says what would decide it. assumed: a
     program that is expected to succeed, so that what follows `&&` runs, but `if` is not decided by it."""
 
@@ -78,7 +76,7 @@ class Unknowns:
 
         def one(match: re.Match[str]) -> str:
             unknown = self.known[int(match[1])]
-            return match[0] if unknown.given else self.mark(replace(unknown, given=(name,)))
+            return match[0] if unknown.given else self.mark(unknown._replace(given=(name,)))
 
         return _MARK.sub(one, text)
 
