@@ -50,6 +50,10 @@ transformers.utils.logging.disable_progress_bar()
 
 CAP = 1024
 """Tokens of the longest completion."""
+PROMPT = 2
+"""Tokens of a prompt."""
+GROUP = 8
+"""Completions of a prompt."""
 MEAN, SIGMA = 150, 0.9
 """Mean of the lognormal lengths (tokens) and deviation of their logarithm."""
 
@@ -71,7 +75,11 @@ class Lengths(Script):
         return [FIRST_WORD + (prompt * 7 + sample * 11 + k * 5) % WORDS for k in range(count)] + [EOS]
 
     def prompt(self, index: int) -> str:
-        return f"w{index % WORDS} w{index // WORDS}"
+        return f"w{index % WORDS} w{index // WORDS}"  # PROMPT tokens
+
+    def longest_of(self, completions: int) -> int:
+        """Tokens of the longest of so many completions."""
+        return max(self.tokens(prompt, sample) for prompt in range(completions // GROUP) for sample in range(GROUP))
 
 
 ROWS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -127,18 +135,22 @@ def policy(device: str) -> Any:
     return Qwen2ForCausalLM(config)
 
 
+def script_of(options: argparse.Namespace) -> Lengths:
+    return Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
+
+
 def build(folder: Path, options: argparse.Namespace) -> Any:
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     trainer: Any = scripted_trainer(
         folder,
-        script=Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal"),
-        prompts=options.completions // 8,
+        script=script_of(options),
+        prompts=options.completions // GROUP,
         policy=policy(options.device),
         use_cpu=options.device == "cpu",
         bf16=options.device == "cuda",
         per_device_train_batch_size=options.micro,
         gradient_accumulation_steps=options.completions // (options.micro * processes),
-        num_generations=8,
+        num_generations=GROUP,
         num_iterations=options.passes,
         max_completion_length=CAP,
         gradient_checkpointing=options.device == "cuda",
@@ -219,8 +231,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             fast.append(medians[True])
             apart = max(apart, float((gradients[True] - gradients[False]).norm() / gradients[False].norm()))
             say(f"pair {pair}: native {native[-1]:.3f} s, wrapped {fast[-1]:.3f} s, ratio {ratios[-1]:.3f}")
-    script = Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
-    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // 8) for sample in range(8)]
+    script = script_of(options)
+    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // GROUP) for sample in range(GROUP)]
     return {
         "ratio_median": statistics.median(ratios),
         "ratio_spread": [min(ratios), max(ratios)],
@@ -237,8 +249,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def largest_budget(options: argparse.Namespace) -> int:
     """The largest of the budgets 1024, 2048, ... (tokens per device) with which steps fit into the device's memory."""
     fits, budget = 0, CAP
-    lengths = Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
-    whole = sum(lengths.tokens(prompt, sample) + 8 for prompt in range(options.completions // 8) for sample in range(8))
+    whole = options.completions * (PROMPT + script_of(options).longest_of(options.completions))
     while fits < whole:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -291,7 +302,8 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
     yield "# Time of an optimizer step in TRL\n"
     yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}, load average"
     yield f"{first['load_average']:.1f} at the beginning; {versions}."
-    yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options."
+    yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options;"
+    yield "where they give no budget it is what a native micro-batch holds, its padding included."
     yield "A ratio below 1 is faster. Gradients: the first step's, wrapped minus native, over the native norm.\n"
     yield "| options | wrapped / native: median (spread) | native step, s | gradients apart | memory | most tokens |"
     yield "|---|---|---|---|---|---|"
@@ -314,9 +326,15 @@ def main() -> None:
     parser.add_argument("--lengths", choices=("lognormal", "equal"), default="lognormal")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--processes", type=int, default=1, help="data-parallel processes on this machine")
-    parser.add_argument("--completions", type=int, default=64, help="completions per optimizer step, groups of 8")
+    parser.add_argument(
+        "--completions", type=int, default=64, help=f"completions per optimizer step, groups of {GROUP}"
+    )
     parser.add_argument("--micro", type=int, default=4, help="native per_device_train_batch_size")
-    parser.add_argument("--tokens-per-device", type=int, default=4096, help="token budget of the wrapped run")
+    parser.add_argument(
+        "--tokens-per-device",
+        type=int,
+        help="budget of the wrapped run; default: what a native micro-batch holds",
+    )
     parser.add_argument(
         "--passes", type=int, default=1, help="num_iterations; more than 1 scores old log-probabilities"
     )
@@ -328,6 +346,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="measure every row, and write the table")
     parser.add_argument("--only", choices=("native", "wrapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.tokens_per_device is None:
+        # TRL pads to the longest completion of a rollout, which is all that the script has.
+        longest = script_of(options).longest_of(options.completions)
+        options.tokens_per_device = options.micro * (PROMPT + longest)
     if options.write:
         write(options.device, options.pairs, options.steps)
         return

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +32,8 @@ _HEADER = {
 _NONFINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _FILE_NAME = re.compile(r"rank-(\d{5,})\.jsonl")
 _LISTED = 8  # ranks that a message names
-_BLOCK_BYTES = 1 << 22  # read at a time, over all ranks together; files are closed in between, whatever the world size
-_BUFFER_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are closed in between, whatever the world size
+_LEAST_BYTES = 1 << 16
 _SCANNED_BYTES = 1 << 20
 _STEP_START = STEP_PREFIX + b"%d,"
 
@@ -133,7 +134,7 @@ class Ledger:
             first = max(first, start)
             if first >= stop:
                 continue
-            block = max(_BLOCK_BYTES // len(stretches), _BUFFER_BYTES)
+            block = max(_BLOCK_BYTES // len(stretches), _LEAST_BYTES)
             sources = [(self._by_rank[rank], stretch) for rank, stretch in enumerate(stretches)]
             ranks = _lines_of_ranks([_blocks(file, stretch, first, block) for file, stretch in sources])
             for step, lines in zip(range(first, stop), ranks, strict=False):
@@ -323,11 +324,23 @@ def _checked_header(header: dict[str, Any], rank: int, path: Path, number: int) 
 
 def _blocks_of_lines(path: Path) -> Iterator[list[bytes]]:
     """The file's lines, each with its line feed: the first, which should be a header, then a list of many at a time."""
-    with path.open("rb", buffering=_BUFFER_BYTES) as file:
-        lines = file.readlines(1)
-        while lines:
-            yield lines
-            lines = file.readlines(_SCANNED_BYTES)
+    with path.open("rb") as file:
+        first = file.readline()
+        if first:
+            yield [first]
+        torn = b""
+        while block := file.read(_SCANNED_BYTES):
+            lines = _cut(torn + block)
+            torn = b"" if lines[-1].endswith(b"\n") else lines.pop()
+            if lines:
+                yield lines
+        if torn:
+            yield [torn]
+
+
+def _cut(block: bytes) -> list[bytes]:
+    """The lines of `block`, each with its line feed; only at one: JSON of other programs may hold other line ends."""
+    return BytesIO(block).readlines()
 
 
 def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[bytes, ...]]:
@@ -342,15 +355,20 @@ def _lines_of_ranks(ranks: Sequence[Iterator[list[bytes]]]) -> Iterator[tuple[by
 
 def _blocks(file: _RankFile, stretch: _Stretch, first: int, block_bytes: int) -> Iterator[list[bytes]]:
     """The stretch's lines from step `first` on. Opens the file per block: a world may exceed the open-file limit."""
-    step, offset = stretch.first, stretch.offset
+    step, offset, wanted = stretch.first, stretch.offset, block_bytes
     while True:
-        with file.path.open("rb", buffering=_BUFFER_BYTES) as opened:
+        with file.path.open("rb") as opened:
             opened.seek(offset)
-            lines = opened.readlines(block_bytes)
-            offset = opened.tell()
-        if not lines:
+            block = opened.read(wanted)
+        if not block:
             number = stretch.number + step - stretch.first
             raise LedgerError(f"step {step} is gone: the file changed while it was read", file.path, number)
+        lines = _cut(block)
+        if len(block) == wanted and not lines[-1].endswith(b"\n"):  # the last line goes on
+            lines.pop()
+        # A line that is longer than a block is read with the next, larger one.
+        wanted = block_bytes if lines else 2 * wanted
+        offset += sum(map(len, lines))
         if kept := lines[max(first - step, 0) :]:
             yield kept
         step += len(lines)
