@@ -5,9 +5,10 @@
 
 Completions are scripted and each run trains the same ones; what is timed is `training_step` and the forward-only
 passes, generation left out. Prints the median ratio wrapped / unwrapped with its spread, and how far apart the first
-gradients are. --memory also runs either side once in a process of its own and compares peak memory. --largest-budget
-doubles the budget until a step fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, and
-writes trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda). A report, never a gate.
+gradients are. --memory also runs either side once in a process of its own and compares peak memory (on CPU: of the
+whole process, with a glibc that keeps nothing it could give back). --largest-budget doubles the budget until a step
+fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, or those of --rows, and writes
+trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda). A report, never a gate.
 Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of Qwen2-0.5B,
 random, in bf16.
 """
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -87,8 +88,8 @@ ROWS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--memory",),
         ("--processes", "2"),
         ("--passes", "2"),
-        ("--lengths", "equal", "--memory"),
-        ("--lengths", "equal", "--processes", "2"),
+        ("--lengths", "equal", "--completions", "32", "--steps", "2", "--pairs", "9", "--memory"),
+        ("--lengths", "equal", "--completions", "32", "--steps", "6", "--pairs", "7", "--processes", "2"),
     ),
     "cuda": (
         ("--memory", "--largest-budget", "--tokens-per-device", "16384"),
@@ -96,7 +97,7 @@ ROWS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("--lengths", "equal", "--memory"),
     ),
 }
-"""What `--write` measures on a device: the options of each row."""
+"""What `--write` measures on a device: the options of each row. Equal lengths take more steps: the ratio is near 1."""
 
 SHAPES: dict[str, dict[str, Any]] = {
     # CPU: 4 layers of width 256. CUDA: the shape of Qwen2-0.5B; source: its published config.json.
@@ -207,7 +208,7 @@ def run(wrapped: bool, folder: Path, options: argparse.Namespace) -> tuple[list[
     return seconds[1:], captured.gradients[0].double()
 
 
-NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write")
+NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write", "rows")
 
 
 def peak_bytes(options: argparse.Namespace) -> int:
@@ -272,26 +273,33 @@ def say(text: str) -> None:
 
 
 def alone(wrapped: bool, options: argparse.Namespace) -> int:
-    """Peak memory (bytes) of one side in a process of its own."""
+    """Peak memory (bytes) of one side in a process of its own, without what glibc would keep for later."""
     words = [option for option in sys.argv[1:] if option not in ("--memory", "--largest-budget")]
     side = "wrapped" if wrapped else "native"
     child = subprocess.run(
-        [sys.executable, __file__, *words, "--only", side], check=True, capture_output=True, text=True
+        [sys.executable, __file__, *words, "--only", side],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
     )
     return int(child.stdout.split()[-1])
 
 
-def write(device: str, pairs: int, steps: int) -> None:
-    """Measures every row and writes both files."""
-    results, load = [], os.getloadavg()[0]
-    for words in ROWS[device]:
-        said = ("--device", device, *words, "--pairs", str(pairs), "--steps", str(steps))
+def write(device: str, pairs: int, steps: int, again: Sequence[int] | None) -> None:
+    """Measures the rows `again` (None: every one), keeps the others as they were, and writes both files."""
+    here = Path(__file__).with_name(f"trl_step_time{'' if device == 'cpu' else f'_{device}'}")
+    results = [{} for _ in ROWS[device]] if again is None else json.loads(here.with_suffix(".json").read_text())
+    for row, words in enumerate(ROWS[device]):
+        if again is not None and row not in again:
+            continue
+        said = ("--device", device, "--pairs", str(pairs), "--steps", str(steps), *words)
+        load = os.getloadavg()[0]
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "result.json"
             subprocess.run([sys.executable, __file__, *said, "--json", str(file)], check=True)
-            results.append({"command": " ".join(said), "load_average": load, **json.loads(file.read_text())})
-    here = Path(__file__).with_name(f"trl_step_time{'' if device == 'cpu' else f'_{device}'}")
-    here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            results[row] = {"command": " ".join(said), "load_average": load, **json.loads(file.read_text())}
+        here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     here.with_suffix(".md").write_text("\n".join(page(results, device)) + "\n", encoding="utf-8")
 
 
@@ -300,8 +308,9 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
     first = results[0]
     versions = ", ".join(f"{name} {said}" for name, said in first["versions"].items())
     yield "# Time of an optimizer step in TRL\n"
+    loads = [row["load_average"] for row in results]
     yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}, load average"
-    yield f"{first['load_average']:.1f} at the beginning; {versions}."
+    yield f"{min(loads):.1f} to {max(loads):.1f} when a row began; {versions}."
     yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options;"
     yield "where they give no budget it is what a native micro-batch holds, its padding included."
     yield "A ratio below 1 is faster. Gradients: the first step's, wrapped minus native, over the native norm.\n"
@@ -315,7 +324,7 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
             f"{row['ratio_median']:.3f} ({low:.3f} to {high:.3f})",
             f"{row['native_step_seconds']:.2f}",
             f"{row['gradients_apart']:.1e}",
-            f"{peak['wrapped'] / peak['native']:.2f} of native" if peak else "",
+            f"{peak['wrapped'] / peak['native']:.3f} of native" if peak else "",
             f"{row['largest_budget']} tokens" if "largest_budget" in row else "",
         )
         yield f"| {' | '.join(cells)} |"
@@ -344,6 +353,7 @@ def main() -> None:
     parser.add_argument("--largest-budget", action="store_true", help="also find the largest budget that fits")
     parser.add_argument("--json", type=Path, help="also write the result here")
     parser.add_argument("--write", action="store_true", help="measure every row, and write the table")
+    parser.add_argument("--rows", type=int, nargs="+", help="with --write: these rows of the table only, from 0")
     parser.add_argument("--only", choices=("native", "wrapped"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tokens_per_device is None:
@@ -351,7 +361,7 @@ def main() -> None:
         longest = script_of(options).longest_of(options.completions)
         options.tokens_per_device = options.micro * (PROMPT + longest)
     if options.write:
-        write(options.device, options.pairs, options.steps)
+        write(options.device, options.pairs, options.steps, options.rows)
         return
     if options.processes > 1 and "RANK" not in os.environ:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
