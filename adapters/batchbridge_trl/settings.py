@@ -27,6 +27,7 @@ module named 'weave'); 0.29.0 has a function of its own. Open-R1 pins 4.52.3, wh
 few that say nothing about batches."""
 
 
+# Rows of tables are named tuples: every command makes these classes, and making frozen dataclasses takes long.
 class Setting(NamedTuple):
     """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
     of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
