@@ -7,8 +7,9 @@ Completions are scripted and each run trains the same ones; what is timed is `tr
 passes, generation left out. Prints the median ratio wrapped / unwrapped with its spread, and how far apart the first
 gradients are. --memory also runs either side once in a process of its own and compares peak memory (on CPU: of the
 whole process, with a glibc that keeps nothing it could give back). --largest-budget doubles the budget until a step
-fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, or those of --rows, and writes
-trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda). A report, never a gate.
+fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, or those of --rows (with --pairs 0
+their memory alone), and writes trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda).
+A report, never a gate.
 Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of Qwen2-0.5B,
 random, in bf16.
 """
@@ -298,7 +299,8 @@ def write(device: str, pairs: int, steps: int, again: Sequence[int] | None) -> N
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "result.json"
             subprocess.run([sys.executable, __file__, *said, "--json", str(file)], check=True)
-            results[row] = {"command": " ".join(said), "load_average": load, **json.loads(file.read_text())}
+            found = json.loads(file.read_text())
+            results[row] = {"command": " ".join(said), "load_average": load, **found} if pairs else results[row] | found
         here.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     here.with_suffix(".md").write_text("\n".join(page(results, device)) + "\n", encoding="utf-8")
 
@@ -330,6 +332,22 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
+def told(result: dict[str, Any], pairs: int) -> str:
+    """What was measured, in a line."""
+    parts = []
+    if pairs:
+        low, high = result["ratio_spread"]
+        parts = [
+            f"ratio {result['ratio_median']:.3f} (from {low:.3f} to {high:.3f}) over {pairs} pairs",
+            f"native step {result['native_step_seconds']:.3f} s",
+            f"gradients {result['gradients_apart']:.1e} apart",
+            f"padding alone would allow {result['padding_alone_would_allow']:.2f}",
+        ]
+    parts += [f"peak bytes {result['peak_bytes']}"] if "peak_bytes" in result else []
+    parts += [f"largest budget {result['largest_budget']}"] if "largest_budget" in result else []
+    return "; ".join(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", choices=("lognormal", "equal"), default="lognormal")
@@ -347,7 +365,7 @@ def main() -> None:
     parser.add_argument(
         "--passes", type=int, default=1, help="num_iterations; more than 1 scores old log-probabilities"
     )
-    parser.add_argument("--pairs", type=int, default=5, help="alternating pairs of runs")
+    parser.add_argument("--pairs", type=int, default=5, help="alternating pairs of runs; 0: memory alone")
     parser.add_argument("--steps", type=int, default=2, help="timed optimizer steps in a run")
     parser.add_argument("--memory", action="store_true", help="also compare peak memory")
     parser.add_argument("--largest-budget", action="store_true", help="also find the largest budget that fits")
@@ -374,19 +392,12 @@ def main() -> None:
             run(options.only == "wrapped", Path(folder), options)
         print(peak_bytes(options))
         return
-    result = measure(options)
+    result = measure(options) if options.pairs else {}
     if options.memory and options.processes == 1:
         result["peak_bytes"] = {"native": alone(False, options), "wrapped": alone(True, options)}
     if options.largest_budget and options.processes == 1:
         result["largest_budget"] = largest_budget(options)
-    low, high = result["ratio_spread"]
-    say(
-        f"ratio {result['ratio_median']:.3f} (from {low:.3f} to {high:.3f}) over {options.pairs} pairs; native step "
-        f"{result['native_step_seconds']:.3f} s; gradients {result['gradients_apart']:.1e} apart; "
-        f"padding alone would allow {result['padding_alone_would_allow']:.2f}"
-        + (f"; peak bytes {result['peak_bytes']}" if "peak_bytes" in result else "")
-        + (f"; largest budget {result['largest_budget']}" if "largest_budget" in result else "")
-    )
+    say(told(result, options.pairs))
     if options.json and os.environ.get("RANK", "0") == "0":
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     if options.processes > 1:
