@@ -13,14 +13,14 @@ from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Prove
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
+from batchbridge.told import Told, spec_of
 from batchbridge.versions import unknown_version
-from batchbridge.writing import objections
+from batchbridge.writing import Problems, objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning, settings_for
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 from batchbridge_verl.given import shown
-from batchbridge_verl.meaning import Problems, Told, spec_of
 from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
 from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
@@ -371,7 +371,7 @@ def _wrong(place: Where, expected: str) -> Finding:
 
 def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: str) -> Provenance:
     if entry.key is None:
-        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+        return entry.derived()
     place, value = said.places.get(entry.key), native[entry.key]
     return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}")
 

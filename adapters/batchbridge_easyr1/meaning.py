@@ -8,6 +8,8 @@ from typing import Any
 from batchbridge.clipping import canonical_bound, native_bound
 from batchbridge.schedules import schedule_parts, schedule_text
 from batchbridge.spec import Spec
+from batchbridge.told import Told
+from batchbridge.writing import Problems
 from batchbridge_easyr1.run import ABSENT, Run
 from batchbridge_easyr1.settings import (
     ACTOR,
@@ -32,7 +34,7 @@ from batchbridge_easyr1.settings import (
     holds,
     settings_of,
 )
-from batchbridge_verl.meaning import Problems, Told, nodes_and_gpus
+from batchbridge_verl.run import nodes_and_gpus
 
 AGGREGATIONS = {"token": "token_mean", "seq": "sequence_mean"}
 LOSS_TYPES: Mapping[str, tuple[str, str, bool]] = {

@@ -13,13 +13,13 @@ from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
+from batchbridge.writing import Problems
 from batchbridge_easyr1.engine import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES, micro_batch_settings
 from batchbridge_easyr1.proven import doubts
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
 from batchbridge_verl.installed import installed, installed_folder
-from batchbridge_verl.meaning import Problems
 from batchbridge_verl.omega import flatten
 
 OFF = 1e30

@@ -15,9 +15,10 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.sources import parse_arguments
 from batchbridge.spec import Spec
+from batchbridge.told import Told, spec_of
 from batchbridge.writing import objections
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.meaning import Told, learners, meaning, settings_for, spec_of
+from batchbridge_open_instruct.meaning import learners, meaning, settings_for
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
@@ -316,7 +317,7 @@ def _printable(value: Any) -> Any:
 
 def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
     if entry.key is None:
-        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+        return entry.derived()
     value, place = reading.native[entry.key], reading.given.get(entry.key)
     value = list(value) if isinstance(value, tuple) and place is not None else value
     note = f" (derived: {entry.formula})" if entry.formula else ""

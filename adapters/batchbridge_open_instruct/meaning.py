@@ -5,25 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 from batchbridge.schedules import WITHOUT_WARMUP, schedule_parts, schedule_text, transformers_name
-from batchbridge.spec import (
-    Advantage,
-    Carried,
-    Horizon,
-    Loss,
-    LossTerm,
-    MicroBatch,
-    Objective,
-    OptimizerStep,
-    Order,
-    Rollout,
-    Spec,
-    Staleness,
-    Topology,
-)
+from batchbridge.spec import Spec
+from batchbridge.told import Told
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, LEARNERS, PPO, SCRIPT, SCRIPTS, settings_of
 
 EPSILON = 1e-8
@@ -43,15 +29,6 @@ TORCH_DECAY = 0.01
 SCALES = {"standard": "group", "centered": "none"}
 DROPS_STALE = "2026.8.20"
 """The first known checkout that drops results older than async_steps. Source: #1738, 2026-06-27."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """One canonical value, and the native key that said it, or the formula of several."""
-
-    value: Any
-    key: str | None = None
-    formula: str | None = None
 
 
 Native = Mapping[str, Any]
@@ -381,31 +358,6 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
 
 
 # ---- a spec
-
-
-_GROUPS: Mapping[str, Any] = {
-    "topology": Topology,
-    "rollout": Rollout,
-    "optimizer_step": OptimizerStep,
-    "micro_batch": MicroBatch,
-    "advantage": Advantage,
-    "order": Order,
-    "horizon": Horizon,
-    "staleness": Staleness,
-    "objective": Objective,
-    "carried": Carried,
-}
-
-
-def spec_of(told: Mapping[str, Told]) -> Spec:
-    """The spec of what was told."""
-    groups = {
-        name: kind(**{f.name: told[f"{name}.{f.name}"].value for f in fields(kind) if f"{name}.{f.name}" in told})
-        for name, kind in _GROUPS.items()
-    }
-    prefix = "loss.policy."
-    policy = {path.removeprefix(prefix): entry.value for path, entry in told.items() if path.startswith(prefix)}
-    return Spec(loss=Loss(policy=LossTerm(**policy)), **groups)
 
 
 def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -> dict[str, Any]:

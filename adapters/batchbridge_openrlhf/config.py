@@ -8,27 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import (
-    Adapter,
-    CannotWrite,
-    Context,
-    NativeStep,
-    Provenance,
-    Reading,
-    Source,
-    Written,
-)
+from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
+from batchbridge.told import Told, spec_of
 from batchbridge.versions import installed, unknown_version
-from batchbridge.writing import objections
+from batchbridge.writing import Problems, objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
-from batchbridge_openrlhf.meaning import Told, inexpressible, meaning, spec_of
+from batchbridge_openrlhf.meaning import inexpressible, meaning
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
-from batchbridge_openrlhf.writing import Problems, argv, native, settings_for, shell
 
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
@@ -165,6 +156,8 @@ class OpenRlhfAdapter(Adapter):
         """The command, as `argv` (one word per line, quoted) and for a shell; for OpenRLHF `framework_version` (None:
         the newest known). Models, data, rewards and generation engines are the user's to add. Raises `CannotWrite`.
         """
+        from batchbridge_openrlhf.writing import argv, native, settings_for, shell
+
         version = framework_version or tables.NEWEST
         problems = Problems()
         if not problems.need(tables.is_known(version), f"openrlhf {version} is not known; known are {self.versions}"):
@@ -436,7 +429,7 @@ def _provenance(
     source: Source,
 ) -> Provenance:
     if entry.key is None:
-        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+        return entry.derived()
     value = settings[entry.key]
     if entry.key not in names:
         absent = tables.ABSENT.get(entry.key)

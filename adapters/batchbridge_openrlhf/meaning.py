@@ -7,21 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.spec import (
-    Advantage,
-    Carried,
-    Horizon,
-    Loss,
-    LossTerm,
-    MicroBatch,
-    Objective,
-    OptimizerStep,
-    Order,
-    Rollout,
-    Spec,
-    Staleness,
-    Topology,
-)
+from batchbridge.told import Told
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
@@ -84,15 +70,6 @@ MIN_LR_SCHEDULES = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
 """Schedules that take the floor. Source: openrlhf 0.11.2 DeepspeedStrategy.prepare."""
 
 
-@dataclass(frozen=True)
-class Told:
-    """One canonical value: the identity of the option that said it, and the formula where there is one."""
-
-    value: Any
-    key: str | None = None
-    formula: str | None = None
-
-
 def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
     """Identity of an option whose value the canonical schema has no word for -> why."""
     found = {}
@@ -120,32 +97,6 @@ def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None
     }
     told |= {f"objective.{name}": entry for name, entry in _objective(settings, sizes).items()}
     return told | {f"carried.{name}": entry for name, entry in _carried(settings, sizes).items()}
-
-
-def spec_of(told: Mapping[str, Told]) -> Spec:
-    """The spec that `meaning` tells."""
-    groups: dict[str, dict[str, Any]] = {}
-    terms: dict[str, dict[str, Any]] = {}
-    for path, entry in told.items():
-        group, _, name = path.partition(".")
-        if group == "loss":
-            term, _, name = name.partition(".")
-            terms.setdefault(term, {})[name] = entry.value
-        else:
-            groups.setdefault(group, {})[name] = entry.value
-    return Spec(
-        topology=Topology(**groups["topology"]),
-        rollout=Rollout(**groups["rollout"]),
-        optimizer_step=OptimizerStep(**groups["optimizer_step"]),
-        loss=Loss(**{name: LossTerm(**fields) for name, fields in terms.items()}),
-        horizon=Horizon(**groups["horizon"]),
-        micro_batch=MicroBatch(**groups["micro_batch"]),
-        advantage=Advantage(**groups["advantage"]),
-        order=Order(**groups["order"]),
-        staleness=Staleness(**groups["staleness"]),
-        objective=Objective(**groups["objective"]),
-        carried=Carried(**groups["carried"]),
-    )
 
 
 def shuffles(settings: Mapping[str, Any], version: str) -> bool:

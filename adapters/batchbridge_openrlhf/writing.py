@@ -9,30 +9,14 @@ from typing import Any
 
 from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import LossTerm, Spec
-from batchbridge_openrlhf.meaning import (
-    CORRECTION_WORDS,
-    ESTIMATORS,
-    KL_CLAMP,
-    MIN_LR_SCHEDULES,
-    TYPES,
-    UNSEEDED,
-)
+from batchbridge.writing import Problems
+from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
 from batchbridge_openrlhf.options import ABSENT, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
 _DEVICES_PER_NODE = 8
 """Devices of a node, as OpenRLHF's own default has it; a world that is no multiple of it becomes one node."""
-
-
-class Problems(list[str]):
-    """What OpenRLHF cannot say, in canonical names."""
-
-    def need(self, condition: bool, message: str) -> bool:
-        """Adds `message` unless `condition` holds."""
-        if not condition:
-            self.append(message)
-        return condition
 
 
 def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]:

@@ -7,23 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import (
-    Adapter,
-    CannotWrite,
-    Context,
-    NativeStep,
-    Provenance,
-    Reading,
-    Source,
-    Written,
-)
+from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
+from batchbridge.told import Told, spec_of
 from batchbridge.versions import installed, unknown_version
-from batchbridge.writing import objections
+from batchbridge.writing import Problems, objections
 from batchbridge_trl import settings as tables
-from batchbridge_trl.meaning import Problems, Told, meaning, settings_for, spec_of
+from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
 from batchbridge_trl.settings import Gone, Group, Setting, settings_of
 from batchbridge_trl.sizes import sizes_of
@@ -156,6 +148,9 @@ class TrlAdapter(Adapter):
         Of generation_batch_size and steps_per_generation only the first is written. The world size is accelerate's
         business and stands in a comment. Raises `CannotWrite`.
         """
+        from batchbridge_trl.text import python_text, yaml_text
+        from batchbridge_trl.writing import settings_for
+
         version = framework_version or tables.NEWEST
         problems = Problems()
         problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
@@ -171,8 +166,6 @@ class TrlAdapter(Adapter):
             problems.extend(objections(_TRL, spec, values, context))
         if problems:
             raise CannotWrite(self.framework, problems)
-        from batchbridge_trl.text import python_text, yaml_text
-
         world = spec.topology.world_size
         return Written(
             values=values,
@@ -276,7 +269,7 @@ class TrlAdapter(Adapter):
     ) -> Provenance:
         """`values`: native settings, as they were spelled where they were given."""
         if entry.key is None:
-            return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+            return entry.derived()
         if entry.key == WORLD and world is not None:
             return world
         place, value, row = places.get(entry.key), values[entry.key], rows.get(entry.key)

@@ -9,10 +9,10 @@ from itertools import count
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
 from batchbridge_trl.randomness import TorchGenerator
-from batchbridge_verl.meaning import AGGREGATIONS, LOSS_MODES, TORCH_SEED
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR
+from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES, TORCH_SEED
 
 ENGINE_FORMULAS = {
     "token_mean": "1 / T",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
+from batchbridge.told import Told, spec_of
 from batchbridge.versions import unknown_version
-from batchbridge.writing import objections
+from batchbridge.writing import Problems, objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for
 from batchbridge_verl.enforced import enforces
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
-from batchbridge_verl.meaning import Problems, Told, meaning, settings_for, spec_of
+from batchbridge_verl.meaning import meaning
 from batchbridge_verl.omega import Resolver, Unresolved
 from batchbridge_verl.run import GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
@@ -150,6 +151,9 @@ class VerlAdapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Hydra overrides and YAML for verl `framework_version` (None: the newest known). Raises `CannotWrite`."""
+        from batchbridge_verl.text import hydra_text, yaml_text
+        from batchbridge_verl.writing import settings_for
+
         version = framework_version or tables.NEWEST
         problems = Problems()
         if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
@@ -159,8 +163,6 @@ class VerlAdapter(Adapter):
             problems.extend(objections(self, spec, values, Context(framework_version=version)))
         if problems:
             raise CannotWrite(self.framework, problems)
-        from batchbridge_verl.text import hydra_text, yaml_text
-
         return Written(
             values=values,
             framework_version=version,
@@ -401,5 +403,5 @@ def _world(native: Mapping[str, Any], context: Context, told: Said, findings: li
 
 def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
     if entry.key is None:
-        return Provenance(None, entry.value, "derived", f"derived: {entry.formula}")
+        return entry.derived()
     return Provenance.of(entry.key, native.get(entry.key), told.places.get(entry.key), default=default)

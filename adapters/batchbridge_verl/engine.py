@@ -20,7 +20,7 @@ from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
-from batchbridge_verl.meaning import AGGREGATIONS, LOSS_MODES
+from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES
 
 ROLLOUT = "batchbridge_rollout"
 PROMPT = "batchbridge_prompt"

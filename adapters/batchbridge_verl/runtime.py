@@ -18,14 +18,9 @@ from batchbridge.spec import MicroBatch, Spec
 from batchbridge.workers import orders_of
 from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
-from batchbridge_verl.meaning import (
-    AGGREGATIONS,
-    KL_NAMES,
-    LOSS_MODES,
-    aggregations_of,
-    resolved_budget_settings,
-)
 from batchbridge_verl.settings import BY_KEY, holds
+from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
+from batchbridge_verl.writing import resolved_budget_settings
 
 ENFORCED_VERSIONS = SpecifierSet(">=0.8.0,<=0.9.1")
 """verl versions that the proofs ran on; docs/verl.md says which ran on each. What a release lacks beside the newest is

@@ -15,6 +15,16 @@ UNKNOWN = ("objective.", "carried.", "advantage.")
 """Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 
 
+class Problems(list[str]):
+    """What a framework cannot say, in canonical names: the problems of a `CannotWrite`, gathered while writing."""
+
+    def need(self, holds: bool, message: str) -> bool:
+        """Adds `message` unless `holds`, and gives that back."""
+        if not holds:
+            self.append(message)
+        return holds
+
+
 def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[str]:
     """What the native `values` say otherwise than `spec`, and what the framework refuses: problems of a `CannotWrite`.
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 import pytest
 
-CORE = ("spec", "order", "plan", "candidates", "weights", "microbatch", "findings", "derived", "adapter")
+CORE = ("spec", "order", "plan", "candidates", "weights", "microbatch", "findings", "derived", "adapter", "told")
 LIST_MODULES = """
 import json, sys
 before = set(sys.modules)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchbridge.adapter import Provenance
 from batchbridge.spec import SCHEMA, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
+from batchbridge.told import Told, spec_of
 
 MINIMAL: dict[str, Any] = {
     "topology": {"world_size": 3},
@@ -175,3 +177,37 @@ def test_no_field_is_named_batch_size() -> None:
 def test_the_completions_of_a_rollout_are_a_product() -> None:
     assert MINIMAL_SPEC.completions_per_rollout == 24
     assert MINIMAL_SPEC.replace(**{"rollout.prompts_per_rollout": None}).completions_per_rollout is None
+
+
+def told_of(spec: Spec) -> dict[str, Told]:
+    return {path: Told(value) for path, value, _ in walk(spec)}
+
+
+@given(specs)
+def test_every_field_of_a_spec_told_is_that_spec(spec: Spec) -> None:
+    assert spec_of(told_of(spec)) == spec
+
+
+def test_what_is_not_told_is_the_schemas_default() -> None:
+    told = {path: entry for path, entry in told_of(MINIMAL_SPEC).items() if not path.startswith("carried.")}
+    assert spec_of({**told, "carried.dropout": Told("off")}) == MINIMAL_SPEC.replace(**{"carried.dropout": "off"})
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("rolout.seed", "no group rolout"), ("rollout.size", "size"), ("loss.value.aggregation", "value")],
+)
+def test_what_the_schema_does_not_have_is_named(path: str, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        spec_of({**told_of(MINIMAL_SPEC), path: Told(1)})
+
+
+def test_a_missing_field_is_named() -> None:
+    told: dict[str, Any] = told_of(MINIMAL_SPEC)
+    del told["rollout.completions_per_prompt"]
+    with pytest.raises(TypeError, match="completions_per_prompt"):
+        spec_of(told)
+
+
+def test_a_derived_value_says_its_formula() -> None:
+    assert Told(24, None, "4 x 6").derived() == Provenance(None, 24, "derived", "derived: 4 x 6")

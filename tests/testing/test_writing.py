@@ -7,7 +7,7 @@ from toy_adapter import ToyAdapter
 
 from batchbridge.adapter import Context, Reading, Source
 from batchbridge.spec import Spec
-from batchbridge.writing import objections, remembered
+from batchbridge.writing import Problems, objections, remembered
 
 CONTEXT = Context(framework_version="2.0", world_size=2)
 VALUES = {"prompts": 4, "samples": 2, "step": 8, "rate": 0.5}
@@ -84,3 +84,10 @@ def test_values_that_are_not_plain_are_read_every_time() -> None:
         list(objections(adapter, meaning(), odd, CONTEXT))
         list(objections(adapter, meaning(), odd, CONTEXT))
     assert len(adapter.asked) == 2
+
+
+def test_what_is_needed_and_does_not_hold_is_a_problem() -> None:
+    problems = Problems()
+    assert problems.need(True, "rollout.prompts_per_rollout is open")
+    assert not problems.need(False, "order.seed is open")
+    assert problems == ["order.seed is open"]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 
 from batchbridge.findings import Fix
-from batchbridge_verl.meaning import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
@@ -36,6 +35,7 @@ from batchbridge_verl.run import (
     Run,
 )
 from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
+from batchbridge_verl.terms import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 _MODE_KEY = "trainer.v1.trainer_mode"

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge_verl.meaning import (
-    KL_ESTIMATORS,
-    OPTIMIZERS,
-    PRECISIONS,
-    SCHEDULES,
-    TORCH_IMPLEMENTATION,
-    optimizer_key,
-    precision_key,
-    schedule_key,
-)
+from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
 from batchbridge_verl.rules.row import Rule, setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
+from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
 
 _OPTIM = f"{ACTOR}optim."
 _CORRECTION = "algorithm.rollout_correction."

@@ -7,13 +7,7 @@ import math
 
 from batchbridge.clipping import UNREACHED
 from batchbridge.findings import Fix
-from batchbridge_verl.meaning import (
-    AGGREGATIONS,
-    ESTIMATORS,
-    INEXPRESSIBLE_ESTIMATORS,
-    LOSS_MODES,
-    clip_grad_key,
-)
+from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.later import remainder
 from batchbridge_verl.rules.row import (
     AGGREGATION,
@@ -29,6 +23,7 @@ from batchbridge_verl.rules.row import (
 )
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, MICRO, MINI, PROMPTS, TRAINER_MODE, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, holds
+from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
 
 _FILTERED = "algorithm.filter_groups.enable"
 _REFILL = "trainer.v1.sampler.sync_refill_failed_groups"

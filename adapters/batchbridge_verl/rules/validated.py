@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from batchbridge.findings import Fix
-from batchbridge_verl.meaning import AGGREGATION_VERSIONS, AGGREGATIONS
-from batchbridge_verl.rules.row import (
-    AGGREGATION,
-    DEVICES,
-    Fixes,
-    Rule,
-    Test,
-    fix,
-    mini_fixes,
-    near,
-    setting,
-    shared,
-)
+from batchbridge_verl.rules.row import AGGREGATION, DEVICES, Fixes, Rule, Test, fix, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PARALLEL, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds
+from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS
 
 PADDING = "actor_rollout_ref.model.use_remove_padding"
 CRITIC_PADDING = "critic.model.use_remove_padding"

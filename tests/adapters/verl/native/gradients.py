@@ -23,16 +23,13 @@ torch.set_num_threads(1)
 from batchbridge.attach import BatchDrift
 from batchbridge.layout import layout
 from batchbridge.plan import Plan
-from batchbridge.spec import (
-    Objective,
-    Spec,
-)
+from batchbridge.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.versions import holds
 from batchbridge.workers import Orders
 from batchbridge_verl.engine import install, remove
-from batchbridge_verl.meaning import KL_CLAMP, LOSS_MODES, aggregations_of
+from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
 VERSION = importlib.metadata.version("verl")

@@ -15,8 +15,9 @@ from batchbridge.spec import MicroBatch
 from batchbridge_verl import composed, runtime
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import installed, package_folder
-from batchbridge_verl.meaning import meaning, resolved_budget_settings
+from batchbridge_verl.meaning import meaning
 from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
+from batchbridge_verl.writing import resolved_budget_settings
 
 VERSION = metadata.version("verl")
 

@@ -103,7 +103,7 @@ def test_the_optimizers_of_torch_that_take_verls_arguments_are_listed():
     import torch
     from verl.workers.config.optimizer import FSDPOptimizerConfig, build_optimizer
 
-    from batchbridge_verl.meaning import TORCH_OPTIMIZERS
+    from batchbridge_verl.terms import TORCH_OPTIMIZERS
 
     built = set()
     for name, cls in vars(torch.optim).items():

@@ -1,0 +1,305 @@
+"""A canonical spec as TRL's settings."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from batchbridge.schedules import schedule_parts, transformers_name
+from batchbridge.solve import LARGEST
+from batchbridge.spec import LossTerm, Spec, walk
+from batchbridge.writing import Problems
+from batchbridge_trl.meaning import ADAMW, GIVEN, loss_types, scales, shifted
+from batchbridge_trl.settings import TRAINER_GROUPS, holds, settings_of
+from batchbridge_trl.values import too_large
+
+_CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
+
+
+def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+    """The native settings of `version` that say `spec`, without the world size; what they cannot say goes to
+    `problems`, except where a version has no such key: reading the settings back shows that.
+
+    A canonical None among objective and carried settings means unknown: TRL's default stays.
+    """
+    values: dict[str, Any] = {}
+    _write_sizes(spec, values, problems)
+    _write_horizon(spec, values, problems)
+    _write_loss(spec, values, problems, version)
+    _write_objective(spec, values, problems, version)
+    _write_carried(spec, values, problems, version)
+    for path, wanted in _allowed(version).items():
+        value = attrgetter(path)(spec)
+        problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}")
+    for path, value, _ in walk(spec):
+        problems.need(not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size")
+    for said in SAID_OTHERWISE:
+        if said.key in values and holds(said.versions, version):
+            values[said.instead] = said.value(values.pop(said.key))
+    rows = settings_of(TRAINER_GROUPS, version)
+    return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
+
+
+class SaidOtherwise(NamedTuple):
+    """A setting that other versions say with another key, or another value of the same."""
+
+    key: str
+    versions: str
+    instead: str
+    value: Callable[[Any], Any] = lambda value: value
+
+
+SAID_OTHERWISE = (
+    SaidOtherwise("vllm_importance_sampling_clip_max", "<1.6", "vllm_importance_sampling_cap"),
+    SaidOtherwise("top_k", ">=0.18,<0.27", "top_k", lambda value: value or None),
+)
+
+
+@lru_cache(maxsize=64)
+def _allowed(version: str) -> dict[str, tuple[Any, ...]]:
+    """Canonical fields that no setting decides in `version`, with the values that they may have."""
+    given = {
+        g.path: (g.value, None) if g.path in _MAY_BE_UNKNOWN else (g.value,)
+        for g in GIVEN
+        if holds(g.versions, version)
+    }
+    cut = {} if holds("<0.26", version) else {"carried.max_prompt_tokens": (None,)}
+    return {**_FIXED, **given, **cut}
+
+
+_SHARE_OF_WARMUP = (("<0.29", "warmup_ratio"), (">=0.29", "warmup_steps"))
+"""The key that takes a share of the run, with transformers 4 and with transformers 5."""
+_MAY_BE_UNKNOWN = ("advantage.epsilon", "advantage.ddof", "carried.weight_decay_excludes")
+
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "topology.tensor_parallel": (1,),
+    "topology.pipeline_parallel": (1,),
+    "topology.context_parallel": (1,),
+    "rollout.prompts_per_generation_batch": (None,),
+    "rollout.sample_unit": ("completion",),
+    "rollout.group_filter": ("none",),
+    "rollout.truncated_completions": ("keep", "mask"),
+    "optimizer_step.tokens_per_step": (None,),
+    "optimizer_step.parts_per_rollout": (None,),
+    "optimizer_step.micro_batches_per_step": (None,),
+    "micro_batch.tokens_per_device": (None,),
+    "micro_batch.forward_completions_per_device": (None,),
+    "micro_batch.forward_tokens_per_device": (None,),
+    "loss.policy.denominator_scope": ("optimizer_step",),
+    "loss.policy.count_empty": (True,),
+    "loss.kl": (None,),
+    "loss.entropy": (None, LossTerm(aggregation="token_mean")),
+    "advantage.baseline": ("group_mean",),
+    "advantage.clip": (None,),
+    "order.prompt_shuffle": ("epoch_permutation", "none"),
+    "horizon.lr_tick": ("optimizer_step",),
+    "staleness.mode": ("sync",),
+    "objective.kl_clamp": (None,),
+    "objective.reward_clip": (None,),
+}
+"""Canonical fields that every version of TRL fixes, with the values that it has; `GIVEN` has the others."""
+
+
+def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    rollout, step, world = spec.rollout, spec.optimizer_step, spec.topology.world_size
+    micro, completions = spec.micro_batch.completions_per_device, step.completions_per_step
+    values["num_generations"] = rollout.completions_per_prompt
+    values["num_iterations"] = step.passes_per_rollout
+    values["mask_truncated_completions"] = rollout.truncated_completions == "mask"
+    for path, value in (
+        ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
+        ("optimizer_step.completions_per_step", completions),
+        ("micro_batch.completions_per_device", micro),
+    ):
+        problems.need(value is not None, f"{path} is open: trl needs a number")
+    if rollout.prompts_per_rollout is None or completions is None or micro is None:
+        return
+    per_micro_step = micro * world
+    values["per_device_train_batch_size"] = micro
+    for path, amount in (
+        ("optimizer_step.completions_per_step", completions),
+        ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt),
+    ):
+        below = amount // per_micro_step * per_micro_step if per_micro_step else 0
+        problems.need(
+            per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
+            f"{path} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
+            f"{per_micro_step}; nearest: {f'{below} or ' if below else ''}{below + per_micro_step}",
+        )
+    if per_micro_step > 0:
+        values["gradient_accumulation_steps"] = completions // per_micro_step
+    # Of the two exclusive settings the one that means the same on every world size.
+    values["generation_batch_size"] = rollout.prompts_per_rollout * rollout.completions_per_prompt
+
+
+def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    horizon = spec.horizon
+    problems.need(
+        horizon.rollouts is None, "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead"
+    )
+    if horizon.optimizer_steps is not None:
+        problems.need(horizon.epochs is None, "horizon: epochs and optimizer_steps are both given; trl obeys the steps")
+        problems.need(horizon.optimizer_steps > 0, "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl")
+        values["max_steps"] = horizon.optimizer_steps
+    elif horizon.epochs is not None:
+        values["max_steps"] = -1
+        values["num_train_epochs"] = horizon.epochs
+    values["shuffle_dataset"] = spec.order.prompt_shuffle != "none"
+    if problems.need(spec.order.seed is not None, "order.seed is open: trl always has one"):
+        values["seed"] = spec.order.seed
+
+
+def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
+    policy, surrogate = spec.loss.policy, spec.objective.surrogate or "ppo"
+    known = loss_types(version).values()
+    names = [loss.name for loss in known if loss.aggregation == policy.aggregation and loss.surrogate == surrogate]
+    if problems.need(
+        bool(names),
+        f"loss.policy.aggregation = {policy.aggregation} with objective.surrogate = {surrogate}: trl has "
+        + ", ".join(dict.fromkeys(f"{loss.aggregation} with {loss.surrogate}" for loss in known)),
+    ):
+        values["loss_type"] = names[0]
+    constant, limit = policy.constant, spec.carried.max_completion_tokens
+    if policy.aggregation == "sequence_sum_over_constant":
+        problems.need(
+            constant is not None and limit in (constant, None),
+            f"loss.policy.constant = {constant}: trl divides by carried.max_completion_tokens = {limit}",
+        )
+        if constant is not None:
+            values["max_completion_length"] = constant
+    else:
+        problems.need(constant is None, f"loss.policy.constant = {constant}: {policy.aggregation} has none")
+    scale = [native for native, canonical in scales(version).items() if canonical == spec.advantage.scale]
+    if problems.need(
+        bool(scale) or holds("<0.16", version),
+        f"advantage.scale = {spec.advantage.scale}: trl {version} has "
+        + " and ".join(dict.fromkeys(scales(version).values())),
+    ):
+        values["scale_rewards"] = next(iter(scale), True)
+
+
+def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
+    objective, surrogate = spec.objective, spec.objective.surrogate or "ppo"
+    if objective.ratio_level is not None:
+        values["importance_sampling_level"] = objective.ratio_level
+    if surrogate == "ppo":
+        for path in ("clip_low", "clip_high"):
+            clips = getattr(objective, path) is not None
+            problems.need(clips or holds("<0.16", version), f"objective.{path} is off: trl always clips")
+        values["epsilon"], values["epsilon_high"] = objective.clip_low, objective.clip_high
+        values["delta"] = objective.dual_clip
+    else:
+        problems.need(objective.clip_low is None, f"objective.clip_low: trl's {surrogate} has no lower clip")
+        problems.need(objective.dual_clip is None, f"objective.dual_clip: trl's {surrogate} has none")
+        if surrogate != "cispo":
+            problems.need(objective.clip_high is None, f"objective.clip_high: trl's {surrogate} has none")
+        elif problems.need(objective.clip_high is not None, "objective.clip_high is off: trl's cispo always clips"):
+            values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
+    values["beta"] = objective.kl_coefficient or 0.0
+    problems.need(objective.kl_placement != "reward", "objective.kl_placement = reward: trl has KL in the loss only")
+    problems.need(
+        objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
+        f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
+        "a KL term exactly when the coefficient is not 0",
+    )
+    if objective.kl_estimator is not None:
+        problems.need(
+            objective.kl_estimator in ("k3", "k3_times_ratio"),
+            f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio",
+        )
+        values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
+    values["entropy_coef"] = objective.entropy_coefficient or 0.0
+    if objective.sampler_correction is not None:
+        _write_correction(objective.sampler_correction, values, problems)
+
+
+def _write_correction(correction: str, values: dict[str, Any], problems: Problems) -> None:
+    match = _CORRECTION.fullmatch(correction)
+    numbers: list[float | None] = []
+    try:
+        numbers = [None if bound == "-" else float(bound) for bound in match.groups()[1:]] if match else []
+    except ValueError:
+        match = None
+    if problems.need(
+        match is not None,
+        f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
+        "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
+    ):
+        assert match is not None
+        values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
+        values["vllm_importance_sampling_mode"] = match[1]
+        values["vllm_importance_sampling_clip_min"], values["vllm_importance_sampling_clip_max"] = numbers
+
+
+_CARRIED_KEYS = {
+    "learning_rate": "learning_rate",
+    "beta1": "adam_beta1",
+    "beta2": "adam_beta2",
+    "optimizer_epsilon": "adam_epsilon",
+    "weight_decay": "weight_decay",
+    "max_gradient_norm": "max_grad_norm",
+    "router_loss_coefficient": "router_aux_loss_coef",
+    "max_completion_tokens": "max_completion_length",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+}
+"""Canonical name in `carried` -> native key with the same value."""
+
+
+def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
+    carried = spec.carried
+    if holds("<0.26", version):
+        values["max_prompt_length"] = carried.max_prompt_tokens
+    for name, key in _CARRIED_KEYS.items():
+        if getattr(carried, name) is not None:
+            values[key] = getattr(carried, name)
+    if holds("<0.16", version) and carried.top_k == 0:
+        values["use_vllm"] = True  # of 0.15's two samplers, vLLM is the one without top-k
+    if carried.lr_schedule is not None:
+        try:
+            name, arguments = schedule_parts(carried.lr_schedule)
+        except ValueError as error:
+            name, arguments = "linear", {}
+            problems.append(f"carried.lr_schedule = {carried.lr_schedule}: {error}")
+        warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
+        values["lr_scheduler_type"] = transformers_name(name, warms_up=warms_up)
+        if arguments:
+            values["lr_scheduler_kwargs"] = arguments
+    share_key = next(key for versions, key in _SHARE_OF_WARMUP if holds(versions, version))
+    if carried.warmup_ratio:
+        problems.need(
+            (0 < carried.warmup_ratio < 1 or share_key == "warmup_ratio") and not carried.warmup_steps,
+            f"carried.warmup_ratio = {carried.warmup_ratio} with warmup_steps = {carried.warmup_steps}: trl takes one, "
+            "and a share below 1",
+        )
+        values[share_key] = carried.warmup_ratio
+    elif carried.warmup_steps is not None:
+        problems.need(
+            carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps),
+            f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps",
+        )
+        values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
+    if carried.optimizer is not None:
+        values["optim"] = ADAMW[0] if carried.optimizer == "adamw" else carried.optimizer
+    _write_switch(carried.dropout, {"on": False, "off": True}, "carried.dropout", "disable_dropout", values, problems)
+    flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
+    if carried.precision is not None and problems.need(
+        carried.precision in flags, f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16"
+    ):
+        values["bf16"], values["fp16"] = flags[carried.precision]
+    values["sync_ref_model"] = carried.reference_sync_steps is not None
+    if carried.reference_sync_steps is not None:
+        values["ref_model_sync_steps"] = carried.reference_sync_steps
+
+
+def _write_switch(
+    value: str | None, native: Mapping[str, Any], path: str, key: str, values: dict[str, Any], problems: Problems
+) -> None:
+    if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}"):
+        values[key] = native[value]

@@ -1,0 +1,148 @@
+"""verl's own names in canonical words: aggregations, losses, advantages, KL, optimizers, schedules, precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from batchbridge_verl.settings import holds
+
+TORCH_SEED = 67280421310721
+"""The seed of a new `torch.Generator()`, which `data.seed: null` leaves. Source: torch 2.13.0 c10 default_rng_seed_val;
+verl 0.6.1 to 0.9.1 create_rl_sampler."""
+
+AGGREGATIONS = {
+    "token-mean": "token_mean",
+    "token-sum": "token_sum",
+    "seq-mean-token-mean": "sequence_mean",
+    "seq-mean-token-sum": "sequence_sum",
+    "seq-mean-token-sum-norm": "sequence_sum_over_constant",
+}
+"""`loss_agg_mode`. Source: verl 0.4.0 to 0.9.1 core_algos.agg_loss."""
+AGGREGATION_VERSIONS: Mapping[str, str] = {"token-sum": ">=0.9.0"}
+"""Versions of the values of `loss_agg_mode` that not all have. Source: verl 0.8.0, 0.9.0 core_algos.agg_loss."""
+
+
+class LossMode(NamedTuple):
+    """One `policy_loss.loss_mode`: the surrogate, what its ratio is taken over, whether it clips and clips twice, an
+    aggregation that it insists on (canonical) in `insisting` versions, and its versions."""
+
+    name: str
+    surrogate: str
+    ratio_level: str | None
+    clips: bool
+    dual_clip: bool = False
+    aggregation: str | None = None
+    insisting: str = ""
+    versions: str = ""
+
+    def insists_on(self, version: str) -> str | None:
+        """The aggregation that is taken whatever loss_agg_mode says; None where loss_agg_mode is read."""
+        return self.aggregation if holds(self.insisting, version) else None
+
+
+LOSS_MODES = {
+    mode.name: mode
+    for mode in (
+        LossMode("vanilla", "ppo", "token", True, dual_clip=True),
+        LossMode("gspo", "ppo", "sequence", True, aggregation="sequence_mean", insisting="<0.9.1", versions=">=0.6.0"),
+        LossMode("cispo", "cispo", "token", True, versions=">=0.7.0"),
+        LossMode("sapo", "sapo", "token", False, aggregation="sequence_mean", versions=">=0.7.0"),
+        LossMode("geo_mean", "gmpo", "sequence", True, aggregation="sequence_mean", versions=">=0.6.0"),
+        LossMode("gpg", "gpg", None, False, versions=">=0.5.0"),
+        LossMode("clip_cov", "clip_cov", "token", True, versions=">=0.4.1"),
+        LossMode("kl_cov", "kl_cov", "token", False, versions=">=0.4.1"),
+        LossMode("dppo_tv", "dppo_tv", "token", True, versions=">=0.7.1"),
+        LossMode("dppo_kl", "dppo_kl", "token", True, versions=">=0.7.1"),
+        LossMode("dro", "dro", "token", False, versions=">=0.9.0"),
+    )
+}
+"""Source: verl 0.4.1 to 0.9.1 core_algos.register_policy_loss. bypass_mode belongs to rollout_correction. gspo is PPO's
+surrogate with the ratio of whole sequences."""
+
+
+def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
+    """The aggregations (canonical) that a loss mode can take in `version`."""
+    if (insisted := mode.insists_on(version)) is not None:
+        return (insisted,)
+    return tuple(
+        canonical for name, canonical in AGGREGATIONS.items() if holds(AGGREGATION_VERSIONS.get(name, ""), version)
+    )
+
+
+class Estimator(NamedTuple):
+    """One `algorithm.adv_estimator` that the canonical schema can say; `scale` None: norm_adv_by_std_in_grpo says."""
+
+    name: str
+    baseline: str
+    scale: str | None
+    epsilon: float | None = None
+    ddof: int | None = None
+    versions: str = ""
+
+
+ESTIMATORS = {
+    row.name: row
+    for row in (
+        Estimator("grpo", "group_mean", None, 1e-6, 1),
+        Estimator("grpo_vectorized", "group_mean", None, 1e-6, 1, ">=0.6.0"),
+        Estimator("rloo", "leave_one_out", "none"),
+        Estimator("rloo_vectorized", "leave_one_out", "none", versions=">=0.6.0"),
+        Estimator("reinforce_plus_plus", "none", "batch", ddof=1),
+        Estimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
+        Estimator("gae", "value", "batch", ddof=1),
+    )
+}
+"""Source: verl 0.9.1 core_algos. Of two that mean the same, `write` takes the first. masked_whiten adds its 1e-8 to the
+variance, not to the deviation, so that the epsilon stays open."""
+INEXPRESSIBLE_ESTIMATORS: Mapping[str, str] = {
+    "remax": "its baseline is the reward of a greedy completion",
+    "opo": "its baseline weighs the group's rewards by length",
+    "grpo_passk": "only the best completion of a group has an advantage",
+    "gpg": "it scales by the share of groups with any signal",
+    "gdpo": "it normalises several rewards one by one",
+    "optimal_token_baseline": "its baseline differs from token to token",
+    "tir_optimal_token_baseline": "its baseline differs from token to token",
+}
+"""Estimators of verl 0.4.0 to 0.9.1 that the schema has no words for."""
+
+KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
+"""Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""
+KL_NAMES = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "low_var_kl"}
+KL_CLAMP = 10.0
+"""Bound of k3. Source: verl 0.4.0 to 0.9.1 core_algos.kl_penalty."""
+
+TORCH_OPTIMIZERS = (
+    *("AdamW", "Adam", "Adamax", "NAdam", "RAdam"),
+    *("SGD", "Adadelta", "Adafactor", "Adagrad", "ASGD", "RMSprop"),
+)
+"""Classes of torch.optim that take verl's arguments, lr and weight_decay (betas where the name has adam in it), for
+`optim.optimizer` of FSDP from 0.6.1 on. Source: verl 0.6.1 to 0.9.1 build_optimizer; torch 2.13.0."""
+TORCH_IMPLEMENTATION = "torch.optim"
+OPTIMIZERS: Mapping[str, Mapping[str, str]] = {
+    # engine: native name to canonical
+    "fsdp": {name: name.lower() for name in TORCH_OPTIMIZERS},
+    "megatron": {"adam": "adamw", "sgd": "sgd", "muon": "muon"},
+    "veomni": {"adamw": "adamw", "anyprecision_adamw": "anyprecision_adamw"},
+    "torchtitan": {"AdamW": "adamw", "Adam": "adam"},
+}
+"""Megatron's adam decays like AdamW; muon since 0.9.0. Source: verl 0.4.1 to 0.9.1 utils/megatron/optimizer.py;
+VeOmni build_optimizer; torchtitan OptimizersContainer."""
+SCHEDULES: Mapping[str, tuple[str, ...]] = {
+    # engine: names in canonical words
+    "fsdp": ("constant", "cosine", "cosine_with_min_lr"),
+    "megatron": ("constant", "linear", "cosine", "inverse-square-root", "WSD"),
+    "veomni": ("constant", "linear", "cosine"),
+    "torchtitan": ("linear", "sqrt", "cosine"),
+}
+"""Source: verl 0.4.0 to 0.9.1 fsdp_workers.py, FSDPOptimizerConfig; Megatron-Core OptimizerParamScheduler; VeOmni
+build_lr_scheduler; torchtitan LRSchedulersContainer."""
+EPSILON, BETAS = 1e-8, (0.9, 0.999)
+"""Of an engine that is handed none. Source: torch 2.13.0 AdamW; Megatron-Core OptimizerConfig; VeOmni
+build_optimizer."""
+PRECISIONS = {
+    **dict.fromkeys(("fp32", "float32", "32"), "fp32"),
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "16"), "fp16"),
+}
+"""Source: verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype."""

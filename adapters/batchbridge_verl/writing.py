@@ -1,0 +1,420 @@
+"""A canonical spec as verl's settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from batchbridge.clipping import native_bound
+from batchbridge.schedules import WARMUP_START, schedule_parts
+from batchbridge.spec import Advantage, MicroBatch, Objective, Spec
+from batchbridge.writing import Problems
+from batchbridge_verl.run import (
+    BUDGET,
+    DYNAMIC,
+    EPOCHS,
+    FORWARD_BUDGET,
+    GROUP,
+    MICRO,
+    MINI,
+    NODES,
+    PARALLEL,
+    PROMPTS,
+    THRESHOLD,
+    TRAINER_MODE,
+    nodes_and_gpus,
+)
+from batchbridge_verl.settings import (
+    ACTOR,
+    BY_KEY,
+    ENGINE,
+    NEWEST,
+    REFERENCE,
+    ROLLOUT,
+    defaults_of,
+    engines_of,
+    holds,
+    reads,
+)
+from batchbridge_verl.terms import (
+    AGGREGATIONS,
+    BETAS,
+    EPSILON,
+    ESTIMATORS,
+    KL_NAMES,
+    LOSS_MODES,
+    OPTIMIZERS,
+    SCHEDULES,
+    TORCH_SEED,
+    LossMode,
+)
+
+
+def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[str, Any]:
+    """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
+    is overlooked here comes out when `write` reads its own work."""
+    to = _target(spec, version)
+    values: dict[str, Any] = {ENGINE: to.engine} if to.engine != "fsdp" else {}
+    for part in (_write_topology, _write_sizes, _write_loss, _write_objective, _write_carried):
+        part(spec, to, values, problems)
+    known = defaults_of(version, to.engine)
+    older = f"{ACTOR}optim.warmup_style"
+    for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
+        if newer in values and newer not in known and older in known:
+            values[older] = values.pop(newer)
+    for key in [key for key in values if key != ENGINE and not reads(key, version, to.engine, known)]:
+        # Of itself it holds; what does not shows when `write` reads its own work.
+        if values[key] is not None and values[key] != (BY_KEY[key].absent if key in BY_KEY else None):
+            problems.append(f"{key} is no setting of verl {version} with the {to.engine} engine")
+        del values[key]
+    return values
+
+
+class Target(NamedTuple):
+    """What is written for: the version, the engine, and whether its workers are the legacy ones (`Run.legacy`)."""
+
+    version: str
+    engine: str
+    legacy: bool
+
+
+def _target(spec: Spec, version: str) -> Target:
+    new = holds(">=0.8.0", version) or (holds(">=0.7.1", version) and spec.order.last_optimizer_step == "error")
+    able = [engine for engine in engines_of(version) if _can(engine, spec)]
+    split = spec.topology.tensor_parallel > 1 or spec.topology.pipeline_parallel > 1
+    decays = spec.carried.weight_decay_excludes == "biases_and_norms"
+    return Target(version, able[0] if able else "megatron" if split or decays else "fsdp", not new)
+
+
+def _can(engine: str, spec: Spec) -> bool:
+    """Whether an engine has the devices, the decay and the schedule of `spec`: what tells the engines apart."""
+    tensor, pipeline, _ = PARALLEL[engine]
+    topology, carried = spec.topology, spec.carried
+    if (tensor is None and topology.tensor_parallel > 1) or (pipeline is None and topology.pipeline_parallel > 1):
+        return False
+    excluded = "biases_and_norms" if engine == "megatron" else "nothing"
+    if carried.weight_decay_excludes not in (None, excluded):
+        return False
+    schedule = None if carried.lr_schedule is None else carried.lr_schedule.partition(" ")[0]
+    optimizer = carried.optimizer in (None, *OPTIMIZERS[engine].values())
+    return schedule in (None, *SCHEDULES[engine]) and (optimizer or engine == "fsdp")
+
+
+def _write_topology(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    topology = spec.topology
+    if problems.need(topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1"):
+        values[NODES], values["trainer.n_gpus_per_node"] = nodes_and_gpus(topology.world_size)
+    sizes = (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
+    for key, size in zip(PARALLEL[to.engine], sizes, strict=True):
+        if key is not None:
+            values[key] = size
+    if topology.context_parallel > 1 and to.engine == "fsdp":
+        values["actor_rollout_ref.model.use_remove_padding"] = True
+    values[f"{ROLLOUT}name"] = "vllm"
+    values[f"{ROLLOUT}tensor_model_parallel_size"] = 1
+
+
+def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    rollout, step, micro = spec.rollout, spec.optimizer_step, spec.micro_batch
+    group, completions = rollout.completions_per_prompt, step.completions_per_step
+    values[GROUP] = group
+    if problems.need(rollout.prompts_per_rollout is not None, "rollout.prompts_per_rollout is open: verl needs it"):
+        values[PROMPTS] = rollout.prompts_per_rollout
+    if problems.need(completions is not None, "optimizer_step.completions_per_step is open: verl needs it"):
+        assert completions is not None
+        below = completions // group * group if group else 0
+        mini = -(-completions // group) if group > 0 else 0
+        replicas = spec.topology.data_parallel_size
+        floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
+        if problems.need(
+            group > 0 and (completions % group == 0 or floored),
+            f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; nearest: "
+            f"{f'{below} or ' if below else ''}{below + group}",
+        ):
+            values[MINI] = mini
+    _write_staleness(spec, to, values, problems)
+    values[EPOCHS] = step.passes_per_rollout
+    values[f"{ACTOR}shuffle"] = step.rollout_shuffle == "completions"
+    if micro.tokens_per_device is not None:
+        values |= budget_settings(micro)
+    elif problems.need(
+        micro.completions_per_device is not None, "micro_batch is open: verl needs a size or a token budget"
+    ):
+        forward = micro.forward_completions_per_device or micro.completions_per_device
+        values[MICRO] = micro.completions_per_device
+        values[f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"] = forward
+        values["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = forward
+    if rollout.prompts_per_generation_batch is not None:
+        values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
+    if rollout.group_filter != "none":
+        values["algorithm.filter_groups.enable"] = True
+        values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
+    values["data.shuffle"] = spec.order.prompt_shuffle != "none"
+    values["data.seed"] = None if spec.order.seed == TORCH_SEED else spec.order.seed
+    problems.need(spec.order.seed is not None, "order.seed is open: verl always has one")
+    if spec.order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
+        values["trainer.use_v1"] = False
+    if not to.legacy and holds("<0.8.0", to.version):
+        values["trainer.use_legacy_worker_impl"] = "disable"
+    horizon = spec.horizon
+    problems.need(horizon.optimizer_steps is None, "horizon.optimizer_steps: verl counts rollouts or epochs")
+    if horizon.rollouts is not None:
+        values["trainer.total_training_steps"] = horizon.rollouts
+    if horizon.epochs is not None and problems.need(
+        horizon.epochs == int(horizon.epochs), f"horizon.epochs = {horizon.epochs}: verl takes whole epochs"
+    ):
+        values["trainer.total_epochs"] = int(horizon.epochs)
+
+
+def budget_settings(micro: MicroBatch) -> dict[str, Any]:
+    """What cuts by the token budgets of `micro`; of forward-only passes as in training where none is given, through
+    verl's own interpolations."""
+    values: dict[str, Any] = {DYNAMIC: True, BUDGET: micro.tokens_per_device}
+    if micro.forward_tokens_per_device is not None:
+        values[FORWARD_BUDGET] = micro.forward_tokens_per_device
+    return values
+
+
+def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
+    """The same in a configuration whose interpolations are resolved: what follows the actor's settings is named, too.
+
+    Source: verl 0.8.0 to 0.9.1 trainer/config/rollout/rollout.yaml, ref/ref.yaml; main_ppo resolves them.
+    """
+    forward = micro.forward_tokens_per_device or micro.tokens_per_device
+    followers = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": forward}
+    groups = (ROLLOUT, REFERENCE)
+    return budget_settings(micro) | {group + name: value for group in groups for name, value in followers.items()}
+
+
+def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    staleness = spec.staleness
+    if staleness.mode == "sync":
+        return
+    if problems.need(
+        staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
+        f"staleness.mode = {staleness.mode}: settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one "
+        "rollout ahead is another program, verl.experimental.one_step_off_policy.main_ppo",
+    ):
+        problems.need(
+            staleness.unit == "rollouts",
+            f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans",
+        )
+        bounded = staleness.mode == "bounded" and problems.need(
+            staleness.maximum is not None, "staleness.maximum is open: bounded by nothing"
+        )
+        values[TRAINER_MODE] = "colocate_async"
+        values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
+        problems.need(
+            spec.order.last_optimizer_step != "error",
+            "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads",
+        )
+
+
+def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    native = {canonical: name for name, canonical in AGGREGATIONS.items()}
+    policy = spec.loss.policy
+    other = next((term for term in (spec.loss.kl, spec.loss.entropy) if term not in (None, policy)), None)
+    modes = _loss_modes_for(spec.objective)
+    if other is not None and problems.need(
+        bool(modes) and modes[0].insists_on(to.version) == policy.aggregation,
+        "loss.kl, loss.entropy: verl's are as the policy's term, except beside sapo, geo_mean, and gspo before 0.9.1",
+    ):
+        policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
+    if problems.need(
+        policy.aggregation in native, f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}"
+    ):
+        values[f"{ACTOR}loss_agg_mode"] = native[policy.aggregation]
+    # Before 0.7.0 the response's width is the only constant.
+    own = holds(">=0.7.0", to.version) or policy.constant != spec.carried.max_completion_tokens
+    if policy.constant is not None and own:
+        values[f"{ACTOR}loss_scale_factor"] = policy.constant
+    advantage = spec.advantage
+    names = list(_estimators_for(advantage))
+    if problems.need(
+        bool(names), f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such"
+    ):
+        values["algorithm.adv_estimator"] = names[0]
+        values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
+        if names[0] == "gae":
+            values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
+
+
+def _estimators_for(advantage: Advantage) -> Iterator[str]:
+    for row in ESTIMATORS.values():
+        scales = ("group", "none") if row.scale is None else (row.scale,)
+        if row.baseline == advantage.baseline and advantage.scale in scales:
+            yield row.name
+
+
+_CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")
+
+
+def _loss_modes_for(objective: Objective) -> list[LossMode]:
+    surrogate, level = objective.surrogate or "ppo", objective.ratio_level
+    return [mode for mode in LOSS_MODES.values() if mode.surrogate == surrogate and level in (None, mode.ratio_level)]
+
+
+def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    objective = spec.objective
+    surrogate, level = objective.surrogate or "ppo", objective.ratio_level
+    modes = _loss_modes_for(objective)
+    named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
+    if problems.need(bool(modes), f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"):
+        mode = modes[0]
+        values[f"{ACTOR}policy_loss.loss_mode"] = mode.name
+        for side, bound in (("low", objective.clip_low), ("high", objective.clip_high)):
+            if bound is not None:
+                problems.need(mode.clips, f"objective.clip_{side} = {bound}: verl's {surrogate} does not clip")
+                values[f"{ACTOR}clip_ratio_{side}"] = bound
+        if objective.dual_clip is not None:
+            problems.need(objective.dual_clip > 1, f"objective.dual_clip = {objective.dual_clip}: must be above 1")
+            values[f"{ACTOR}clip_ratio_c"] = objective.dual_clip
+    if objective.old_logprobs == "sampler":
+        values["algorithm.rollout_correction.bypass_mode"] = True
+    if objective.sampler_correction is not None:
+        match = _CORRECTION.fullmatch(objective.sampler_correction)
+        if problems.need(
+            match is not None and bool(match[0]),
+            f"objective.sampler_correction = {objective.sampler_correction}: verl's are token_truncate and "
+            "sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES BOUNDS`",
+        ):
+            assert match is not None
+            prefix = "algorithm.rollout_correction."
+            for key, text in zip(
+                ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold"),
+                match.groups(),
+                strict=True,
+            ):
+                if text is not None:
+                    values[prefix + key] = _number_or_text(text)
+    if objective.entropy_coefficient is not None:
+        values[f"{ACTOR}entropy_coeff"] = objective.entropy_coefficient
+    _write_kl(spec, values, problems)
+
+
+def _number_or_text(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return None if text == "None" else text
+
+
+def _write_kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
+    objective = spec.objective
+    place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
+    values[f"{ACTOR}use_kl_loss"] = place == "loss"
+    values["algorithm.use_kl_in_reward"] = place == "reward"
+    factor, name = (
+        ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
+        if place == "reward"
+        else (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type")
+    )
+    if place == "none":
+        problems.need(not objective.kl_coefficient, "objective.kl_coefficient without a kl_placement")
+        return
+    if objective.kl_coefficient is not None:
+        values[factor] = objective.kl_coefficient
+    if objective.kl_estimator is not None:
+        plain = objective.kl_estimator.removesuffix("+")
+        if problems.need(
+            plain in KL_NAMES, f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(KL_NAMES)}"
+        ):
+            values[name] = KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
+
+
+def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    carried, optim = spec.carried, f"{ACTOR}optim."
+    for name, key in (
+        ("learning_rate", f"{optim}lr"),
+        ("weight_decay", f"{optim}weight_decay"),
+        ("max_prompt_tokens", "data.max_prompt_length"),
+        ("max_completion_tokens", "data.max_response_length"),
+        ("temperature", f"{ROLLOUT}temperature"),
+        ("top_p", f"{ROLLOUT}top_p"),
+        ("top_k", f"{ROLLOUT}top_k"),
+    ):
+        if getattr(carried, name) is not None:
+            values[key] = getattr(carried, name)
+    megatron = to.engine == "megatron"
+    if (bound := carried.max_gradient_norm) is not None:
+        key = f"{ACTOR}grad_clip" if to.legacy and to.engine == "fsdp" else f"{optim}clip_grad"
+        values[key] = bound if megatron else native_bound(bound)
+    _write_optimizer(spec, to, values, problems)
+    if carried.lr_schedule is not None:
+        _write_schedule(carried.lr_schedule, to, values, problems)
+    if carried.warmup_ratio:
+        values[f"{optim}lr_warmup_steps_ratio"] = carried.warmup_ratio
+        problems.need(not carried.warmup_steps, "carried.warmup_ratio and warmup_steps are both given")
+    elif carried.warmup_steps:
+        whole = carried.warmup_steps == int(carried.warmup_steps)
+        if problems.need(whole, f"carried.warmup_steps = {carried.warmup_steps}: verl takes whole rollouts"):
+            values[f"{optim}lr_warmup_steps"] = int(carried.warmup_steps)
+    if carried.precision not in (None, "bf16"):
+        here = {"fsdp": ("fp32", "fp16"), "megatron": ("fp16",)}.get(to.engine, ())
+        problems.need(
+            carried.precision in here,
+            f"carried.precision = {carried.precision}: verl's {to.engine} engine has {', '.join(('bf16', *here))}",
+        )
+        if megatron:
+            values[f"{ACTOR}megatron.dtype"] = "float16"
+        else:
+            for part in ("param_dtype", "reduce_dtype", "buffer_dtype"):
+                values[f"{ACTOR}fsdp_config.mixed_precision.{part}"] = carried.precision
+
+
+def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    carried, optim = spec.carried, f"{ACTOR}optim."
+    if carried.optimizer is not None:
+        names = {canonical: name for name, canonical in OPTIMIZERS[to.engine].items()}
+        implementation, _, other = carried.optimizer.rpartition(".")
+        if implementation and to.engine == "fsdp":
+            values[f"{optim}optimizer_impl"], values[f"{optim}optimizer"] = implementation, other
+        elif problems.need(
+            carried.optimizer in names,
+            f"carried.optimizer = {carried.optimizer}: verl's {to.engine} engine has {', '.join(names)}",
+        ):
+            name = names[carried.optimizer]
+            values[f"{optim}{'name' if to.engine == 'torchtitan' else 'optimizer'}"] = name
+            if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(to.engine, ""), to.version):
+                # No key names it, and there is one only.
+                problems.need(carried.optimizer == "adamw", f"carried.optimizer = {carried.optimizer}: it is adamw")
+                del values[f"{optim}optimizer"]
+    betas = (carried.beta1, carried.beta2)
+    whole = [default if beta is None else beta for beta, default in zip(betas, BETAS, strict=True)]
+    override = f"{optim}override_optimizer_config."
+    if to.engine == "megatron":
+        # Megatron is handed no other betas than these.
+        for name, beta, default in zip(("adam_beta1", "adam_beta2"), whole, BETAS, strict=True):
+            values |= {f"{override}{name}": beta} if beta != default else {}
+    elif betas != (None, None):
+        values[f"{optim}betas"] = whole
+    epsilon = carried.optimizer_epsilon
+    if to.engine == "torchtitan" and epsilon is not None:
+        values[f"{optim}eps"] = epsilon
+    elif epsilon not in (None, EPSILON):
+        problems.need(
+            carried.optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and to.engine != "veomni",
+            f"carried.optimizer_epsilon = {epsilon}: verl hands none to {carried.optimizer} of its {to.engine} engine",
+        )
+        values[f"{override}{'adam_eps' if to.engine == 'megatron' else 'eps'}"] = epsilon
+
+
+def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    try:
+        name, arguments = schedule_parts(text)
+    except ValueError as error:
+        problems.append(f"carried.lr_schedule = {text}: {error}")
+        return
+    allowed = SCHEDULES[to.engine]
+    problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
+    native = "cosine" if name == "cosine_with_min_lr" else name
+    key = {"megatron": "lr_decay_style", "torchtitan": "decay_type"}.get(to.engine, "lr_scheduler_type")
+    values[f"{ACTOR}optim.{key}"] = native
+    floor = {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_START: None}
+    keys = floor if to.engine == "fsdp" else {}
+    unknown = set(arguments) - set(keys)
+    problems.need(not unknown, f"carried.lr_schedule: verl has no arguments {', '.join(sorted(unknown))}")
+    for argument, own in keys.items():
+        if own is not None and argument in arguments:
+            values[f"{ACTOR}optim.{own}"] = arguments[argument]
