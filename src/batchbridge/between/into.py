@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Adapter, Context, Reading, Source
-from batchbridge.between.convert import Conversion, FieldReport, Status, account, flat, natively, words_of
+from batchbridge.between.convert import Conversion, FieldReport, Status, account, natively, words_of
 from batchbridge.between.yaml_edit import REMOVED, CannotEdit, edit, same
-from batchbridge.documents import parse_yaml
+from batchbridge.documents import flat, parse_yaml
 from batchbridge.findings import Finding
 from batchbridge.reading import DETECTED, read_source
 from batchbridge.sources import SCRIPTS, load

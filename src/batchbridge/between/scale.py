@@ -16,8 +16,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from batchbridge.adapter import Adapter, Context, Reading, Source, Written
-from batchbridge.between.convert import flat, splits, writer
 from batchbridge.between.diff import Difference, diff
+from batchbridge.between.nearest import splits, writer
+from batchbridge.documents import flat
 from batchbridge.reading import read_source
 from batchbridge.solve import divisors, nearest
 from batchbridge.spec import Spec

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from batchbridge.documents import parse_yaml
+from batchbridge.documents import flat, parse_yaml
 
 
 class CannotEdit(ValueError):
@@ -129,15 +129,7 @@ def _values(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(document.value, dict):
         raise CannotEdit("the document is no mapping of settings")
-    return dict(_flat(document.value))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return dict(flat(document.value))
 
 
 def _compose(text: str) -> tuple[_Item | None, list[_Item]]:
@@ -452,7 +444,7 @@ def _verify(before: Mapping[str, Any], after: Mapping[str, Any], changes: Mappin
             parts = key.split(".")
             for cut in range(1, len(parts)):
                 wanted.pop(".".join(parts[:cut]), None)  # an empty group
-            wanted |= dict(_flat({key: value}))
+            wanted |= dict(flat({key: value}))
     wrong = [
         key for key in {**wanted, **after} if key not in after or key not in wanted or not same(wanted[key], after[key])
     ]
