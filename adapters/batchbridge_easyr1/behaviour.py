@@ -7,10 +7,10 @@ from fractions import Fraction
 from itertools import count
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.torch_random import TorchGenerator
 from batchbridge_easyr1.rules import defects
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import DATA, DYNAMIC, GROUP, MICRO, MINI_ROLLOUT, MODE, PASSES, PROMPTS
-from batchbridge_trl.randomness import TorchGenerator
 
 FORMULAS = {
     # (token-weighted, mode) -> weight of one token

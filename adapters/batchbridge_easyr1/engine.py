@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.attach import CannotAttach
-from batchbridge.patching import Patches
+from batchbridge.patching import Patches, rebound
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.proven import doubts
@@ -311,17 +311,6 @@ def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:
         min_lr_ratio=optim.min_lr_ratio,
         num_cycles=0.5,
     )
-
-
-def rebound(function: Any, **names: Any) -> Any:
-    """The same code with some of its global names bound otherwise; the original and its module stay as they are."""
-    code, scope = function.__code__, function.__globals__
-    unknown = names.keys() - set(code.co_names)
-    if unknown:
-        raise CannotAttach({"seam": f"{function.__qualname__} does not use {', '.join(sorted(unknown))}"})
-    made = types.FunctionType(code, {**scope, **names}, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
 
 
 def identified(data: Any) -> list[TrainedRow | None]:

@@ -20,11 +20,10 @@ from typing import Any
 
 from batchbridge.advantages import group_advantages
 from batchbridge.attach import BatchDrift, CannotAttach
-from batchbridge.patching import Patches
+from batchbridge.patching import Patches, rebound
 from batchbridge.plan import PlanError, RolloutPlan
 from batchbridge.shares import deal
 from batchbridge.workers import Orders
-from batchbridge_easyr1.engine import rebound
 
 ATTRIBUTE = "batchbridge"
 """Of an actor that was given orders, and of a batch: its `Table`."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
+from batchbridge.torch_random import TorchGenerator
 from batchbridge_trl.epochs import epoch, sampler_of
-from batchbridge_trl.randomness import TorchGenerator
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config

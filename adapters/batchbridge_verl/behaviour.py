@@ -8,7 +8,7 @@ from itertools import count
 
 from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
-from batchbridge_trl.randomness import TorchGenerator
+from batchbridge.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR

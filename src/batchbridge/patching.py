@@ -1,12 +1,13 @@
-"""Instance patches that can be listed and undone."""
+"""Instance patches that can be listed and undone, and functions with other names in reach."""
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
-from batchbridge.attach import Change
+from batchbridge.attach import CannotAttach, Change
 
 _ABSENT = object()
 
@@ -50,3 +51,17 @@ def _restore(target: object, attribute: str, native: Any) -> None:
         delattr(target, attribute)
     else:
         setattr(target, attribute, native)
+
+
+def rebound(function: Any, **names: Any) -> Any:
+    """The same code with some of its global names bound otherwise; the original and its module stay as they are.
+
+    Raises `CannotAttach` for a name that the code does not use: a renamed seam.
+    """
+    code, scope = function.__code__, function.__globals__
+    unknown = names.keys() - set(code.co_names)
+    if unknown:
+        raise CannotAttach({"seam": f"{function.__qualname__} does not use {', '.join(sorted(unknown))}"})
+    made = types.FunctionType(code, {**scope, **names}, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made

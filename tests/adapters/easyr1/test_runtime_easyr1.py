@@ -17,7 +17,7 @@ from batchbridge.refusals import refuse
 from batchbridge.spec import MicroBatch, Spec
 from batchbridge_easyr1 import proven, runtime, sampling
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.engine import _Ticks, rebound
+from batchbridge_easyr1.engine import _Ticks
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
 from batchbridge_verl.engine import PROMPT
 from batchbridge_verl.installed import Installed
@@ -247,23 +247,6 @@ def test_every_enforced_version_has_the_digests_of_every_function() -> None:
     text = (Path(proven.__file__).parent / "proven.json").read_text(encoding="utf-8")
     seams = {f"{file}: {name}" for file, names in proven.SEAMS.items() for name in names}
     assert {version: set(row) for version, row in json.loads(text).items()} == {"0.3.2": seams, NEWEST: seams}
-
-
-AVERAGE = "native"
-
-
-def native_function() -> str:
-    return AVERAGE
-
-
-def test_a_rebound_function_reads_other_names_and_the_module_keeps_its_own() -> None:
-    assert rebound(native_function, AVERAGE="ours")() == "ours"
-    assert native_function() == "native"
-
-
-def test_a_name_that_the_native_code_does_not_use_is_a_lost_seam() -> None:
-    with pytest.raises(CannotAttach, match="does not use average_loss"):
-        rebound(native_function, average_loss=None)
 
 
 def test_the_schedule_moves_only_when_the_plan_ticks() -> None:

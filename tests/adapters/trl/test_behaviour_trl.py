@@ -8,8 +8,8 @@ import pytest
 
 from batchbridge.adapter import Context
 from batchbridge.sources import load
+from batchbridge.torch_random import LARGEST, TorchGenerator
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.randomness import LARGEST, TorchGenerator
 
 RUN = {
     "per_device_train_batch_size": 2,

@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from batchbridge.adapter import Context, Source
+from batchbridge.torch_random import TorchGenerator
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.randomness import TorchGenerator
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"t{i}" for i in range(61))]
 LENGTHS = (1, 3, 2, 7, 5, 4, 9, 6)

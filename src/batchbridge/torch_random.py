@@ -1,4 +1,4 @@
-"""PyTorch's CPU random numbers in plain Python: as many as it takes to predict what TRL shuffles.
+"""PyTorch's CPU random numbers in plain Python: as many as it takes to predict what a framework shuffles.
 
 Both generators are MT19937. PyTorch seeds it with one 32-bit word (the reference `init_genrand`), Python with an array;
 so the state is built here and handed to `random.Random`, whose 32-bit outputs are then PyTorch's.

@@ -1,0 +1,50 @@
+"""Patches: listed, undone, and refused where the code has no such seam."""
+
+from __future__ import annotations
+
+import pytest
+
+from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches, rebound
+
+
+class Trainer:
+    rate = 1
+
+    def step(self) -> str:
+        return "native"
+
+
+def test_undoing_restores_what_the_object_itself_had_and_what_its_class_had() -> None:
+    trainer, patches = Trainer(), Patches()
+    trainer.rate = 2
+    for value in (3, 4):
+        patches.set(trainer, "rate", value, what="rate", why="test")
+    patches.set(trainer, "step", lambda: "ours", what="step", why="test")
+    assert (trainer.rate, trainer.step()) == (4, "ours")
+    assert [change.attribute for change in patches.changes] == ["rate", "rate", "step"]
+    patches.undo()
+    assert vars(trainer) == {"rate": 2}
+    assert trainer.step() == "native"
+
+
+def test_an_attribute_that_is_not_there_is_a_renamed_seam() -> None:
+    with pytest.raises(AttributeError, match="training_step"):
+        Patches().set(Trainer(), "training_step", None, what="step", why="test")
+
+
+AVERAGE = "native"
+
+
+def native_function() -> str:
+    return AVERAGE
+
+
+def test_a_rebound_function_reads_other_names_and_the_module_keeps_its_own() -> None:
+    assert rebound(native_function, AVERAGE="ours")() == "ours"
+    assert native_function() == "native"
+
+
+def test_a_name_that_the_native_code_does_not_use_is_a_lost_seam() -> None:
+    with pytest.raises(CannotAttach, match="does not use average_loss"):
+        rebound(native_function, average_loss=None)
