@@ -7,17 +7,20 @@ framework asks.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
 
 SEED = "batchbridge_sampling_seed"
 """A prompt's column: the seed of its sample 0."""
+WHAT = "each request carries its completion's seed"
 ENGINES = {"vllm"}
 """Rollout backends whose sampling parameters have `seed`. Source: verl 0.8.0 to 0.9.1 vllm_async_server.generate."""
 
 
-def hand_seeds(manager: Any, backend: str) -> bool:
+def hand_seeds(manager: Any, backend: str, patches: Patches) -> bool:
     """Makes every agent-loop worker of `manager` hand seeds on; False where the backend takes none.
 
     Raises `CannotAttach` where a worker cannot be reached.
@@ -33,13 +36,19 @@ def hand_seeds(manager: Any, backend: str) -> bool:
         raise CannotAttach({"sampling_seeds": f"an agent-loop worker was not reached: {error}"}) from error
     if answers != [True] * len(workers):
         raise CannotAttach({"sampling_seeds": f"{answers.count(True)} of {len(workers)} agent-loop workers answered"})
+
+    def undo() -> None:
+        with contextlib.suppress(ray.exceptions.RayActorError):  # a worker that is gone has nothing to restore
+            ray.get([worker.__ray_call__.remote(out_of_worker) for worker in workers])
+
+    patches.made("agent_loop_workers._run_agent_loop", undo, what=WHAT, why="rollout identity")
     return True
 
 
 def in_worker(worker: Any) -> bool:
     """Patches one agent-loop worker, in its own process. Source: verl 0.8.0 to 0.9.1 AgentLoopWorker."""
-    native = worker._run_agent_loop
-    if getattr(native, "hands_seeds", False):
+    native, patches = worker._run_agent_loop, Patches()
+    if hasattr(native, "patches"):
         return True
 
     async def run_agent_loop(sampling_params: dict[str, Any], trajectory: dict[str, Any], **columns: Any) -> Any:
@@ -48,6 +57,11 @@ def in_worker(worker: Any) -> bool:
             sampling_params = {**sampling_params, "seed": int(seed) + int(columns["session_id"])}
         return await native(sampling_params, trajectory, **columns)
 
-    run_agent_loop.hands_seeds = True  # type: ignore[attr-defined]
-    worker._run_agent_loop = run_agent_loop
+    run_agent_loop.patches = patches  # type: ignore[attr-defined]
+    patches.set(worker, "_run_agent_loop", run_agent_loop, what=WHAT, why="rollout identity")
     return True
+
+
+def out_of_worker(worker: Any) -> None:
+    """Takes the patch of `in_worker` back."""
+    worker._run_agent_loop.patches.undo()

@@ -62,13 +62,13 @@ class V0:
             what="one call per planned optimizer step",
             why="membership of the plan",
         )
-        hand_seeds(trainer.async_rollout_manager, trainer.config.actor_rollout_ref.rollout.name)
+        hand_seeds(trainer.async_rollout_manager, trainer.config.actor_rollout_ref.rollout.name, self._patches)
         self._patches.set(
             trainer.async_rollout_manager,
             "generate_sequences",
             numbered(trainer.async_rollout_manager.generate_sequences, self._driver.plan.completions_per_prompt),
-            what="each row knows its sample's number, and its request the completion's seed",
-            why="membership of the plan, rollout identity",
+            what="each row knows its sample's number",
+            why="membership of the plan",
         )
 
     # ---- a rollout

@@ -75,7 +75,7 @@ class V1:
         )
 
     def _fit(self, agent_loop_manager: Any) -> Any:
-        hand_seeds(agent_loop_manager, self._trainer.config.actor_rollout_ref.rollout.name)
+        hand_seeds(agent_loop_manager, self._trainer.config.actor_rollout_ref.rollout.name, self._patches)
         return self._native_fit(agent_loop_manager)
 
     @property

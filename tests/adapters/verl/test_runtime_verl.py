@@ -545,9 +545,18 @@ def test_every_request_has_its_prompts_seed_plus_its_samples_number() -> None:
         "trace": False,
         "session_id": 2,
     }
+
+
+def test_a_worker_is_patched_once_and_restored() -> None:
+    worker = agent_worker()
+    native = worker._run_agent_loop
+    assert sampling.in_worker(worker)
     patched = worker._run_agent_loop
     assert sampling.in_worker(worker)
     assert worker._run_agent_loop is patched
+    sampling.out_of_worker(worker)
+    assert worker._run_agent_loop is native
+    assert asked(worker, session_id=2, **{SEED: 100})["params"] == {"top_p": 0.9}
 
 
 def test_validation_and_prompts_without_a_seed_are_drawn_as_ever() -> None:
@@ -558,7 +567,9 @@ def test_validation_and_prompts_without_a_seed_are_drawn_as_ever() -> None:
 
 
 def test_a_backend_without_seeds_is_left_alone() -> None:
-    assert not sampling.hand_seeds(None, "sglang")
+    patches = Patches()
+    assert not sampling.hand_seeds(None, "sglang", patches)
+    assert patches.changes == ()
 
 
 def test_loaders_give_every_prompt_its_seed() -> None:

@@ -73,7 +73,10 @@ def main(folder: Path) -> None:
     wrap(trainer, ledger=folder / "ledger")
     report["wrapped_once"] = [change.attribute for change in trainer.batchbridge.changes]
     trainer.fit()
+    agents = trainer.async_rollout_manager.agent_loop_workers
+    report["hand_seeds"] = ray.get([agent.__ray_call__.remote(hands_seeds) for agent in agents])
     unwrap(trainer)
+    report["still_hand_seeds"] = ray.get([agent.__ray_call__.remote(hands_seeds) for agent in agents])
     workers = ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_wg.workers])
     report["left"] = [name for name in ("_balance_batch", "batchbridge") if name in vars(trainer)] + workers
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
@@ -83,6 +86,10 @@ def main(folder: Path) -> None:
 def patched(worker: Any) -> list[str]:
     (inner,) = worker.worker_dict.values()
     return [name for name in ("train_batch", "optimizer_step") if name in vars(inner.actor.engine)]
+
+
+def hands_seeds(agent: Any) -> bool:
+    return "_run_agent_loop" in vars(agent)
 
 
 if __name__ == "__main__":

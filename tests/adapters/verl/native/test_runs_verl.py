@@ -586,6 +586,9 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
     assert ran.returncode == 0, ran.stderr[-20000:]
     report = json.loads((folder / "report.json").read_text())
     assert report["left"] == [[]]
+    assert set(report["hand_seeds"]) == {True}
+    assert set(report["still_hand_seeds"]) == {False}
+    assert "agent_loop_workers._run_agent_loop" in report["changes"]
     assert report["wrapped_once"] == report["changes"]
     first, second = read_steps(folder / "ledger")
     for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
