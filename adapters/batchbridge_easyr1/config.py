@@ -17,7 +17,7 @@ from batchbridge.told import Told, spec_of
 from batchbridge.versions import unknown_version
 from batchbridge.writing import Problems, objections
 from batchbridge_easyr1 import settings as tables
-from batchbridge_easyr1.meaning import meaning, settings_for
+from batchbridge_easyr1.meaning import meaning
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 from batchbridge_verl.given import shown
@@ -135,6 +135,8 @@ class EasyR1Adapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
+        from batchbridge_easyr1.writing import settings_for
+
         version = framework_version or tables.NEWEST
         problems = Problems()
         values = settings_for(spec, problems, version)

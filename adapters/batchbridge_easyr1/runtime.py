@@ -15,10 +15,11 @@ from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge.writing import Problems
 from batchbridge_easyr1.engine import AVERAGED
-from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES, micro_batch_settings
+from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import doubts
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
+from batchbridge_easyr1.writing import micro_batch_settings
 from batchbridge_verl.installed import installed, installed_folder
 from batchbridge_verl.omega import flatten
 

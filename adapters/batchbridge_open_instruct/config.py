@@ -18,7 +18,7 @@ from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
 from batchbridge.writing import objections
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.meaning import learners, meaning, settings_for
+from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
@@ -151,6 +151,8 @@ class OpenInstructAdapter(Adapter):
 
         Dataset, model and engines are not a spec's business, and have to be added. Raises `CannotWrite`.
         """
+        from batchbridge_open_instruct.writing import settings_for
+
         problems: list[str] = []
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
         version = tables.checkout_of(framework_version or newest) or str(framework_version)

@@ -1,16 +1,14 @@
-"""What Open-Instruct's settings mean: native settings to canonical fields, and a spec back to settings."""
+"""What Open-Instruct's settings mean: native settings to canonical values."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.schedules import WITHOUT_WARMUP, schedule_parts, schedule_text, transformers_name
-from batchbridge.spec import Spec
+from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.told import Told
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, LEARNERS, PPO, SCRIPT, SCRIPTS, settings_of
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -192,46 +190,29 @@ def _kl_estimator(native: Native) -> str:
     return KL_ESTIMATORS[native["kl_estimator"]]
 
 
-_RHO = {
+RHO = {
     "token_truncate": ("rho_clamp_lower_bound", "rho_clamp_upper_bound"),
     "token_mask": ("rho_mask_lower_bound", "rho_mask_upper_bound"),
 }
 """Shared word to the settings of its bounds, where 0 is no bound. Source: grpo_utils.py, compute_rho_correction."""
-_RHO_KEYS = tuple(key for keys in _RHO.values() for key in keys)
-_RHO_WORDS = re.compile(r"(token_truncate|token_mask) \[([^\s,]+), ([^\s,]+)\]")
+RHO_KEYS = tuple(key for keys in RHO.values() for key in keys)
+RHO_WORDS = re.compile(r"(token_truncate|token_mask) \[([^\s,]+), ([^\s,]+)\]")
 
 
 def _correction(native: Native) -> str | None:
-    """The correction towards the sampler in the words that adapters share; `_rho_settings` reads them back."""
+    """The correction towards the sampler in the words that adapters share; `writing` reads them back."""
     if "use_rho_correction" not in native:
         cap = native["truncated_importance_sampling_ratio_cap"]
         return f"token_truncate [-, {float(cap)!r}]" if cap > 0 else None
     if not native["use_rho_correction"]:
         return None
-    bounds = {word: [native[key] for key in keys] for word, keys in _RHO.items()}
+    bounds = {word: [native[key] for key in keys] for word, keys in RHO.items()}
     parts = [
         f"{word} [{', '.join(repr(float(bound)) if bound > 0 else '-' for bound in pair)}]"
         for word, pair in bounds.items()
         if max(pair) > 0
     ]
     return "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
-
-
-def _rho_settings(text: str | None) -> dict[str, Any] | None:
-    """The settings that `text` of `_correction` stands for; None where it is not of that form."""
-    if text is None:
-        return {"use_rho_correction": False}
-    values: dict[str, Any] = {**dict.fromkeys(_RHO_KEYS, 0.0), "use_rho_correction": True}
-    for part in text.split("; "):
-        match = _RHO_WORDS.fullmatch(part)
-        if match is None:
-            return None
-        try:
-            bounds = [0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]]
-        except ValueError:
-            return None
-        values |= dict(zip(_RHO[match[1]], bounds, strict=True))
-    return values
 
 
 def _decay(native: Native) -> tuple[float, str | None, str | None]:
@@ -281,27 +262,6 @@ def _schedule(native: Native) -> str:
     if native[SCRIPT] == GRPO and name == "cosine":
         return schedule_text("cosine_with_min_lr", {"min_lr_rate": OLMO_FLOOR})
     return schedule_text(name)
-
-
-def _schedule_name(spec: Spec, script: str, problems: list[str]) -> str | None:
-    """`lr_scheduler_type` of `script`; None where the spec says nothing, or nothing that can be said."""
-    if spec.carried.lr_schedule is None:
-        return None
-    try:
-        name, arguments = schedule_parts(spec.carried.lr_schedule)
-    except ValueError as error:
-        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: {error}")
-        return None
-    if script == GRPO:
-        if name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
-            return "cosine"
-        warms_up = False  # OLMo-core's constant schedule warms up as well
-    else:
-        warms_up = bool(spec.carried.warmup_steps or spec.carried.warmup_ratio)
-    if arguments:
-        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: open-instruct takes no such arguments")
-        return None
-    return transformers_name(name, warms_up=warms_up)
 
 
 def _ppo(native: Native, checkout: str) -> dict[str, Told]:
@@ -355,168 +315,3 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         "carried.top_p": Told(1.0, None, "SamplingParams"),
         **_shared(native),
     }
-
-
-# ---- a spec
-
-
-def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -> dict[str, Any]:
-    """The native settings of `checkout` (None: the newest) that come nearest to `spec`; whoever calls reads them back
-    and compares."""
-    critic = spec.advantage.baseline == "value"
-    values = _ppo_settings(spec, problems) if critic else _grpo_settings(spec, problems)
-    scripts = [script for script, checkouts in SCRIPTS.items() if checkout is None or checkout in checkouts]
-    if not any((script == PPO) == critic for script in scripts):
-        problems.insert(
-            0,
-            f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
-            f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}",
-        )
-    elif not critic and checkout is not None:
-        _as_in(checkout, values, spec, problems)
-    return values
-
-
-_MISSING = object()
-
-
-def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: list[str]) -> None:
-    """Turns settings of the newest checkout into those of `checkout`; names what it cannot say."""
-    rows = settings_of(checkout)
-    correction = spec.objective.sampler_correction
-    if "truncated_importance_sampling_ratio_cap" in rows:
-        said = {key: values.pop(key, 0.0) for key in _RHO_KEYS}
-        values.pop("use_rho_correction", None)
-        cap = said.pop("rho_clamp_upper_bound")
-        if correction is not None and (cap <= 0 or any(said.values())):
-            problems.append(f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only")
-        elif correction is not None:
-            values["truncated_importance_sampling_ratio_cap"] = cap
-    if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
-        values["warm_up_steps"] = int(spec.carried.warmup_steps)
-    if "kl_estimator" in values and rows["kl_estimator"].kind == "text":
-        values["kl_estimator"] = f"kl{values['kl_estimator'] + 1}"
-    if "load_ref_policy" not in rows:
-        values.pop("load_ref_policy")  # a reference is always loaded; beta says whether it counts
-    implied = IMPLIED.get(checkout, {})
-    for key in [key for key in values if key != SCRIPT and key not in rows]:
-        value = values.pop(key)
-        if implied.get(key, _MISSING) != value:
-            problems.append(f"{key} {value}: open-instruct {checkout} has no such setting")
-
-
-def _horizon(spec: Spec, problems: list[str]) -> int:
-    completions = spec.completions_per_rollout
-    if completions is None or spec.horizon.rollouts is None:
-        problems.append("horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts")
-        return 0
-    return spec.horizon.rollouts * completions
-
-
-def _carried_settings(spec: Spec, script: str, problems: list[str]) -> dict[str, Any]:
-    carried = spec.carried
-    said = {
-        "seed": spec.order.seed,
-        "learning_rate": carried.learning_rate,
-        "lr_scheduler_type": _schedule_name(spec, script, problems),
-        "warmup_ratio": carried.warmup_ratio,
-        "max_prompt_token_length": carried.max_prompt_tokens,
-        "response_length": carried.max_completion_tokens,
-        "temperature": carried.temperature,
-    }
-    return {key: value for key, value in said.items() if value is not None}
-
-
-def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
-    rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
-    completions = spec.completions_per_rollout
-    parts = step.parts_per_rollout or 1
-    if step.parts_per_rollout is None and step.completions_per_step != completions:
-        problems.append(
-            f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
-            f"({completions} completions), or on a number of parts (num_mini_batches)"
-        )
-    if spec.micro_batch.tokens_per_device is None:
-        problems.append("micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget")
-    script = GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST
-    values: dict[str, Any] = {
-        SCRIPT: script,
-        "num_learners_per_node": [spec.topology.world_size],
-        "sequence_parallel_size": spec.topology.context_parallel,
-        "num_unique_prompts_rollout": rollout.prompts_per_rollout,
-        "num_samples_per_prompt_rollout": rollout.completions_per_prompt,
-        "active_sampling": rollout.group_filter == "replace_zero_variance",
-        "filter_zero_std_samples": rollout.group_filter != "none",
-        "mask_truncated_completions": rollout.truncated_completions == "drop",
-        "num_mini_batches": parts,
-        "num_epochs": step.passes_per_rollout,
-        "per_device_train_batch_size": 1,
-        "pack_length": spec.micro_batch.tokens_per_device,
-        "async_steps": spec.staleness.maximum,
-        "total_episodes": _horizon(spec, problems),
-        "advantage_normalization_type": "standard" if spec.advantage.scale == "group" else "centered",
-        "loss_fn": "cispo" if objective.surrogate == "cispo" else "dapo",
-        "use_vllm_logprobs": objective.old_logprobs == "sampler",
-        **_carried_settings(spec, script, problems),
-    }
-    if spec.topology.context_parallel > 1:
-        values["deepspeed_stage"] = 3
-    on = objective.kl_placement not in ("none", None)
-    values["load_ref_policy"] = on
-    values["beta"] = (
-        objective.kl_coefficient if on and objective.kl_coefficient is not None else 0.0 if not on else None
-    )
-    if on and objective.kl_estimator in KL_ESTIMATORS:
-        values["kl_estimator"] = KL_ESTIMATORS.index(objective.kl_estimator)
-    values["clip_lower"], values["clip_higher"] = objective.clip_low, objective.clip_high
-    values["vllm_top_p"] = carried.top_p
-    if carried.weight_decay_excludes == "nothing":
-        values["set_weight_decay_on_bias_and_norm"] = False
-    else:
-        values["weight_decay"] = carried.weight_decay
-    rho = _rho_settings(objective.sampler_correction)
-    if rho is None:
-        problems.append(f"objective.sampler_correction = {objective.sampler_correction}: not one that can be said")
-    values |= rho or {}
-    policy = spec.loss.policy
-    if policy.aggregation == "token_sum":
-        values["loss_denominator"] = "1"
-    elif policy.aggregation == "sequence_sum_over_constant" and completions and policy.constant:
-        values["loss_denominator"] = str(completions * policy.constant)
-    else:
-        values["loss_denominator"] = "token"
-    if (every := carried.reference_sync_steps) is not None:
-        values["ref_policy_update_freq"] = max(1, math.ceil(every / max(1, parts * step.passes_per_rollout)))
-    values = {key: value for key, value in values.items() if value is not None}
-    values["max_grad_norm"] = carried.max_gradient_norm
-    return values
-
-
-def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
-    rollout, objective = spec.rollout, spec.objective
-    world = max(spec.topology.world_size, 1)
-    prompts, per_step = rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
-    for name, total in (
-        ("rollout.prompts_per_rollout", prompts),
-        ("optimizer_step.completions_per_step", per_step),
-    ):
-        if not total or total % world:
-            problems.append(f"{name} = {total}: each of {world} learners takes an equal share")
-    kl = {canonical: native for native, canonical in PPO_KL.items()}.get(objective.kl_estimator or "k1")
-    values = {
-        SCRIPT: PPO,
-        "actor_num_gpus_per_node": [spec.topology.world_size],
-        "local_rollout_batch_size": prompts // world,
-        "number_samples_per_prompt": rollout.completions_per_prompt,
-        "local_mini_batch_size": per_step // world,
-        "per_device_train_batch_size": spec.micro_batch.completions_per_device,
-        "num_epochs": spec.optimizer_step.passes_per_rollout,
-        "total_episodes": _horizon(spec, problems),
-        "async_mode": spec.staleness.mode == "lookahead",
-        "beta": objective.kl_coefficient,
-        "kl_estimator": kl,
-        "cliprange": objective.clip_high,
-        "warm_up_steps": None if spec.carried.warmup_steps is None else int(spec.carried.warmup_steps),
-        **_carried_settings(spec, PPO, problems),
-    }
-    return {key: value for key, value in values.items() if value is not None}
