@@ -9,9 +9,10 @@ gradients are. --memory also runs either side once in a process of its own and c
 whole process, with a glibc that keeps nothing it could give back). --largest-budget doubles the budget until a step
 fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, or those of --rows (with --pairs 0
 their memory alone), and writes trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda).
-A report, never a gate.
-Needs torch, transformers, accelerate, datasets and trl. With --device cuda the model has the shape of Qwen2-0.5B,
-random, in bf16.
+A report, never a gate. With --device cuda the model has the shape of Qwen2-0.5B, random, in bf16.
+
+Needs torch, transformers, accelerate and trl, and this checkout, which need not be installed: of BatchBridge's own
+dependencies those four lack pluggy alone, whose wheel may lie on PYTHONPATH as it is, where nothing can be installed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,17 @@ import torch
 import transformers
 from transformers.trainer_callback import PrinterCallback
 
-from batchbridge import wrap
+if find_spec("batchbridge") is None:
+    sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("src", "adapters")]
+
+import batchbridge_trl
+from batchbridge import plugins, wrap
 from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, Script
+from batchbridge.versions import installed
 from batchbridge_trl.testing import Captured, scripted_trainer
+
+if "trl" not in plugins.adapters():  # not installed: no entry point names it
+    plugins.manager().register(batchbridge_trl, "trl")
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -244,7 +253,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "padding_alone_would_allow": sum(drawn) / (len(drawn) * max(drawn)),
         "options": {name: value for name, value in vars(options).items() if name not in NOT_MEASURED},
         "machine": machine(options),
-        "versions": {name: version(name) for name in ("batchbridge", "trl", "transformers", "accelerate", "torch")},
+        "versions": {
+            name: installed(name) or "not installed"
+            for name in ("batchbridge", "trl", "transformers", "accelerate", "torch")
+        },
     }
 
 
