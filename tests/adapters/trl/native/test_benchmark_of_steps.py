@@ -1,0 +1,21 @@
+"""benchmarks/trl_step_time.py still runs, and finds the native gradient. Speed is judged nowhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "trl_step_time.py"
+SMALL = ("--lengths", "equal", "--completions", "8", "--tokens-per-device", "304", "--steps", "1", "--memory")
+
+
+def test_a_wrapped_step_of_the_benchmark_has_the_native_gradient(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    subprocess.run([sys.executable, str(BENCHMARK), *SMALL, "--pairs", "1", "--json", str(file)], check=True)
+    found = json.loads(file.read_text(encoding="utf-8"))
+    kept = json.loads(BENCHMARK.with_suffix(".json").read_text(encoding="utf-8"))[0]
+    assert 0 < found["gradients_apart"] <= 1e-6
+    assert found.keys() == kept.keys() - {"command", "load_average"}
+    assert found["options"].keys() == kept["options"].keys()
