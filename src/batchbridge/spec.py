@@ -9,7 +9,7 @@ constructing a `Spec` never raises.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -424,9 +424,10 @@ def field_type(path: str) -> Any:
     return get_args(hint)[0]
 
 
-def walk(spec: Spec) -> Iterator[tuple[str, Any, Quantity]]:
-    """Every leaf field as (dotted path, value, quantity), in schema order."""
-    return _walk(spec, "")
+def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[str, Any, Quantity]]:
+    """Every leaf field, or those of `groups`, as (dotted path, value, quantity), in schema order."""
+    for group in Spec.__annotations__ if groups is None else groups:
+        yield from _walk(getattr(spec, group), f"{group}.")
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:

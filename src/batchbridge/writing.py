@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import marshal
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -41,8 +42,8 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         return
     if back.spec == spec:
         return
-    wanted = {path: value for path, value, _ in walk(spec)}
-    read = {path: value for path, value, _ in walk(back.spec)}
+    differ = [group for group in Spec.__annotations__ if getattr(spec, group) != getattr(back.spec, group)]
+    wanted, read = ({path: value for path, value, _ in walk(one, differ)} for one in (spec, back.spec))
     for path in {**wanted, **read}:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if not unknown and read.get(path) != wanted.get(path):
@@ -56,7 +57,7 @@ def _with_fields(finding: Finding, back: Reading) -> str:
 
 
 _Read = tuple[Reading, Sequence[Finding]]
-_MEMORY: ContextVar[dict[Hashable, _Read] | None] = ContextVar("_MEMORY", default=None)
+_MEMORY: ContextVar[dict[tuple[Adapter, Context, bytes], _Read] | None] = ContextVar("_MEMORY", default=None)
 
 
 @contextmanager
@@ -84,14 +85,10 @@ def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) ->
     return memory[adapter, context, key]
 
 
-def _key(value: object) -> Hashable | None:
-    """A key that only equal plain values of equal types in an equal order have; None for values of other kinds."""
-    if value is None or type(value) in (str, int, float, bool):
-        return type(value), repr(value)  # 1, 1.0 and True are equal, and mean different things
-    if isinstance(value, Mapping):
-        parts = [part for pair in value.items() for part in map(_key, pair)]
-    elif type(value) in (list, tuple):
-        parts = [_key(item) for item in value]  # type: ignore[attr-defined]  # a list or a tuple
-    else:
+def _key(values: Mapping[str, Any]) -> bytes | None:
+    """Bytes that only equal values of equal types in an equal order have; None where some value is no plain one."""
+    try:
+        # Later versions of the format write equal values in several ways.
+        return marshal.dumps(values, 2)  # type: ignore[arg-type]  # what it does not take raises
+    except ValueError:
         return None
-    return None if None in parts else (type(value), tuple(parts))
