@@ -146,7 +146,7 @@ def parts(
 
     settings, args: beside `SETTINGS` and `ARGS`. rollouts: training steps of the run.
     """
-    from open_instruct import data_loader, data_types, grpo_utils, model_utils
+    from open_instruct import data_loader, data_types, grpo_utils, model_utils, vllm_utils
 
     tokenizer = tiny_tokenizer()
     config = data_loader.StreamingDataLoaderConfig(**{**SETTINGS, **(settings or {})})
@@ -160,7 +160,7 @@ def parts(
         "dataset": dataset(prompts, script or Script(), tokenizer),
         "tokenizer": tokenizer,
         "config": config,
-        "generation_config": types.SimpleNamespace(n=group),
+        "generation_config": vllm_utils.SamplingConfig(temperature=1.0, n=group),
         "num_training_steps": rollouts,
         "seed": made.seed,
         "per_device_train_batch_size": made.per_device_train_batch_size,
