@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import queue
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
