@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 MOST_NAMES = 64
 """So many wrong names of one input are compared with the known ones: each costs up to 3 ms of CPU, a file may hold tens
@@ -21,10 +22,12 @@ def near_names(wrong: Iterable[str], known: Iterable[str], cutoff: float) -> Map
     compared = dict.fromkeys(itertools.islice(wrong, MOST_NAMES))
     if not compared:
         return {}
+    names = tuple(known)
+    return {name: list(_nearest(name, names, cutoff)) if len(name) <= MOST_CHARACTERS else [] for name in compared}
+
+
+@lru_cache(maxsize=MOST_NAMES)
+def _nearest(name: str, names: tuple[str, ...], cutoff: float) -> Sequence[str]:
     import difflib  # most inputs have no wrong name
 
-    names = list(known)
-    return {
-        name: difflib.get_close_matches(name, names, n=2, cutoff=cutoff) if len(name) <= MOST_CHARACTERS else []
-        for name in compared
-    }
+    return difflib.get_close_matches(name, names, n=2, cutoff=cutoff)

@@ -314,7 +314,13 @@ def _broken(code: str, message: str, *, undecided: bool = False) -> Finding:
 
 
 def _distribution(point: importlib.metadata.EntryPoint) -> str:
-    return "no distribution" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    return "no distribution" if point.dist is None else _name_and_version(point.dist)
+
+
+@cache
+def _name_and_version(distribution: importlib.metadata.Distribution) -> str:
+    metadata = distribution.metadata  # a file that is parsed whenever it is asked for
+    return f"{metadata['Name']} {metadata['Version']}"
 
 
 def _spell(cls: Any) -> str:
