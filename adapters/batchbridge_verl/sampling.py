@@ -63,5 +63,7 @@ def in_worker(worker: Any) -> bool:
 
 
 def out_of_worker(worker: Any) -> None:
-    """Takes the patch of `in_worker` back."""
-    worker._run_agent_loop.patches.undo()
+    """Takes the patch of `in_worker` back, where it is there: every `fit` of a trainer patches, and each is undone."""
+    patches: Patches | None = getattr(worker._run_agent_loop, "patches", None)
+    if patches is not None:
+        patches.undo()
