@@ -328,6 +328,7 @@ def page(results: list[dict[str, Any]], device: str) -> Iterator[str]:
     loads = [row["load_average"] for row in results]
     yield f"Written by `python benchmarks/trl_step_time.py --write --device {device}`: {first['machine']}, load average"
     yield f"{min(loads):.1f} to {max(loads):.1f} when a row began; {versions}."
+    yield "Rows are measured one by one, and again where they change (`--rows`): not all in one run of it."
     yield "Wrapped with a token budget against unwrapped, alternating in one process; rows have this script's options;"
     yield "where they give no budget it is what a native micro-batch holds, its padding included."
     yield "A ratio below 1 is faster. Gradients: the first step's, wrapped minus native, over the native norm.\n"
