@@ -208,10 +208,18 @@ class TrlAdapter(Adapter):
         return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports TRL."""
-        from batchbridge_trl.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports TRL."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_trl.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_trl.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> TrlReading:
         """A reading that could say nothing but its findings."""

@@ -13,7 +13,8 @@ native loss of a micro-batch, times one number, is therefore its exact share of 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +22,21 @@ import torch
 from accelerate.utils import gather_object
 
 from batchbridge.attach import CannotAttach, Request
+from batchbridge.measuring import Rows, Tap
 from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan, PlanError, StepPlan
-from batchbridge.spec import Advantage
-from batchbridge.weights import Normaliser, Row, token_weights
+from batchbridge.probing import CUT, batches, normaliser, verdict
+from batchbridge.reading import read
+from batchbridge.spec import Advantage, walk
+from batchbridge.weights import Normaliser, Row
 from batchbridge_trl import rows as rows_module
+from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
+from batchbridge_trl.watching import Watch, leaf_in, quiet, rows_of, surrogates
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
@@ -49,13 +55,19 @@ NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4,
 """What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
 
 CHECKPOINT_FOLDER = "batchbridge"
+_REMEDY = (
+    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
+    """mode="observe" to record what it does, or use one of TRL's loss types"""
+)
 
 
 class Enforcer:
     """The patches of one trainer, and the state of the run: the rollouts that are still to be trained on."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, plan: Plan) -> None:
-        self._trainer, self._request, self._plan, self._log = trainer, request, plan, log
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: Watch) -> None:
+        assert request.plan is not None, "wrap refuses to enforce without a plan"
+        self._trainer, self._request, self._plan, self._log = trainer, request, request.plan, log
+        self._watch = watch
         self._accelerator = trainer.accelerator
         self._rollouts: dict[int, RolloutRows] = {}
         self._shares: dict[int, list[MicroBatches]] = {}
@@ -73,6 +85,7 @@ class Enforcer:
         self._native_scheduler = trainer.create_scheduler
         self._tap = RewardTap(trainer)
         self._dataset = trainer.train_dataset
+        self._suspended = patches.suspended
         self._install(patches)
 
     # ---- patches
@@ -117,8 +130,8 @@ class Enforcer:
         if scored is not None:
             patches.set(
                 trainer,
-                "_get_per_token_logps_and_entropies",
-                Scorer(trainer, scored),
+                self._watch.producer,
+                Scorer(getattr(trainer, self._watch.producer), scored),
                 what="forward-only passes cut by tokens",
                 why="tokens_per_device of the spec",
             )
@@ -130,7 +143,10 @@ class Enforcer:
                 what="advances once per rollout",
                 why="lr_tick of the spec",
             )
-        callback = StepCallback(self._log, check=True, planned_steps=self._plan.total_optimizer_steps)
+        patches.set(
+            trainer, "num_examples", lambda loader: self._plan.dataset_size, what="the plan's prompts", why="logs"
+        )
+        callback = StepCallback(self._log, self._watch, check=True, planned_steps=self._plan.total_optimizer_steps)
         trainer.add_callback(callback)
         patches.note(
             "callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step"
@@ -139,15 +155,51 @@ class Enforcer:
 
     def detach(self) -> None:
         """Undoes what is no attribute."""
-        self._trainer.remove_callback(self._callback)
+        trainer = self._trainer
+        trainer.remove_callback(self._callback)
+        self._watch.end()
         self._log.close()
-        self._trainer._buffered_inputs = None
+        trainer._buffered_inputs = None
+        if isinstance(trainer.lr_scheduler, _RolloutTicks):  # the user's own, handed in as `optimizers`
+            trainer.lr_scheduler = trainer.lr_scheduler.native
+
+    def probe(self) -> None:
+        """Holds the loss that this trainer really has, with our factor, against the plan's weights. Collective where
+        there are several ranks. Raises `CannotAttach`."""
+        trainer, term = self._trainer, self._request.spec.loss.policy
+        taps = []
+        # With the current policy as the ratio's denominator every ratio is one.
+        for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
+            tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
+            with quiet(trainer, len(CUT)):
+                for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
+                    micro = rows_module.made_up(made)
+                    micro.most_rows = len(made.lengths)
+                    self._finish(micro, len(CUT), normaliser(term))
+                    with leaf_in(trainer, self._watch.producer, tap, made):
+                        self._run_probe(micro)
+            taps.append(tap)
+        verdict(taps, term, scale=self._accelerator.num_processes, remedy=_REMEDY)
+
+    def _run_probe(self, micro: MicroBatch) -> None:
+        try:
+            self._loss(self._trainer.model, micro).backward()
+        except CannotAttach:
+            raise
+        except Exception as error:
+            reason = (
+                f"the trainer's own loss did not run on a made-up micro-batch ({type(error).__name__}: {error}), "
+                f"so its "
+                f"weights cannot be measured; {_REMEDY}"
+            )
+            raise CannotAttach({"weight_probe": reason}) from error
 
     # ---- clock
 
     def _loader(self) -> torch.utils.data.DataLoader[int]:
         """Replaces the prompts' loader: its length is the plan's, its items are only counted."""
         trainer = self._trainer
+        self._require_unchanged()
         self._rollouts.clear()
         self._shares.clear()
         self._dataset = trainer.train_dataset
@@ -161,6 +213,23 @@ class Enforcer:
             collate_fn=list,
             generator=torch.Generator(),
         )
+
+    def _require_unchanged(self) -> None:
+        """The plan is of the prompts and settings that the trainer had when it was wrapped."""
+        have, planned = len(self._trainer.train_dataset), self._plan.dataset_size
+        if have != planned:
+            reason = f"the trainer has {have} prompts, and had {planned} when it was wrapped: call wrap again"
+            raise CannotAttach({"dataset_changed": reason})
+        with self._suspended():
+            now = read(self._trainer, framework="trl").spec
+        was = self._request.reading.spec
+        if now != was and now is not None and was is not None:
+            before = {path: value for path, value, _ in walk(was)}
+            changed = [
+                f"{path} {before.get(path)} to {value}" for path, value, _ in walk(now) if before.get(path) != value
+            ]
+            reason = f"settings were changed after the trainer was wrapped ({', '.join(changed)}): call wrap again"
+            raise CannotAttach({"settings_changed": reason})
 
     @property
     def _steps_per_epoch(self) -> int:
@@ -190,8 +259,11 @@ class Enforcer:
         trainer = self._trainer
         window = trainer.args.gradient_accumulation_steps
         zero = torch.zeros((), device=self._accelerator.device)
+        step_count = trainer._step + 1  # one native call, however many micro-batches run in it
         if (int(inputs[0]) + 1) % window:
+            trainer._step = step_count
             return zero
+        started = time.perf_counter()
         step = self._plan.step(trainer.state.global_step)
         model.train()  # generation and scoring tell training from evaluation by this flag
         for index in step.rollouts:
@@ -206,12 +278,15 @@ class Enforcer:
         normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
         self._log.normaliser = normaliser
         if normaliser.tokens:
+            # TRL times its training steps, in which it generates.
+            trainer._current_train_step_time += time.perf_counter() - started
             loss = self._train(model, step, share, normaliser, zero)
         else:
             # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
             # parameter and moment as it is.
             self._log.no_update, loss = True, zero
-            self._log.rows += [self._row(step, item, 0.0) for batch in share for item in batch if item is not None]
+            self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
+        trainer._step = step_count
         self._forget(step)
         return loss
 
@@ -219,9 +294,10 @@ class Enforcer:
         self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
     ) -> torch.Tensor:
         trainer, members = self._trainer, step.members
-        weights = token_weights(self._request.spec.loss.policy, self._weight_rows(step))
         native_window = trainer.current_gradient_accumulation_steps
         trainer.current_gradient_accumulation_steps = len(share)
+        trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
+        metrics = StepMetrics(trainer, self._turn_sizes(step))
         try:
             for number, batch in enumerate(share):
                 picks = [
@@ -231,16 +307,38 @@ class Enforcer:
                 filler = self._rollouts[step.rollouts[0]]
                 micro = rows_module.assemble(picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of)
                 micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
-                self._finish(micro, step, len(share), normaliser)
+                self._finish(micro, len(share), normaliser)
+                micro.expected = self._expected(micro, step, batch)
+                self._log.parts.append([None if item is None else self._row(step, item) for item in batch])
                 last = number == len(share) - 1
                 with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
                     loss = loss + self._native_step(model, micro, None)
-                self._log.rows += [self._row(step, item, float(weights[item])) for item in batch if item is not None]
         finally:
             trainer.current_gradient_accumulation_steps = native_window
+        metrics.of_the_step()
         return loss
 
-    def _finish(self, micro: MicroBatch, step: StepPlan, micro_batches: int, normaliser: Normaliser) -> None:
+    def _expected(self, micro: MicroBatch, step: StepPlan, batch: Sequence[int | None]) -> Rows:
+        """What the micro-batch's rows shall train. Advantages are those that the ledger has of the rollout."""
+        known = [0.0 if item is None else self._facts(step, item)["advantage"] for item in batch]
+        like = micro["advantages"]
+        return rows_of(self._trainer, micro, torch.tensor(known, dtype=like.dtype, device=like.device))
+
+    def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
+        """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
+        tokens = [row.tokens for row in self._weight_rows(step)]
+        turns = zip(*self._shares[step.index], strict=True)
+        flat = [[item for batch in turn for item in batch] for turn in turns]
+        return [
+            (
+                sum(tokens[item] for item in turn if item is not None),
+                sum(item is not None for item in turn),
+                len(turn),
+            )
+            for turn in flat
+        ]
+
+    def _finish(self, micro: MicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
         """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
         trainer, ranks, size = self._trainer, self._accelerator.num_processes, len(micro["completion_ids"])
         # The token-normalised native losses divide by this over ranks, times window over steps_per_generation: by the
@@ -265,17 +363,20 @@ class Enforcer:
         gather = self._accelerator.gather
         self._accelerator.gather = lambda tensor: gather(rows_module.with_rows(tensor, inputs))
         try:
-            loss = self._native_loss(model, inputs, *args, **kwargs)
+            with contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected):
+                loss = self._native_loss(model, inputs, *args, **kwargs)
         finally:
             self._trainer.loss_type = own
             del self._accelerator.gather  # the instance's; the class's stands again
         return loss * inputs.factor
 
-    def _row(self, step: StepPlan, item: int, weight: float) -> TrainedRow:
-        member, position = step.members[item], step.positions[item]
-        rollout = self._rollouts[member.rollout]
-        facts = rollout.facts[position]
-        return TrainedRow(*member, rollout.response_tokens[position], weight, facts["generated_at_step"], facts)
+    def _facts(self, step: StepPlan, item: int) -> dict[str, Any]:
+        return self._rollouts[step.members[item].rollout].facts[step.positions[item]]
+
+    def _row(self, step: StepPlan, item: int) -> TrainedRow:
+        member, facts = step.members[item], self._facts(step, item)
+        tokens = self._rollouts[member.rollout].response_tokens[step.positions[item]]
+        return TrainedRow(*member, tokens, facts["generated_at_step"], facts)
 
     def _weight_rows(self, step: StepPlan) -> list[Row]:
         return [
@@ -360,7 +461,9 @@ class Enforcer:
             output = self._native_generate([dict(examples[prompts[i // group]]) for i in mine])
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()
-        if self._request.spec.advantage != NATIVE_ADVANTAGE:
+        # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
+        own_rule = trainer.multi_objective_aggregation == "normalize_then_sum"
+        if self._request.spec.advantage != NATIVE_ADVANTAGE and not own_rule:
             everyone = group_advantages(rewards, group, len(rollout.prompts), self._request.spec.advantage)
             columns["advantages"] = everyone[mine.start : mine.stop].to(columns["advantages"])
         facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())
@@ -483,11 +586,11 @@ class _RolloutTicks:
     """A learning rate scheduler that advances only after the last optimizer step of a rollout."""
 
     def __init__(self, scheduler: Any, trainer: Any, plan: Plan) -> None:
-        self._scheduler, self._trainer, self._plan = scheduler, trainer, plan
+        self.native, self._trainer, self._plan = scheduler, trainer, plan
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._scheduler, name)
+        return getattr(self.native, name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         if self._plan.step(self._trainer.state.global_step).lr_tick:
-            self._scheduler.step(*args, **kwargs)
+            self.native.step(*args, **kwargs)

@@ -1,24 +1,23 @@
-"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+"""Observing: the native run as it is, with every completion identified and every applied weight measured.
 
-Nothing is changed: no random number is drawn, no tensor of the loss is touched, so parameters stay bit-equal to an
-unwrapped run. In mode "verify" each optimizer step is held against the plan before it is applied.
+Nothing is changed: no random number is drawn, no tensor of the loss is touched (a hook reads their gradients), so
+parameters stay bit-equal to an unwrapped run. In mode "verify" each optimizer step is held against the plan before it
+is applied.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
-from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
-from packaging.version import Version
 
 from batchbridge.attach import Request
 from batchbridge.patching import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
+from batchbridge_trl.watching import Watch, rows_of
 
 _ROW = "batchbridge_row"
 """Key added to the rollout dict: a row number that rides through TRL's shuffle and split to the loss."""
@@ -49,9 +48,8 @@ class _RecordedBatches:
 class Observer:
     """Records a native run; `check` holds it against the plan."""
 
-    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog) -> None:
-        self._trainer, self._log = trainer, log
-        self._widened = Version(installed_version("trl")) < Version("1.10")
+    def __init__(self, trainer: Any, request: Request, patches: Patches, log: StepLog, watch: Watch) -> None:
+        self._trainer, self._log, self._watch = trainer, log, watch
         self._batches: _RecordedBatches | None = None
         self._epochs_seen = 0
         self._prompts: list[int] = []
@@ -75,13 +73,14 @@ class Observer:
             patches.set(trainer, attribute, value, what="recorded", why="ledger")
         check = request.mode == "verify"
         steps = None if request.plan is None else request.plan.total_optimizer_steps
-        self._callback = StepCallback(log, check=check, planned_steps=steps)
+        self._callback = StepCallback(log, watch, check=check, planned_steps=steps)
         trainer.add_callback(self._callback)
         patches.note("callback_handler", what="StepCallback added", why="ledger" + (", verification" if check else ""))
 
     def detach(self) -> None:
         """Undoes what is no attribute."""
         self._trainer.remove_callback(self._callback)
+        self._watch.end()
         self._log.close()
 
     def _loader(self) -> Any:
@@ -134,42 +133,25 @@ class Observer:
             numbers = inputs[_ROW].tolist()
             tokens = [int(count) for count in rows_module.loss_mask(inputs).sum(1).tolist()]
             pass_index = trainer._step // trainer.args.steps_per_generation % trainer.num_iterations
-            for number, count, weight in zip(numbers, tokens, self._weights(inputs, tokens), strict=True):
-                prompt, sample = self._row_prompts[number]
-                self._log.rows.append(
+            self._log.parts.append(
+                [
                     TrainedRow(
                         self._rollout,
                         pass_index,
-                        prompt,
-                        sample,
+                        self._row_prompts[number][0],
+                        self._row_prompts[number][1],
                         count,
-                        weight,
                         self._generated_at_step,
                         self._facts[number],
                     )
-                )
+                    for number, count in zip(numbers, tokens, strict=True)
+                ]
+            )
+            with self._watch.expecting(rows_of(trainer, inputs)):
+                observed: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
+            return observed
         loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
         return loss
-
-    def _weights(self, inputs: Any, tokens: list[int]) -> list[float]:
-        """What a response token of each row weighs natively. Source: trl 1.9.1, 1.16.0, GRPOTrainer._compute_loss."""
-        trainer, ranks = self._trainer, self._trainer.accelerator.num_processes
-        window = trainer.current_gradient_accumulation_steps
-        # Data-parallel ranks average their gradients, hence the ranks in every denominator.
-        if trainer.loss_type in ("grpo", "sapo"):
-            return [1.0 / (len(tokens) * max(count, 1) * window * ranks) for count in tokens]
-        if trainer.loss_type == "luspo":
-            each = 1.0 / (len(tokens) * window * ranks)
-            if self._widened and trainer.importance_sampling_level == "token":
-                each = math.nan  # its mean runs over padding, too: no token has a weight of its own
-        elif trainer.loss_type == "dr_grpo":
-            each = 1.0 / (len(tokens) * trainer.max_completion_length * window * ranks)
-        elif trainer.loss_type == "bnpo":
-            each = 1.0 / (max(sum(tokens), 1) * window * ranks)
-        else:  # dapo, cispo, vespo: tokens of the whole rollout, rescaled to one window
-            counted = max(float(inputs["num_items_in_batch"]), 1.0)
-            each = trainer.args.steps_per_generation / (counted * window)
-        return [each] * len(tokens)
 
     def _norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = self._native_norm(model, grad_norm=grad_norm)

@@ -16,23 +16,42 @@ from transformers import TrainerCallback
 
 from batchbridge import plugins
 from batchbridge.attach import BatchDrift, Request
-from batchbridge.drift import compare_with_plan
+from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.measuring import LostGradient, Measured
 from batchbridge.weights import Normaliser
+from batchbridge_trl.watching import Watch, lost
 
 
 @dataclass
 class TrainedRow:
-    """One completion as this rank trained it. weight: of one of its response tokens, as applied."""
+    """One completion as this rank trained it.
+
+    weight: of one of its response tokens, as measured; None where nothing shows it, NaN where its tokens have no weight
+    in common. departure, tolerance: see `batchbridge.measuring.Measured`.
+    """
 
     rollout: int
     pass_index: int
     prompt: int
     sample: int
     response_tokens: int
-    weight: float
     generated_at_step: int
     facts: Mapping[str, Any] = field(default_factory=dict)
+    weight: float | None = None
+    departure: float = 0.0
+    tolerance: float = WEIGHT_TOLERANCE
+
+    @property
+    def applied_weight(self) -> float | None:
+        """What the ledger says: 0 without tokens, NaN where no one weight describes the row's."""
+        if not self.response_tokens:
+            return 0.0
+        return math.nan if self.departure > self.tolerance else self.weight
+
+    def measured(self, seen: Measured) -> None:
+        """Takes over what was seen of the row."""
+        self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
 
 
 class RewardTap:
@@ -75,19 +94,33 @@ def facts_of(
 
 
 class StepLog:
-    """Collects this rank's rows of the current optimizer step, holds them against the plan, and records them."""
+    """Collects this rank's rows of the current optimizer step, holds them against the plan, and records them.
 
-    def __init__(self, trainer: Any, request: Request, framework_version: str) -> None:
-        self._trainer, self._request = trainer, request
+    watch: what reaches the optimizer. rows: of the current step; parts: the same by micro-batch, None for a filler row.
+    """
+
+    def __init__(self, trainer: Any, request: Request, framework_version: str, watch: Watch) -> None:
+        self._trainer, self._request, self._watch = trainer, request, watch
         self._framework_version = framework_version
         self._writer: Writer | None = None
-        self.rows: list[TrainedRow] = []
+        self.parts: list[list[TrainedRow | None]] = []
+        self.silent: list[TrainedRow] = []
+        """Rows of a step without any token: no loss was computed for them."""
         self.learning_rate = math.nan
         self.gradient_norm: float | None = None
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
         self.no_update = False
         """Set when the step has no token to train: the optimizer was left alone."""
+
+    @property
+    def rows(self) -> list[TrainedRow]:
+        """This rank's completions of the current step."""
+        return [row for part in self.parts for row in part if row is not None] + self.silent
+
+    def clear(self) -> None:
+        """Forgets the current step."""
+        self.parts, self.silent, self.no_update = [], [], False
 
     def open(self, *, at_step: int, resumed: bool) -> None:
         """Starts (or continues) the ledger at optimizer step `at_step`."""
@@ -116,17 +149,40 @@ class StepLog:
             self._writer.close()
             self._writer = None
 
-    def check(self, step: int) -> None:
+    def measure(self) -> list[str]:
+        """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
+        objections = []
+        try:
+            for part, seen in zip(self.parts, self._watch.take(), strict=True):
+                for row, measured in zip(part, seen, strict=True):
+                    if row is not None:
+                        row.measured(measured)
+                    elif measured.departure > measured.tolerance:
+                        objections.append("a filler row, which has nothing to train, got a gradient")
+        except LostGradient as error:
+            objections.append(lost(error))
+        except ValueError:
+            objections.append("the loss did not take the rows of log-probabilities that the step has")
+        if (why := self._watch.objection()) is not None:
+            objections.append(why)
+        return objections
+
+    def check(self, step: int, objections: list[str]) -> None:
         """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
         plan = self._request.plan
         assert plan is not None, "verify and enforce need a plan; wrap refuses without one"
-        mine = [(r.rollout, r.pass_index, r.prompt, r.sample, r.response_tokens, r.weight) for r in self.rows]
-        everyone = gather_object(mine) if self._trainer.accelerator.num_processes > 1 else mine
-        compare_with_plan(plan, step, everyone)
+        mine = [
+            SeenRow(r.rollout, r.pass_index, r.prompt, r.sample, r.response_tokens, r.weight, r.departure, r.tolerance)
+            for r in self.rows
+        ]
+        if self._trainer.accelerator.num_processes > 1:
+            mine, objections = gather_object([tuple(row) for row in mine]), gather_object(objections)
+        compare_with_plan(plan, step, mine, objections)
 
     def write(self, step: int, *, skipped: bool) -> None:
         """Writes the record of `step`, tells the hook, and starts the next one."""
-        rows, self.rows, self.no_update = self.rows, [], False
+        rows = self.rows
+        self.clear()
         planned = None if self._request.plan is None else self._request.plan.step(step)
         record = StepRecord(
             step=step,
@@ -142,7 +198,7 @@ class StepLog:
             reward=[row.facts["reward"] for row in rows],
             advantage=[row.facts["advantage"] for row in rows],
             old_logprobs=[row.facts["old_logprobs"] for row in rows],
-            weights=[row.weight for row in rows],
+            weights=[row.applied_weight for row in rows],
             normaliser=self.normaliser,
             learning_rate=self.learning_rate,
             gradient_norm=self.gradient_norm,
@@ -158,8 +214,11 @@ class StepLog:
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """The optimizer step's clock, seen from the native training loop."""
 
-    def __init__(self, log: StepLog, *, check: bool, planned_steps: int | None) -> None:
-        self._log, self._check, self._planned_steps = log, check, planned_steps
+    def __init__(self, log: StepLog, watch: Watch, *, check: bool, planned_steps: int | None) -> None:
+        self._log, self._watch, self._check, self._planned_steps = log, watch, check, planned_steps
+        self._state: Any = None
+        self._early = False
+        """Whether the step is looked at before the other callbacks are through: an engine of its own updates."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._check and self._planned_steps is not None and state.max_steps != self._planned_steps:
@@ -168,17 +227,26 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 "clock",
                 f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
             )
-        self._log.rows.clear()
+        self._log.clear()
         self._log.open(at_step=state.global_step, resumed=state.global_step > 0)
+        self._state = state
+        self._early = not self._watch.begin(kwargs["optimizer"], self._look)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._log.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
+        if self._early:
+            self._look()
+
+    def _look(self) -> None:
+        """Everything is there that the update will use: it is measured, and held against the plan."""
+        objections = self._log.measure()
         if self._check:
-            self._log.check(state.global_step)
+            self._log.check(self._state.global_step, objections)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         skipped = bool(kwargs["optimizer"].step_was_skipped) or self._log.no_update
         self._log.write(state.global_step - 1, skipped=skipped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watch.end()
         self._log.close()

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import torch
 
+from batchbridge.measuring import Rows
 from batchbridge.microbatch import Length
+from batchbridge.probing import ProbeBatch
 
 Kind = Literal["prompt", "completion", "row"]
 
@@ -85,11 +87,13 @@ class RolloutRows:
 class MicroBatch(dict[str, torch.Tensor]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
-    most_rows: rows, fillers included, of the rank that has most of them in this turn.
+    most_rows: rows, fillers included, of the rank that has most of them in this turn. expected: what its rows shall
+    train; None while a loss is probed.
     """
 
     factor: float = 1.0
     most_rows: int = 0
+    expected: Rows | None = None
 
 
 def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
@@ -150,7 +154,8 @@ def assemble(
         if name in ("prompt_ids", "completion_ids"):
             padding = pad_token
         tensors = [part[name] for part in parts]
-        if kind != "row" and tensors[0].dim() > 1 and (kind == "prompt" or tensors[0].shape[1] > 1):
+        # A column of width 1 in every rollout is one value per row, unless every completion has a single token.
+        if kind != "row" and tensors[0].dim() > 1 and (kind == "prompt" or any(part.shape[1] > 1 for part in tensors)):
             width = prompt_width if kind == "prompt" else completion_width
             tensors = [_to_width(tensor, width, kind, padding) for tensor in tensors]
         batch[name] = torch.cat(tensors)
@@ -159,6 +164,24 @@ def assemble(
             for name in ("completion_mask", "tool_mask", "advantages"):
                 if name in batch:
                     batch[name][row] = 0
+    return batch
+
+
+def made_up(probe: ProbeBatch) -> MicroBatch:
+    """A micro-batch for a probe of the loss, whose log-probabilities no model makes: any tokens do."""
+    rows = len(probe.lengths)
+    batch = MicroBatch(
+        prompt_ids=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
+        prompt_mask=torch.ones((rows, 2), dtype=torch.long, device=probe.mask.device),
+        completion_ids=torch.ones_like(probe.mask),
+        completion_mask=probe.mask.clone(),
+        advantages=probe.advantages.clone(),
+        importance_sampling_ratio=torch.ones_like(probe.logprobs),
+    )
+    if probe.old is not None:
+        batch["old_per_token_logps"] = batch["sampling_per_token_logps"] = probe.old.clone()
+    if probe.reference is not None:
+        batch["ref_per_token_logps"] = probe.reference.clone()
     return batch
 
 

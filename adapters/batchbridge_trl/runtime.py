@@ -4,36 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
 from packaging.specifiers import SpecifierSet
 
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
+from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.recording import StepLog
+from batchbridge_trl.watching import Watch
 
 ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
 """TRL versions whose training step has the seams that the patches use; both ends are tested."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Something that enforcing cannot make canonical, or that nobody has proven yet.
-
-    applies: says so from the trainer and the request. allowable: whether `allow` may accept it, by `name`: then the
-    term stays native.
-    """
-
-    name: str
-    reason: str
-    applies: Callable[[Any, Request], bool]
-    allowable: bool = False
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
@@ -236,52 +224,32 @@ PLANNED = (
 """Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    framework_version = installed_version("trl")
-    if framework_version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"trl {framework_version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
-    if trainer.is_in_train:
-        raise CannotAttach({"in_training": "the trainer is training; wrap it before train()"})
-    patches = Patches()
-    log = StepLog(trainer, request, framework_version)
-    left_different: dict[str, str] = {}
-    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
-    if request.allow - allowable:
-        named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
-        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+def _version(trainer: Any) -> str:
+    version = installed_version("trl")
+    if version not in ENFORCED_VERSIONS:
+        raise CannotAttach({"version": f"trl {version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
+    return version
+
+
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode == "enforce":
-        reasons = {
-            refusal.name: refusal.reason
-            for refusal in REFUSALS
-            if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
-        }
-        if reasons:
-            raise CannotAttach(reasons)
-        left_different = _set_fields(trainer, request, patches)
-        assert request.plan is not None, "wrap refuses to enforce without a plan"
-    try:
-        attached = (
-            Enforcer(trainer, request, patches, log, request.plan)
-            if request.mode == "enforce" and request.plan is not None
-            else Observer(trainer, request, patches, log)
-        )
-    except AttributeError as error:
-        patches.undo()
-        raise CannotAttach({"seam": f"{error}; transformers {installed_version('transformers')}"}) from error
+        left = _set_fields(trainer, request, patches)
+        watch = Watch(trainer, request.spec.objective, patches)
+        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
+        return Patched(left_different=left, detach=enforcer.detach, probe=enforcer.probe)
+    own = own_spec(request)
+    watch = Watch(trainer, own.objective, patches)
+    observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
+    return Patched(detach=observer.detach)
 
-    def detach() -> None:
-        patches.undo()
-        attached.detach()
 
-    return Attachment(
-        framework="trl",
-        framework_version=framework_version,
-        request=request,
-        changes=patches.changes,
-        left_different=left_different,
-        detach=detach,
-    )
+RUNTIME = Runtime(
+    framework="trl",
+    version=_version,
+    refusals=REFUSALS,
+    training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
+    patch=_patch,
+)
 
 
 def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, str]:

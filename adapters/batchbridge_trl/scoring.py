@@ -16,8 +16,8 @@ from batchbridge.microbatch import Length, partition_by_tokens
 class Scorer:
     """Stands in for `GRPOTrainer._get_per_token_logps_and_entropies`; with gradients or extra inputs it is native."""
 
-    def __init__(self, trainer: Any, tokens_per_device: int) -> None:
-        self._native = trainer._get_per_token_logps_and_entropies
+    def __init__(self, native: Any, tokens_per_device: int) -> None:
+        self._native = native
         self._tokens_per_device = tokens_per_device
 
     def __call__(

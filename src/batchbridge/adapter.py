@@ -290,6 +290,13 @@ class Adapter(ABC):
         """The configuration of a constructed trainer, and its world and dataset sizes."""
         raise NotImplementedError(f"{self.framework}: no trainer objects")
 
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
+
+        `wrap` asks before it takes an earlier attachment off. Default: nothing is known beforehand.
+        """
+        return
+
     def attach(self, trainer: object, request: Request) -> Attachment:
         """Patches `trainer` as `request` says; only here may the framework be imported. See `batchbridge.attach`."""
         raise NotImplementedError(f"{self.framework}: no trainer objects")

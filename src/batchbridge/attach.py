@@ -7,6 +7,7 @@ the trainer. Patches are instance attributes, listed in `Attachment.changes`, un
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -23,8 +24,8 @@ _Trainer = TypeVar("_Trainer")
 class BatchDrift(RuntimeError):
     """A run departed from its plan.
 
-    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock or order. `detail`: what was
-    expected and what was seen.
+    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock, order, or gradient (what the
+    optimizer finds is not what backward gave). `detail`: what was expected and what was seen.
     """
 
     def __init__(self, step: int, aspect: str, detail: str) -> None:
@@ -68,9 +69,12 @@ class Request:
     budget: MicroBatch | None = None
 
     def same_as(self, other: Request) -> bool:
-        """Whether both ask for the same thing."""
+        """Whether both ask for the same thing of a trainer that has not changed."""
         asked = ("spec", "mode", "ledger", "allow", "budget")
-        return all(getattr(self, name) == getattr(other, name) for name in asked)
+        mine, its = self.reading, other.reading
+        return (mine.spec, mine.dataset_size) == (its.spec, its.dataset_size) and all(
+            getattr(self, name) == getattr(other, name) for name in asked
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class Attachment:
     """What `wrap` did to a trainer; `trainer.batchbridge` on a wrapped trainer.
 
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
-    that stay native, by canonical field. detach: restores the trainer.
+    that stay native, by canonical field. detach: restores the trainer. suspended: the trainer as it was before, for a
+    while: its configuration is read then.
     """
 
     framework: str
@@ -96,6 +101,7 @@ class Attachment:
     changes: tuple[Change, ...]
     left_different: Mapping[str, str] = field(default_factory=dict)
     detach: Callable[[], None]
+    suspended: Callable[[], AbstractContextManager[None]] = nullcontext
 
     @property
     def mode(self) -> Mode:
@@ -142,8 +148,9 @@ def wrap(
     configuration that is read does not. Only speed and memory change, never the gradient. allow: names of refused terms
     to accept.
 
-    `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one it
-    unwraps first. Raises `CannotAttach` with every reason.
+    `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one, or
+    after the trainer's own configuration or dataset changed, it replaces the attachment. Raises `CannotAttach` with
+    every reason; the trainer is then as it was, wrapped if it was.
     """
     from batchbridge import plugins
 
@@ -162,14 +169,22 @@ def wrap(
     if len(owners) > 1:
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
     cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
-    request = _request(trainer, owners[0], like, mode, None if ledger is None else Path(ledger), frozenset(allow), cut)
-    existing = vars(trainer).get(_ATTRIBUTE)
-    if isinstance(existing, Attachment):
-        if existing.request.same_as(request):
+    owner, folder = owners[0], None if ledger is None else Path(ledger)
+    found = vars(trainer).get(_ATTRIBUTE)
+    existing = found if isinstance(found, Attachment) else None
+    with nullcontext() if existing is None else existing.suspended():
+        request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
+        if existing is not None and existing.request.same_as(request):
             return trainer
+        owner.check_attach(trainer, request)
+    if existing is not None:
         unwrap(trainer)
-        request = _request(trainer, owners[0], like, mode, request.ledger, request.allow, cut)
-    attachment = owners[0].attach(trainer, request)
+    try:
+        attachment = owner.attach(trainer, request)
+    except BaseException:
+        if existing is not None:  # what stood before stands again
+            setattr(trainer, _ATTRIBUTE, owner.attach(trainer, existing.request))
+        raise
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
 
@@ -178,8 +193,10 @@ def unwrap(trainer: _Trainer) -> _Trainer:
     """Restores a wrapped trainer; returns it. A trainer that is not wrapped is returned as it is."""
     attachment = vars(trainer).get(_ATTRIBUTE)
     if isinstance(attachment, Attachment):
-        attachment.detach()
-        delattr(trainer, _ATTRIBUTE)
+        try:
+            attachment.detach()
+        finally:
+            delattr(trainer, _ATTRIBUTE)
     return trainer
 
 

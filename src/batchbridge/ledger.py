@@ -56,7 +56,7 @@ COLUMNS = {
     "advantage": "advantage; null: unknown, or not one number per completion",
     "old_logprobs": "`digest_floats` of the old log-probabilities, 16 hex digits; null: detached (none were used)",
     "generated_at_step": "optimizer step before whose update the completion was generated",
-    "weights": "weight of one response token's loss in this step, ranks adding up; the whole column may be null",
+    "weights": "measured weight of one response token's loss in this step, ranks adding up; null: not shown; or no column",
 }
 """Every column of a step record, in the order of the line, with its unit."""
 
@@ -146,7 +146,7 @@ class StepRecord:
     advantage: Sequence[float | None]
     old_logprobs: Sequence[str | None]
     generated_at_step: Sequence[int]
-    weights: Sequence[float] | None = None
+    weights: Sequence[float | None] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The step record, JSON types, in the order of the line; non-finite floats as "nan", "inf", "-inf"."""

@@ -22,7 +22,7 @@ _ALLOWED: dict[str, set[type]] = {
     **{name: {str} for name in ("prompt_fingerprint", "completion_fingerprint")},
     "old_logprobs": {str, type(None)},
     **{name: {float, int, type(None)} for name in ("reward", "advantage")},
-    "weights": {float, int},
+    "weights": {float, int, type(None)},
 }
 _HEADER = {
     **dict.fromkeys(("world_size", "rank", "at_step", "dataset_size"), int),

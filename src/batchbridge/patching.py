@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from batchbridge.attach import CannotAttach, Change
@@ -16,7 +17,7 @@ class Patches:
     """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry."""
 
     def __init__(self) -> None:
-        self._saved: list[Callable[[], None]] = []
+        self._saved: list[tuple[Callable[[], None], Callable[[], None] | None]] = []
         self._changes: list[Change] = []
 
     @property
@@ -28,22 +29,50 @@ class Patches:
         """Sets `target.attribute` on the instance. Raises `AttributeError` if it does not exist: a renamed seam."""
         getattr(target, attribute)
         native = vars(target).get(attribute, _ABSENT)
-        setattr(target, attribute, value)
-        self.made(attribute, functools.partial(_restore, target, attribute, native), what=what, why=why)
+        again = functools.partial(setattr, target, attribute, value)
+        again()
+        undo = functools.partial(_restore, target, attribute, native)
+        self.made(attribute, undo, what=what, why=why, again=again)
 
-    def made(self, attribute: str, undo: Callable[[], None], *, what: str, why: str) -> None:
-        """Lists a change that was made elsewhere and that `undo` takes back."""
-        self._saved.append(undo)
+    def made(
+        self,
+        attribute: str,
+        undo: Callable[[], None],
+        *,
+        what: str,
+        why: str,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Lists a change that was made elsewhere and that `undo` takes back; `again` makes it once more."""
+        self._saved.append((undo, again))
         self._changes.append(Change(attribute, what, why))
 
     def note(self, attribute: str, *, what: str, why: str) -> None:
         """Lists a change that is undone elsewhere (a registered callback, say)."""
         self._changes.append(Change(attribute, what, why))
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The objects as they were before, but for changes that cannot be made once more."""
+        changes = [(undo, again) for undo, again in self._saved if again is not None]
+        for undo, _ in reversed(changes):
+            undo()
+        try:
+            yield
+        finally:
+            for _, again in changes:
+                again()
+
     def undo(self) -> None:
-        """Restores everything, last patch first."""
+        """Restores everything, last patch first. An error of one restoration is raised after all others ran."""
+        failed: BaseException | None = None
         while self._saved:
-            self._saved.pop()()
+            try:
+                self._saved.pop()[0]()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 def _restore(target: object, attribute: str, native: Any) -> None:

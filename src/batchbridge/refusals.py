@@ -54,14 +54,18 @@ def own_spec(request: Request) -> Spec:
     return request.reading.spec
 
 
-def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
-    """Raises `CannotAttach` with every reason that applies and is not allowed."""
-    reasons = {
+def reasons_against(refusals: Sequence[Refusal], trainer: Any, request: Request) -> dict[str, str]:
+    """Every reason that applies and is not allowed, by name."""
+    return {
         refusal.name: refusal.why(trainer, request)
         for refusal in refusals
         if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
     }
-    if reasons:
+
+
+def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
+    """Raises `CannotAttach` with every reason that applies and is not allowed."""
+    if reasons := reasons_against(refusals, trainer, request):
         raise CannotAttach(reasons)
 
 

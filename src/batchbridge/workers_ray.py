@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ def install_everywhere(
     """
     import ray
 
+    if orders is None:
+        _undo(workers, install)
+        return []
     try:
         answers = ray.get([worker.__ray_call__.remote(install, orders) for worker in workers])
     except ImportError as error:
@@ -29,8 +33,6 @@ def install_everywhere(
             raise CannotAttach(cause.reasons) from None
         raise CannotAttach({"arrival": f"a training worker did not take its orders: {cause or error}"}) from error
     receipts = [answer for answer in answers if answer is not None]
-    if orders is None:
-        return []
     ranks = sorted(receipt.rank for receipt in receipts)
     if ranks != list(range(len(workers))):
         reason = f"of {len(workers)} training workers those answered that have the ranks {ranks}"
@@ -38,3 +40,17 @@ def install_everywhere(
     if {receipt.spec_digest for receipt in receipts} != {orders.spec.digest()}:
         raise CannotAttach({"arrival": "the training workers read another spec out of their orders: other versions"})
     return receipts
+
+
+def _undo(workers: Sequence[Any], install: Callable[[Any, Any], Receipt | None]) -> None:
+    """Undoes the patches in every worker that still answers; those of a dead process died with it."""
+    import ray
+
+    gone = 0
+    for worker in workers:
+        try:
+            ray.get(worker.__ray_call__.remote(install, None))
+        except ray.exceptions.RayActorError:
+            gone += 1
+    if gone:
+        warnings.warn(f"{gone} of {len(workers)} training workers are gone; unwrapped without them", stacklevel=4)

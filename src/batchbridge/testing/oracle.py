@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from batchbridge.objectives import kl_losses, policy_losses
 from batchbridge.plan import Plan
 from batchbridge.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.testing.tiny import Script
@@ -87,42 +88,13 @@ def token_losses(
 
     `surrogate` replaces the objective's: for those that the schema has no words for.
     """
-    log_ratio = new - old
-    if objective.ratio_level == "sequence":
-        log_ratio = ((log_ratio * mask).sum() / mask.sum().clamp(min=1)).expand_as(new)
-    ratio = log_ratio.exp()
-    low = 0.0 if objective.clip_low is None else 1 - objective.clip_low
-    high = float("inf") if objective.clip_high is None else 1 + objective.clip_high
+    row, before, trained = new[None], old[None], mask[None]
     if surrogate is not None:
         loss = surrogate(new, old, advantage)
-    elif objective.surrogate in ("ppo", "gspo"):  # gspo is ppo with a ratio over the sequence
-        loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
-        if objective.dual_clip is not None and advantage < 0:
-            loss = torch.minimum(loss, torch.full_like(loss, -objective.dual_clip * advantage))
-    elif objective.surrogate == "cispo":
-        loss = -ratio.clamp(low, high).detach() * advantage * new
     else:
-        raise ValueError(f"objective.surrogate = {objective.surrogate}: the oracle knows ppo, gspo and cispo")
-    if objective.kl_placement == "loss" and objective.kl_coefficient:
-        if reference is None or objective.kl_estimator not in ("k1", "k2", "k3", "k3_times_ratio", "abs"):
-            raise ValueError(
-                f"objective.kl_estimator = {objective.kl_estimator}: needs k1, k2, k3, k3_times_ratio or abs, and a "
-                "reference"
-            )
-        difference = reference - new
-        penalty = difference.exp() - difference - 1
-        if objective.kl_estimator == "k1":
-            penalty = -difference
-        elif objective.kl_estimator == "k2":
-            penalty = 0.5 * difference**2
-        elif objective.kl_estimator == "abs":
-            penalty = difference.abs()
-        elif objective.kl_estimator == "k3_times_ratio":
-            penalty = penalty * ratio
-        if objective.kl_clamp is not None:
-            penalty = penalty.clamp(-objective.kl_clamp, objective.kl_clamp)
-        loss = loss + objective.kl_coefficient * penalty
-    return loss
+        loss = policy_losses(objective, row, before, trained, torch.full((1, 1), advantage, dtype=new.dtype))[0]
+    penalty = kl_losses(objective, row, before, None if reference is None else reference[None], trained)
+    return loss if penalty is None else loss + penalty[0]
 
 
 def step_gradient(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
@@ -111,9 +112,48 @@ def test_batch_scaled_rewards_inside_one_rollout_are_not(trainer: Callable[..., 
 
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
 def test_a_trainer_that_is_training_is_refused(trainer: Callable[..., Any], mode: str) -> None:
-    built = trainer()
-    built.is_in_train = True
-    assert "in_training" in refused(built, mode=mode)
+    built, reasons = trainer(num_train_epochs=1), {}
+
+    class Wrapping(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            reasons.update(refused(built, mode=mode))
+
+    built.add_callback(Wrapping())
+    built.train()
+    assert list(reasons) == ["in_training"]
+
+
+def test_a_trainer_whose_training_was_interrupted_can_be_wrapped_again(trainer: Callable[..., Any]) -> None:
+    """transformers leaves `is_in_train` set after any exception: a flag that nobody resets is no proof."""
+    built = wrap(trainer(num_train_epochs=1))
+    interrupt = Interrupting()
+    built.add_callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        built.train()
+    assert built.is_in_train
+    built.remove_callback(interrupt)
+    wrap(built, mode="verify")
+    assert built.batchbridge.mode == "verify"
+    wrap(built).train()
+    assert built.state.global_step == 3
+
+
+def test_a_refused_request_leaves_the_attachment_that_stood(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer(num_train_epochs=1))
+    before = dict(vars(built))
+    with pytest.raises(CannotAttach, match="kl_without_reference"):
+        spec = built.batchbridge.request.spec
+        wrap(built, like=spec.replace(**{"objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}))
+    assert vars(built) == before
+    built.train()
+    assert built.state.global_step == 3
+
+
+class Interrupting(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    """Ends training after its first optimizer step, as a user's Ctrl-C does."""
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
 
 
 def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:

@@ -1,0 +1,108 @@
+"""Attaching as one transaction: everything is checked, then the trainer is patched, then its loss is probed.
+
+An adapter describes its trainer in a `Runtime`; `check` and `attach` do the rest, alike for every framework. On any
+failure the trainer is what it was before. `batchbridge.attach.wrap` detaches an earlier attachment only after `check`
+found nothing, and puts it back where `attach` fails after all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.patching import Patches
+from batchbridge.refusals import Refusal, check_allowed, reasons_against
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched:
+    """What `Runtime.patch` did, beside what it listed in its `Patches`.
+
+    left_different: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only. probe:
+    runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    """
+
+    left_different: Mapping[str, str] = field(default_factory=dict)
+    detach: Callable[[], None] = lambda: None
+    probe: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """One framework's running trainers.
+
+    version: of the code that the trainer runs, for the ledger and the report; raises `CannotAttach` for code that is
+    not known. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
+    refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training loop
+    right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it is given.
+    """
+
+    framework: str
+    version: Callable[[Any], str]
+    refusals: Sequence[Refusal]
+    patch: Callable[[Any, Request, Patches, str], Patched]
+    always: Collection[str] = ()
+    subject: Callable[[Any], Any] = lambda trainer: trainer
+    training: Callable[[Any], bool] = lambda trainer: False
+
+
+def check(runtime: Runtime, trainer: Any, request: Request) -> str:
+    """The version that is patched. Raises `CannotAttach` with every reason against it; changes nothing."""
+    version = runtime.version(trainer)
+    check_allowed(runtime.refusals, request.allow)
+    if runtime.training(trainer):
+        raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
+    enforces, subject = request.mode == "enforce", runtime.subject(trainer)
+    fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
+    if reasons := reasons_against(fitting, subject, request):
+        raise CannotAttach(reasons)
+    return version
+
+
+def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
+    """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
+    version = check(runtime, trainer, request)
+    patches = Patches()
+    patched = Patched()
+    try:
+        patched = runtime.patch(trainer, request, patches, version)
+        patched.probe()
+    except BaseException as error:
+        _undo(patches, patched)
+        if isinstance(error, AttributeError):
+            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
+            raise CannotAttach({"seam": reason}) from error
+        raise
+    return Attachment(
+        framework=runtime.framework,
+        framework_version=version,
+        request=request,
+        changes=patches.changes,
+        left_different=patched.left_different,
+        detach=lambda: _undo(patches, patched),
+        suspended=patches.suspended,
+    )
+
+
+def _undo(patches: Patches, patched: Patched) -> None:
+    try:
+        patches.undo()
+    finally:
+        patched.detach()
+
+
+def is_inside(trainer: object, *functions: str) -> bool:
+    """Whether some thread is inside a method of `trainer` with one of these names right now.
+
+    A flag that a framework sets when training begins stays set after a run that was interrupted.
+    """
+    for frame in list(sys._current_frames().values()):
+        inner = frame
+        while inner is not None:
+            if inner.f_code.co_name in functions and inner.f_locals.get("self") is trainer:
+                return True
+            inner = inner.f_back  # type: ignore[assignment]  # the outermost frame has none
+    return False

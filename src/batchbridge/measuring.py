@@ -1,0 +1,288 @@
+"""Weights by differentiation: what a framework's own loss gives each response token, read off a running trainer.
+
+The gradient that arrives at a token's log-probability is `w * d loss / d logprob`, where the loss of one token is the
+objective's (`batchbridge.objectives`) and w the token's weight in the optimizer step. So the weight can be measured, on
+any version and any subclass of a trainer, wherever its log-probabilities can be reached:
+
+- `Tap` hooks the log-probabilities of a micro-batch as the model made them, in a step as it runs;
+- a leaf in their place needs no model at all: `Tap.leaf`, for a probe before training (see `batchbridge.probing`);
+- `Witness` measures what happens after backward: a parameter's own gradients against what the optimizer finds.
+
+Imports torch; knows no framework.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from batchbridge.objectives import Surrogate, clip_bounds, importance_ratio, kl_losses, policy_losses
+from batchbridge.spec import Objective
+
+TOLERANCE: Mapping[torch.dtype, float] = {
+    # Largest relative departure that rounding explains, by the type of the gradient at the log-probabilities: 64 units
+    # in the last place of float32 (measured 0 to 16 on five frameworks), 2 of the half types, whose loss code rounds
+    # at every operation.
+    torch.float64: 64 * 2.0**-23,  # a float64 gradient of a loss that was computed in float32 is no better than that
+    torch.float32: 64 * 2.0**-23,
+    torch.bfloat16: 4 * 2.0**-8,
+    torch.float16: 16 * 2.0**-11,
+}
+_EDGE = 1e-4
+"""Relative distance of a ratio from its clipping bound within which either side may count: rounding decides there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What a micro-batch's rows are meant to train, as the plan and the rollout have it: not as the loss was given it.
+
+    All tensors of shape (rows, tokens), or (rows, 1) where one value holds for a whole row. mask: 1 per trained token.
+    old: old log-probabilities; None: the current ones, detached. reference: the reference policy's; None without a KL
+    term. multiplier: a factor of each token's policy loss (a correction towards the sampler), or a function of the
+    log-probabilities that gives it; None: 1. kl_share: weight of a token's KL term over that of its policy term;
+    None: 1.
+    """
+
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    old: torch.Tensor | None = None
+    reference: torch.Tensor | None = None
+    multiplier: torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None = None
+    kl_share: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row as it was trained. weight: the factor of its tokens' losses in the gradient at the log-probabilities;
+    None where nothing shows it (no trained token, or zero advantage and no KL term). departure: largest distance of a
+    token's gradient from `weight` times the objective's, relative to the row's largest; 0 where the loss is the
+    objective's. tolerance: what rounding explains of it."""
+
+    weight: float | None
+    departure: float
+    tolerance: float = TOLERANCE[torch.float32]
+
+
+class LostGradient(RuntimeError):
+    """A micro-batch whose backward pass never reached its log-probabilities."""
+
+
+class Tap:
+    """The gradients at the log-probabilities of a step's micro-batches, and what they say of each row."""
+
+    def __init__(self, objective: Objective, *, surrogate: Surrogate | None = None) -> None:
+        self._objective, self._surrogate = objective, surrogate
+        self._pending: list[_MicroBatch] = []
+
+    def watch(self, logprobs: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens."""
+        if logprobs.requires_grad:
+            seen = _MicroBatch(logprobs.detach(), rows)
+            self._pending.append(seen)
+            logprobs.register_hook(seen.arrive)
+        return logprobs
+
+    def leaf(self, values: torch.Tensor, rows: Rows) -> torch.Tensor:
+        """A tensor of log-probabilities that no model made, hooked: stands in for a forward pass."""
+        return self.watch(values.detach().clone().requires_grad_(True), rows)
+
+    def drop(self) -> None:
+        """Forgets what was watched since the last `take`."""
+        self._pending.clear()
+
+    def take(self, *, scale: float = 1.0) -> list[list[Measured]]:
+        """The rows of every micro-batch since the last call, in the order in which they were watched.
+
+        scale: what the framework multiplies a loss with because it later divides gradients by as much (averaging over
+        data-parallel ranks, say); the weights are divided by it. Raises `LostGradient` for a micro-batch that no
+        backward pass reached. Waits for the device once.
+        """
+        pending, self._pending = self._pending, []
+        lost = [number for number, seen in enumerate(pending) if seen.gradient is None]
+        if lost:
+            raise LostGradient(f"micro-batch {lost[0]} of {len(pending)} was computed, but no gradient came back to it")
+        if not pending:
+            return []
+        found = [self._measure(seen) for seen in pending]
+        flat = torch.cat([numbers for numbers, _ in found], dim=1).double().cpu().tolist()
+        result, start = [], 0
+        for numbers, tolerance in found:
+            end = start + numbers.shape[1]
+            weights, departures, known = (column[start:end] for column in flat)
+            result.append(
+                [
+                    Measured(weight / scale if is_known else None, departure, tolerance)
+                    for weight, departure, is_known in zip(weights, departures, known, strict=True)
+                ]
+            )
+            start = end
+        return result
+
+    def _measure(self, seen: _MicroBatch) -> tuple[torch.Tensor, float]:
+        """(weight, departure, whether the weight is known) by row, shape (3, rows); and the tolerance."""
+        gradient = seen.gradient
+        assert gradient is not None, "take looks at this first"
+        tolerance = max(TOLERANCE.get(gradient.dtype, 0.0), TOLERANCE.get(seen.logprobs.dtype, 0.0))
+        unit, compared = self._unit_gradient(seen)
+        found = torch.where(compared, gradient.to(unit.dtype), torch.zeros((), dtype=unit.dtype, device=unit.device))
+        unit = torch.where(compared, unit, torch.zeros_like(unit))
+        found, unit = found.double(), unit.double()
+        length, most = unit.square().sum(1), unit.abs().amax(1)
+        weight = (found * unit).sum(1) / length.clamp(min=torch.finfo(torch.float64).tiny)
+        # Where the reference is near, a KL term is a small difference of large numbers: it is right but for rounding of
+        # its coefficient's size, and a row that shows nothing else shows no weight.
+        penalty = self._objective.kl_coefficient or 0.0 if seen.rows.reference is not None else 0.0
+        known = most > penalty / 8
+        difference = (found - weight[:, None] * unit).abs().amax(1)
+        # A row that weighs nothing itself is held against what the others weigh.
+        size = weight.abs().amax() * torch.maximum(most, penalty + 1e-3 * most.amax())
+        departure = torch.where(difference > 0, difference / size.clamp(min=1e-300), difference)
+        departure = torch.nan_to_num(departure, nan=math.inf)
+        return torch.stack([torch.nan_to_num(weight, nan=math.inf), departure, known.double()]), tolerance
+
+    def _unit_gradient(self, seen: _MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """The objective's own gradient at the log-probabilities, every weight 1; and where it can be compared: outside
+        of the mask it is 0, at the edge of a clipping range rounding decides."""
+        rows, objective = seen.rows, self._objective
+        mask = rows.mask.to(torch.bool)
+        with torch.enable_grad():
+            # Rows may differ in type (a half log-probability, a float32 advantage); sums are taken in the wider one.
+            kind = torch.promote_types(seen.logprobs.dtype, torch.float32)
+            new = seen.logprobs.to(kind).requires_grad_(True)
+            old = new.detach() if rows.old is None else rows.old.to(kind)
+            advantages, trained = rows.advantages.to(kind), mask.to(kind)
+            policy = policy_losses(objective, new, old, trained, advantages, self._surrogate)
+            if rows.multiplier is not None:
+                factor = rows.multiplier if isinstance(rows.multiplier, torch.Tensor) else rows.multiplier(new.detach())
+                policy = policy * factor.to(kind)
+            reference = None if rows.reference is None else rows.reference.to(kind)
+            penalty = kl_losses(objective, new, old, reference, trained)
+            if penalty is not None:
+                policy = policy + (penalty if rows.kl_share is None else penalty * rows.kl_share.to(kind))
+            total = torch.where(mask, policy, torch.zeros_like(policy)).sum()
+            (unit,) = torch.autograd.grad(total, new) if total.requires_grad else (torch.zeros_like(new),)
+        compared = ~self._on_edge(new.detach(), old.detach(), trained, advantages)
+        return unit.detach(), compared
+
+    def _on_edge(
+        self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor
+    ) -> torch.Tensor:
+        edge = torch.zeros_like(new, dtype=torch.bool)
+        if self._surrogate is not None:
+            return edge
+        ratio = importance_ratio(self._objective, new, old, mask)
+        for bound in (*clip_bounds(self._objective), self._objective.dual_clip):
+            if bound is not None and math.isfinite(bound) and bound > 0:
+                edge |= (ratio - bound).abs() < _EDGE * bound
+        return edge & mask.bool()
+
+
+class _MicroBatch:
+    """A hooked micro-batch; its gradient is there once backward ran."""
+
+    def __init__(self, logprobs: torch.Tensor, rows: Rows) -> None:
+        self.logprobs, self.rows = logprobs, rows
+        self.gradient: torch.Tensor | None = None
+
+    def arrive(self, gradient: torch.Tensor) -> None:
+        """A hook: several backward passes over one forward pass add up."""
+        gradient = gradient.detach()
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+class Witness:
+    """One small parameter: what backward gave it on every rank, against the gradient that the optimizer finds.
+
+    What stands between the two (averaging over ranks, an engine's own scaling and accumulation) shall be one known
+    factor: micro-batches whose gradients were lost, or gradients that were changed after backward, show here and
+    nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective.
+    """
+
+    def __init__(self, parameter: torch.Tensor, all_reduce: Callable[[torch.Tensor], object] | None = None) -> None:
+        self._all_reduce = all_reduce or (lambda tensor: None)
+        self._sum: torch.Tensor | None = None
+        self.parameter = parameter
+        self._handle = parameter.register_hook(self.arrive)
+
+    @classmethod
+    def choose(cls, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[str, torch.Tensor] | None:
+        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any."""
+        trained = [(name, one) for name, one in named if one.requires_grad and one.numel()]
+        weights = [(name, one) for name, one in trained if not name.endswith("bias")] or trained
+        return min(weights, key=lambda pair: pair[1].numel(), default=None)
+
+    def arrive(self, gradient: torch.Tensor) -> None:
+        """A hook: this rank's own gradient of one backward pass."""
+        gradient = gradient.detach().double()
+        self._sum = gradient if self._sum is None else self._sum + gradient
+
+    def remove(self) -> None:
+        """Takes the hook off the parameter."""
+        self._handle.remove()
+
+    def drop(self) -> None:
+        """Forgets the gradients since the last `compare`."""
+        self._sum = None
+
+    def compare(self, found: torch.Tensor | None) -> Factor:
+        """What became of the gradients since the last call. found: the whole gradient that the optimizer will use, or
+        None where it has none. Collective."""
+        total = torch.zeros_like(self.parameter, dtype=torch.float64) if self._sum is None else self._sum
+        self._sum = None
+        self._all_reduce(total)
+        seen = torch.zeros_like(total) if found is None else found.detach().double()
+        length = total.square().sum()
+        factor = torch.where(length > 0, (seen * total).sum() / length.clamp(min=1e-300), torch.zeros_like(length))
+        rest = torch.linalg.vector_norm(seen - factor * total)
+        rest = torch.where(rest > 0, rest / torch.linalg.vector_norm(seen).clamp(min=1e-300), rest)
+        values: list[float] = torch.stack([factor, rest, length]).tolist()
+        kind = self.parameter.dtype if found is None else found.dtype
+        return Factor(
+            values[0], values[1], nothing=not values[2], tolerance=4 * TOLERANCE.get(kind, TOLERANCE[torch.float32])
+        )
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What a `Witness` saw: the optimizer's gradient is `factor` times the sum of all ranks' own, but for `rest` (a
+    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains."""
+
+    factor: float
+    rest: float
+    nothing: bool = False
+    tolerance: float = 4 * TOLERANCE[torch.float32]
+
+    def objection(self, expected: float) -> str | None:
+        """Why the gradient that the optimizer finds is not `expected` times what backward gave; None where it is."""
+        if self.nothing:
+            return None if not self.rest else "the optimizer finds a gradient, but backward gave none"
+        if not (math.isfinite(self.factor) and math.isfinite(self.rest)):
+            return None  # a non-finite gradient is the loss's own, and shows in its norm
+        if self.rest > self.tolerance:
+            return (
+                f"the gradient that the optimizer finds is not what the micro-batches gave: {self.rest:.2g} of its "
+                f"norm "
+                "is something else (a micro-batch whose gradient was lost, or counted twice)"
+            )
+        if not math.isclose(self.factor, expected, rel_tol=self.tolerance):
+            return (
+                f"the optimizer finds {self.factor / expected:.6g} times the gradient that the micro-batches gave: "
+                f"it was "
+                "changed after backward"
+            )
+        return None
+
+
+def all_reduce_over(group: Any = None) -> Callable[[torch.Tensor], object]:
+    """Sums over the ranks of a process group (None: all); does nothing where there are no processes."""
+
+    def reduce(tensor: torch.Tensor) -> object:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(tensor, group=group)
+        return None
+
+    return reduce
