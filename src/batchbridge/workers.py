@@ -14,17 +14,20 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge import plugins
 from batchbridge.adapter import Mode
 from batchbridge.attach import Request
 from batchbridge.candidates import CandidatePlan, plan_of
-from batchbridge.drift import compare_with_plan
+from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.plan import Plan, StepPlan
 from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser
+
+if TYPE_CHECKING:
+    from batchbridge.measuring import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,11 @@ class Receipt:
 
 @dataclass
 class TrainedRow:
-    """One completion of the current step on this rank."""
+    """One completion of the current step on this rank.
+
+    weight: of one of its response tokens; None where nothing shows it. departure, tolerance: see
+    `batchbridge.measuring.Measured`.
+    """
 
     rollout: int
     prompt: int
@@ -80,9 +87,24 @@ class TrainedRow:
     sample: int
     tokens: int
     index: int
-    weight: float = math.nan
+    weight: float | None = math.nan
     weights_of: int | None = None
     """The rollout at whose start the policy was the one that generated this completion; None: its own."""
+    pass_index: int | None = None
+    """The pass over its rollout, where a step may reach across passes; None: the step's."""
+    departure: float = 0.0
+    tolerance: float = WEIGHT_TOLERANCE
+
+    def measured(self, seen: Measured) -> None:
+        """Takes over what was seen of the row."""
+        self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
+
+    @property
+    def applied_weight(self) -> float | None:
+        """What the ledger says: 0 without tokens, NaN where no one weight describes the row's."""
+        if not self.tokens:
+            return 0.0
+        return math.nan if self.departure > self.tolerance else self.weight
 
 
 def orders_of(request: Request, version: str, **more: Any) -> Orders:
@@ -131,10 +153,13 @@ class Recorder:
             self._writer.close()
             self._writer = None
 
-    def compare(self, step: int, pass_index: Callable[[], int], rows: Sequence[TrainedRow]) -> None:
+    def compare(
+        self, step: int, pass_index: Callable[[], int], rows: Sequence[TrainedRow], objections: Sequence[str] = ()
+    ) -> None:
         """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective.
 
-        pass_index: the native pass, asked for where the plan does not say it.
+        pass_index: the native pass, asked for where neither the plan nor the rows say it. objections: what this rank
+        saw beside its rows (see `drift.compare_with_plan`).
         """
         if self._orders.mode == "observe" or self.plan is None:
             return
@@ -142,10 +167,21 @@ class Recorder:
         index = self.plan.step(step).members[0].pass_index if enforced else pass_index()
         places = isinstance(self.plan, CandidatePlan)
         mine = [
-            (row.rollout, index, row.position if places else row.prompt, row.sample, row.tokens, row.weight)
+            SeenRow(
+                row.rollout,
+                index if row.pass_index is None else row.pass_index,
+                row.position if places else row.prompt,
+                row.sample,
+                row.tokens,
+                row.weight,
+                row.departure,
+                row.tolerance,
+            )
             for row in rows
         ]
-        compare_with_plan(self.plan, step, self._gather(mine))
+        everyone = self._gather([*((tuple(row), None) for row in mine), *((None, text) for text in objections)])
+        seen, said = [row for row, _ in everyone if row is not None], [text for _, text in everyone if text is not None]
+        compare_with_plan(self.plan, step, seen, said)
 
     def write(
         self,
@@ -182,12 +218,12 @@ class Recorder:
             skipped=skipped,
             lr_tick=tick,
             rollout=[row.rollout for row in rows],
-            pass_index=[index] * len(rows),
+            pass_index=[index if row.pass_index is None else row.pass_index for row in rows],
             prompt=[row.prompt for row in rows],
             sample=[row.sample for row in rows],
             response_tokens=[row.tokens for row in rows],
             generated_at_step=generated,
-            weights=[row.weight if row.tokens else 0.0 for row in rows],
+            weights=[row.applied_weight for row in rows],
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )
         if self._orders.ledger is not None:
