@@ -56,7 +56,7 @@ COLUMNS = {
     "advantage": "advantage; null: unknown, or not one number per completion",
     "old_logprobs": "`digest_floats` of the old log-probabilities, 16 hex digits; null: detached (none were used)",
     "generated_at_step": "optimizer step before whose update the completion was generated",
-    "weights": "measured weight of one response token's loss in this step, ranks adding up; null: not shown; or no column",
+    "weights": "measured weight of one response token's loss in this step, ranks adding up; null: nothing shows it",
 }
 """Every column of a step record, in the order of the line, with its unit."""
 

@@ -141,8 +141,8 @@ def test_a_trainer_whose_training_was_interrupted_can_be_wrapped_again(trainer: 
 def test_a_refused_request_leaves_the_attachment_that_stood(trainer: Callable[..., Any]) -> None:
     built = wrap(trainer(num_train_epochs=1))
     before = dict(vars(built))
+    spec = built.batchbridge.request.spec
     with pytest.raises(CannotAttach, match="kl_without_reference"):
-        spec = built.batchbridge.request.spec
         wrap(built, like=spec.replace(**{"objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}))
     assert vars(built) == before
     built.train()

@@ -1,0 +1,217 @@
+"""What a wrapped run trains is measured: other losses are refused at once, a run that is tampered with stops."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchbridge import CannotAttach, wrap
+from batchbridge.ledger import read_steps
+from batchbridge.testing.tiny import tiny_policy
+from batchbridge_trl.testing import Captured, flat_parameters
+
+SCRIPT = Path(__file__).with_name("tampering.py")
+_spec = importlib.util.spec_from_file_location("trl_tampering", SCRIPT)
+assert _spec is not None
+assert _spec.loader is not None
+tampering = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tampering)
+
+
+# ---- at attach
+
+
+def sevenfold(trainer: Any, native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda model, inputs: 7 * native(model, inputs)
+
+
+def own_tokens(trainer: Any, native: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(model: Any, inputs: Any) -> Any:
+        return native(model, inputs) * 17 / inputs["completion_mask"].sum().clamp(min=1)
+
+    return loss
+
+
+def mean_of_rows(trainer: Any, native: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda model, inputs: native(model, inputs) / len(inputs["completion_ids"])
+
+
+@pytest.mark.parametrize("control", [sevenfold, own_tokens, mean_of_rows])
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "luspo", "cispo", "vespo", "sapo"])
+def test_a_loss_that_weighs_otherwise_is_refused_before_training(
+    trainer: Callable[..., Any], loss_type: str, control: Callable[..., Any]
+) -> None:
+    built = trainer(loss_type=loss_type)
+    built._compute_loss = control(built, built._compute_loss)
+    before = dict(vars(built))
+    with pytest.raises(CannotAttach) as refused:
+        wrap(built)
+    assert list(refused.value.reasons) == ["weight_probe"]
+    assert vars(built) == before
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss_type", ["dapo", "bnpo", "grpo", "luspo", "dr_grpo", "cispo", "vespo", "sapo"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_every_loss_of_trl_passes_the_probe_and_nothing_of_it_stays(
+    trainer: Callable[..., Any], loss_type: str, beta: float, passes: int
+) -> None:
+    built = trainer(
+        loss_type=loss_type,
+        beta=beta,
+        num_iterations=passes,
+        per_device_train_batch_size=4,
+        steps_per_generation=2,
+        delta=3.0 if loss_type in ("dapo", "grpo") else None,
+        epsilon_high=5.0 if loss_type == "cispo" else 0.28,
+    )
+    random = torch.get_rng_state()
+    wrap(built)
+    assert torch.equal(random, torch.get_rng_state())
+    assert not any(built._metrics["train"].values())
+    assert all(parameter.grad is None for parameter in built.model.parameters())
+    assert not hasattr(built, "current_gradient_accumulation_steps")
+
+
+def test_trls_own_trainer_with_another_loss_is_refused(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GMPO's loss is a mean over rows whatever loss_type says: wrapped, its gradients were 22 to 65 times too small."""
+    gmpo = pytest.importorskip("trl.experimental.gmpo", reason="this TRL has no GMPO trainer")
+    monkeypatch.setattr("trl.GRPOTrainer", gmpo.GMPOTrainer)
+    monkeypatch.setattr("trl.GRPOConfig", gmpo.GMPOConfig)
+    with pytest.raises(CannotAttach, match="weight_probe"):
+        wrap(trainer(per_device_train_batch_size=4, gradient_accumulation_steps=2))
+
+
+def test_a_loss_that_cannot_be_run_on_a_made_up_batch_is_refused_with_its_error(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+
+    def needs_more(model: Any, inputs: Any) -> Any:
+        return inputs["teacher_logps"].sum()
+
+    built._compute_loss = needs_more
+    with pytest.raises(CannotAttach, match=r"KeyError: 'teacher_logps'.*mode=\"observe\""):
+        wrap(built)
+
+
+# ---- in a step
+
+
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
+@pytest.mark.parametrize("way", tampering.WAYS)
+def test_a_step_that_is_tampered_with_is_not_applied(trainer: Callable[..., Any], way: str, mode: str) -> None:
+    tamper, aspect = tampering.WAYS[way]
+    native = {"loss_type": "grpo", "shuffle_dataset": False} if mode == "verify" else {}
+    built = tamper(wrap(trainer(**tampering.RUN | native), mode=mode))
+    found = tampering.stopped(built)
+    assert (found["step"], found["aspect"], found["changed"]) == (tampering.STEP, aspect, False), found
+
+
+def test_the_same_runs_go_through_where_nobody_tampers(trainer: Callable[..., Any]) -> None:
+    for mode, native in (("enforce", {}), ("verify", {"loss_type": "grpo", "shuffle_dataset": False})):
+        built = wrap(trainer(mode, **tampering.RUN | native), mode=mode)
+        assert tampering.stopped(built)["detail"] == "trained to its end"
+        assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
+
+
+def test_tampering_on_one_rank_stops_every_rank_in_the_same_step(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0", "--standalone"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    ran = subprocess.run(
+        [*command, str(SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert ran.returncode == 0, ran.stderr[-20000:]
+    ranks = [json.loads((tmp_path / f"rank-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+    for name, (_, aspect) in tampering.WAYS.items():
+        for found in (rank[name] for rank in ranks):
+            assert (found["step"], found["aspect"], found["changed"]) == (tampering.STEP, aspect, False), (name, found)
+
+
+def test_clipped_tokens_and_a_kl_term_are_measured_exactly(trainer: Callable[..., Any], tmp_path: Path) -> None:
+    built = wrap(
+        trainer(
+            num_iterations=2,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=2,
+            steps_per_generation=4,
+            num_train_epochs=2,
+            learning_rate=0.3,
+            beta=0.1,
+            delta=3.0,
+            reference=tiny_policy(seed=1),
+        ),
+        ledger=tmp_path / "ledger",
+    )
+    built.train()
+    steps = list(read_steps(tmp_path / "ledger"))
+    assert len(steps) == built.batchbridge.plan.total_optimizer_steps
+    for record in steps:
+        known = [
+            weight
+            for weight, tokens in zip(record["weights"], record["response_tokens"], strict=True)
+            if tokens and weight is not None
+        ]
+        assert known == pytest.approx([1 / record["normaliser"]["tokens"]] * len(known), rel=1e-5)
+        assert len(known) >= len(record["weights"]) // 2
+
+
+def test_the_ledger_of_a_watched_run_has_the_weights_that_were_applied(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A loss that is seven times too large is written down as what it is, where nobody asked to stop."""
+    weights = {}
+    for name in ("native", "sevenfold"):
+        built = trainer(name, per_device_train_batch_size=4, gradient_accumulation_steps=2, num_train_epochs=1)
+        if name == "sevenfold":
+            built._compute_loss = sevenfold(built, built._compute_loss)
+        wrap(built, mode="observe", ledger=tmp_path / name / "ledger").train()
+        (first, *_) = read_steps(tmp_path / name / "ledger")
+        weights[name] = [weight for weight in first["weights"] if weight]
+    assert weights["sevenfold"] == pytest.approx([7 * weight for weight in weights["native"]], rel=1e-5)
+
+
+# ---- bugs that this found
+
+
+@pytest.mark.parametrize("scale", ["group", "none", "batch"])
+def test_normalised_then_summed_rewards_keep_trls_own_advantages(trainer: Callable[..., Any], scale: str) -> None:
+    """TRL ignores scale_rewards there; BatchBridge replaced the advantages by what scale_rewards says."""
+    arguments = {"multi_objective_aggregation": "normalize_then_sum", "scale_rewards": scale, "num_train_epochs": 1}
+    arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "shuffle_dataset": False}
+    norms = []
+    for name in ("native", "wrapped"):
+        built = trainer(name, **arguments)
+        if name == "wrapped":
+            spec = wrap(built, mode="observe").batchbridge.request.spec
+            wrap(built, like=spec.replace(**{"order.prompt_shuffle": "none"}))
+        captured = Captured(built.model)
+        built.add_callback(captured)
+        built.train()
+        norms.append(float(captured.gradients[0].norm()))
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+
+
+def test_parameters_are_the_same_with_and_without_the_hooks(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hooks read; what they would change shows against a run whose hooks are left out."""
+    ends = []
+    for hooked in (True, False):
+        torch.manual_seed(0)
+        built = wrap(trainer(str(hooked), **tampering.RUN))
+        if not hooked:
+            monkeypatch.setattr("batchbridge.measuring.Tap.watch", lambda tap, logprobs, rows: logprobs)
+            monkeypatch.setattr("batchbridge_trl.recording.StepLog.measure", lambda log: [])
+        built.train()
+        ends.append(flat_parameters(built.model))
+    assert torch.equal(*ends)
