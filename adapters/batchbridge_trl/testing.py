@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from batchbridge.plan import Plan
 from batchbridge.spec import Spec
-from batchbridge.testing.oracle import ScriptedRun, relative_error
+from batchbridge.testing.oracle import ScriptedRun, Surrogate, relative_error
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
 
@@ -162,9 +162,11 @@ def gradient_errors(
     policy: Callable[[], Any] = tiny_policy,
     reference: Any = None,
     steps: int | None = None,
+    surrogate: Surrogate | None = None,
 ) -> list[GradientError]:
     """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
     say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
+    `surrogate` replaces the spec's, for those that the schema has names and no formulas for.
     """
     tokenizer = tiny_tokenizer()
 
@@ -186,6 +188,7 @@ def gradient_errors(
             tokenize=lambda text: tokenizer(text)["input_ids"],
             policy_at=policy_at,
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
+            surrogate=surrogate,
         )
 
     exact, rough = run(torch.float64), run(torch.float32)

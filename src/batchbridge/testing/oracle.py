@@ -147,7 +147,7 @@ class ScriptedRun:
     """What the oracle needs to know of a run with scripted rollouts.
 
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
-    reference policy, or None.
+    reference policy, or None. surrogate: replaces the objective's (see `token_losses`).
     """
 
     spec: Spec
@@ -155,6 +155,7 @@ class ScriptedRun:
     tokenize: Callable[[str], Sequence[int]]
     policy_at: Callable[[int], Any]
     reference: Any = None
+    surrogate: Surrogate | None = None
 
     def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
         """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
@@ -209,6 +210,7 @@ class ScriptedRun:
             objective=self.spec.objective,
             reference=self.reference,
             temperature=self._temperature,
+            surrogate=self.surrogate,
         )
 
     def clipped_share(self, samples: Sequence[Sample], step: int) -> float:
