@@ -19,3 +19,12 @@ def test_a_wrapped_step_of_the_benchmark_has_the_native_gradient(tmp_path: Path)
     assert 0 < found["gradients_apart"] <= 1e-6
     assert found.keys() == kept.keys() - {"command", "load_average"}
     assert found["options"].keys() == kept["options"].keys()
+
+
+def test_the_cost_of_the_checks_is_measured(tmp_path: Path) -> None:
+    file, rows = tmp_path / "figures.json", ("16 completions of 8 tokens",)
+    benchmark = BENCHMARK.with_name("check_cost.py")
+    subprocess.run([sys.executable, str(benchmark), "--rows", *rows, "--json", str(file)], check=True)
+    found = json.loads(file.read_text(encoding="utf-8"))["rows"]
+    assert tuple(found) == rows
+    assert 0 < found[rows[0]]["share"] < 1

@@ -1,0 +1,191 @@
+"""`batchbridge.measuring` on losses that are written down here: what it reads off, and what it must not overlook."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from batchbridge.measuring import LostGradient, Rows, Tap, Witness
+from batchbridge.objectives import kl_losses, policy_losses
+from batchbridge.probing import CUT, batches, normaliser, verdict
+from batchbridge.spec import LossTerm, Objective
+from batchbridge.weights import Normaliser
+
+PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.28, dual_clip=3.0)
+KL = dataclasses.replace(PPO, kl_placement="loss", kl_coefficient=0.1, kl_estimator="k3")
+LENGTHS = (1, 3, 0, 5)
+
+
+def rows(objective: Objective, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> tuple[torch.Tensor, Rows]:
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(LENGTHS), max(LENGTHS))
+    mask = torch.tensor([[1] * count + [0] * (shape[1] - count) for count in LENGTHS])
+    logprobs = -torch.rand(shape, generator=generator, dtype=torch.float64)
+    old, reference = (logprobs + 0.3 * torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    advantages = torch.tensor([[0.5], [-1.25], [0.0], [2.0]], dtype=torch.float64)
+    penalised = objective.kl_placement == "loss"
+    planned = Rows(
+        mask=mask,
+        advantages=advantages.to(dtype),
+        old=old.to(dtype),
+        reference=reference.to(dtype) if penalised else None,
+    )
+    return logprobs.to(dtype), planned
+
+
+def loss_of(objective: Objective, leaf: torch.Tensor, planned: Rows, weights: torch.Tensor) -> torch.Tensor:
+    assert planned.old is not None
+    each = policy_losses(objective, leaf, planned.old, planned.mask, planned.advantages)
+    penalty = kl_losses(objective, leaf, planned.old, planned.reference, planned.mask)
+    each = each if penalty is None else each + penalty
+    return (each * planned.mask * weights[:, None].to(each.dtype)).sum()
+
+
+SURROGATES = [
+    PPO,
+    KL,
+    dataclasses.replace(PPO, surrogate="gspo", ratio_level="sequence", dual_clip=None),
+    dataclasses.replace(PPO, surrogate="cispo", dual_clip=None),
+    *(dataclasses.replace(KL, kl_estimator=name) for name in ("k1", "k2", "k3_times_ratio", "abs")),
+]
+
+
+@pytest.mark.parametrize(
+    "objective", SURROGATES, ids=lambda objective: f"{objective.surrogate}-{objective.kl_estimator}"
+)
+def test_every_rows_own_weight_is_read_off(objective: Objective) -> None:
+    weights = torch.tensor([0.25, 0.01, 7.0, 0.125])
+    logprobs, planned = rows(objective)
+    tap = Tap(objective)
+    loss_of(objective, tap.leaf(logprobs, planned), planned, weights).backward()
+    (found,) = tap.take()
+    for row, tokens, weight in zip(found, LENGTHS, weights.tolist(), strict=True):
+        assert row.departure <= row.tolerance
+        if tokens:
+            assert row.weight == pytest.approx(weight, rel=row.tolerance)
+        else:
+            assert row.weight is None
+
+
+def test_a_row_of_no_advantage_and_no_kl_term_shows_no_weight() -> None:
+    logprobs, planned = rows(PPO)
+    planned.advantages[1] = 0
+    tap = Tap(PPO)
+    loss_of(PPO, tap.leaf(logprobs, planned), planned, torch.ones(4)).backward()
+    (found,) = tap.take()
+    assert [row.weight is None for row in found] == [False, True, True, False]
+    assert max(row.departure for row in found) == 0
+
+
+@pytest.mark.parametrize("row", range(len(LENGTHS)))
+def test_a_gradient_where_nothing_is_trained_is_noticed_in_every_row(row: int) -> None:
+    logprobs, planned = rows(PPO)
+    planned.advantages[1] = 0
+    tap = Tap(PPO)
+    leaf = tap.leaf(logprobs, planned)
+    (loss_of(PPO, leaf, planned, torch.ones(4)) + 1e-3 * leaf[row, -1]).backward()
+    (found,) = tap.take()
+    assert [seen.departure > seen.tolerance for seen in found] == [other == row for other in range(len(LENGTHS))]
+
+
+@pytest.mark.parametrize(("dtype", "seen"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_rounding_is_allowed_for_and_what_is_larger_is_not(dtype: torch.dtype, seen: float) -> None:
+    for seed in range(20):
+        logprobs, planned = rows(KL, dtype=dtype, seed=seed)
+        for change, noticed in ((0.0, False), (seen, True)):
+            tap = Tap(KL)
+            leaf = tap.leaf(logprobs, planned)
+            loss = loss_of(KL, leaf, planned, torch.full((4,), 1 / 9))
+            (loss - change * planned.advantages[3, 0] * leaf[3, 0] / 9).backward()
+            (found,) = tap.take()
+            assert any(row.departure > row.tolerance for row in found) is noticed, (seed, change, found)
+
+
+def test_a_term_that_the_objective_lacks_is_a_departure() -> None:
+    logprobs, planned = rows(KL)
+    tap = Tap(KL)
+    loss_of(PPO, tap.leaf(logprobs, planned), planned, torch.ones(4)).backward()  # the KL term is left out
+    (found,) = tap.take()
+    assert max(row.departure for row in found) > 1e-3
+
+
+def test_a_micro_batch_without_backward_is_lost() -> None:
+    logprobs, planned = rows(PPO)
+    tap = Tap(PPO)
+    loss_of(PPO, tap.leaf(logprobs, planned), planned, torch.ones(4)).backward()
+    tap.leaf(logprobs, planned)
+    with pytest.raises(LostGradient, match="micro-batch 1 of 2"):
+        tap.take()
+
+
+def test_the_witness_sees_what_the_optimizer_finds() -> None:
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    witness = Witness(weight)
+
+    def step(*scales: float) -> None:
+        weight.grad = None
+        for scale in scales:
+            (weight * torch.tensor([scale, 1.0, -scale])).sum().backward()
+
+    step(1.0, 2.0)
+    assert witness.compare(weight.grad).objection(1.0) is None
+    step(1.0, 2.0)
+    weight.grad.mul_(0.5)
+    assert witness.compare(weight.grad).objection(0.5) is None
+    step(1.0, 2.0)
+    assert "2 times" in str(witness.compare(weight.grad.mul_(2)).objection(1.0))
+    step(1.0)
+    weight.grad = None
+    (weight * 3).sum().backward()  # the first gradient is lost
+    assert "was lost" in str(witness.compare(weight.grad).objection(1.0))
+    step()
+    assert witness.compare(None).objection(1.0) is None
+    assert "backward gave none" in str(witness.compare(torch.ones(3)).objection(1.0))
+    witness.remove()
+    step(1.0)
+    assert "backward gave none" in str(witness.compare(weight.grad).objection(1.0))
+
+
+def test_the_smallest_weight_that_is_trained_is_the_witness() -> None:
+    named = {"a.weight": (8, 8), "norm.weight": (8,), "norm.bias": (8,), "lora_A.weight": (2, 8)}
+    parameters = [(name, torch.nn.Parameter(torch.ones(shape))) for name, shape in named.items()]
+    assert Witness.choose(parameters)[0] == "norm.weight"
+    parameters[1][1].requires_grad = False
+    assert Witness.choose(parameters)[0] == "lora_A.weight"
+    assert Witness.choose([]) is None
+
+
+TERMS = [LossTerm(aggregation=name) for name in ("token_mean", "sequence_mean", "sequence_sum", "token_sum")]
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: term.aggregation)
+@pytest.mark.parametrize("objective", [PPO, KL], ids=["policy", "kl"])
+def test_the_probe_accepts_an_aggregation_and_no_other(term: LossTerm, objective: Objective) -> None:
+    def probed(applied: LossTerm) -> list[Tap]:
+        taps, step = [], normaliser(applied)
+        for off_policy in (False, True):
+            tap = Tap(objective)
+            for made in batches(objective, off_policy=off_policy):
+                leaf = tap.leaf(made.logprobs, made.rows)
+                lengths = torch.tensor(made.lengths).clamp(min=1)
+                each = torch.full((len(lengths),), step.step_factor())
+                each = each / lengths if applied.aggregation == "sequence_mean" else each
+                planned = dataclasses.replace(made.rows, old=leaf.detach() if made.old is None else made.old)
+                loss_of(objective, leaf, planned, each).backward()
+            taps.append(tap)
+        return taps
+
+    for other in TERMS:
+        if other == term:
+            verdict(probed(other), term, remedy="")
+        else:
+            with pytest.raises(Exception, match="weight_probe"):
+                verdict(probed(other), term, remedy="")
+
+
+def test_the_probe_is_ragged_and_has_a_filler() -> None:
+    assert isinstance(normaliser(TERMS[0]), Normaliser)
+    assert len({len(part) for part in CUT} | {sum(part) for part in CUT}) > 2
+    assert sum(tokens == 0 for part in CUT for tokens in part) == 1
