@@ -145,14 +145,13 @@ def ranks_differ(where: str, wrote: int, ranks: int, why: str) -> str:
 
 
 def tell(trainer: object, notes: Sequence[str], *, aloud: bool = True) -> None:
-    """Hands the notes of a resume to the user: as warnings (`aloud`: on one rank is enough), and as lines of
+    """Hands the notes of a resume to the user: as one warning (`aloud`: on one rank is enough), and as lines of
     `trainer.batchbridge.report()`."""
     attachment = vars(trainer).get("batchbridge")
-    for note in notes:
-        if isinstance(attachment, Attachment):
-            attachment.notes.append(note)
-        if aloud:
-            warnings.warn(f"batchbridge: {note}", UserWarning, stacklevel=2)
+    if isinstance(attachment, Attachment):
+        attachment.notes.extend(notes)
+    if notes and aloud:
+        warnings.warn(f"batchbridge: {'. '.join(notes)}", UserWarning, stacklevel=2)
 
 
 def _differences(before: Spec, now: Spec) -> Iterator[tuple[str, Any, Any]]:
