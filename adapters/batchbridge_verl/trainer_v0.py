@@ -132,7 +132,7 @@ class V0:
 
     def _load(self) -> Any:
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._driver.check_state(folder)
+            self._driver.resume(self._trainer, folder)
         return self._native_load()
 
 

@@ -188,7 +188,7 @@ class V1:
     def _load(self) -> None:
         self._arrive()
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._remember(self._driver.check_state(folder))
+            self._remember(self._driver.resume(self._trainer, folder))
         self._native_load()
 
     def _memory(self) -> dict[str, int]:

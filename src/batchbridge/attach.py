@@ -91,8 +91,9 @@ class Attachment:
     """What `wrap` did to a trainer; `trainer.batchbridge` on a wrapped trainer.
 
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
-    that stay native, by canonical field. detach: restores the trainer. suspended: the trainer as it was before, for a
-    while: its configuration is read then.
+    that stay native, by canonical field. notes: what the run met since, such as settings that differ from those of the
+    checkpoint that it resumed from. detach: restores the trainer. suspended: the trainer as it was before, for a while:
+    its configuration is read then.
     """
 
     framework: str
@@ -100,6 +101,7 @@ class Attachment:
     request: Request
     changes: tuple[Change, ...]
     left_different: Mapping[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     detach: Callable[[], None]
     suspended: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -120,6 +122,7 @@ class Attachment:
         if isinstance(self.plan, CandidatePlan):
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]
         lines += [f"  left different: {path}: {reason}" for path, reason in self.left_different.items()]
+        lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines)
 
 

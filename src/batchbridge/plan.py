@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -148,7 +148,7 @@ class Plan:
             raise PlanError(f"optimizer_step.passes_per_rollout = {step.passes_per_rollout}: must be at least 0")
         if order.last_rollout == "wrap" and step.step_may_span == "epoch":
             raise PlanError("order.last_rollout = wrap with step_may_span = epoch: rollouts do not end with epochs")
-        self.spec = spec
+        self.spec = self.asked = spec
         self.dataset_size = dataset_size
         self.prompts_per_rollout = rollout.prompts_per_rollout
         self.completions_per_prompt = rollout.completions_per_prompt
@@ -316,21 +316,17 @@ class Plan:
         step = offset // self.completions_per_step
         return unit.first_step + step if step < steps and offset < unit.completions else None
 
-    def seek(self, state: Mapping[str, object] | int) -> Position:
-        """Where the run stands after some optimizer steps: an int, or a saved `state` with `spec` and `dataset_size`.
+    def steps_using(self, rollout: int, start: int = 0) -> Iterator[StepPlan]:
+        """The steps from `start` on that train on `rollout`, in order, as if the run went on after its end."""
+        for index in itertools.count(max(start, self._first_step_of(rollout))):
+            step = self.step(index)
+            if step.rollouts[0] > rollout:
+                return
+            yield step
 
-        Raises `PlanError` when `state` was saved under another spec or dataset size.
-        """
-        if isinstance(state, int):
-            steps = state
-        else:
-            saved = state.get("optimizer_steps")
-            if not isinstance(saved, int):
-                raise PlanError("state has no optimizer_steps")
-            for name, here in (("spec", self._digest()), ("dataset_size", self.dataset_size)):
-                if state.get(name) != here:
-                    raise PlanError(f"{name} was {state.get(name)} when the state was saved, and is {here} now")
-            steps = saved
+    def seek(self, optimizer_steps: int) -> Position:
+        """Where the run stands after so many optimizer steps. Raises `PlanError` for a negative number."""
+        steps = optimizer_steps
         if steps < 0:
             raise PlanError(f"optimizer_steps = {steps}: must be at least 0")
         if steps == 0:
@@ -340,13 +336,6 @@ class Plan:
         # The stream never goes back: the next step's first rollout is the oldest that is still needed.
         live = tuple(range(first, min(following[-1].rollout + 1, next_rollout)))
         return Position(steps, next_rollout, live, self._rollout_span(first)[0])
-
-    def state(self, optimizer_steps: int) -> dict[str, object]:
-        """What `seek` takes: plain JSON types, to be saved with a checkpoint."""
-        return {"optimizer_steps": optimizer_steps, "spec": self._digest(), "dataset_size": self.dataset_size}
-
-    def _digest(self) -> str:
-        return self.spec.digest()
 
     def members_array(self, start: int, stop: int) -> NDArray[numpy.int64]:
         """Members of the steps `start` to `stop` (exclusive), as `step` gives them, computed by NumPy.

@@ -293,13 +293,15 @@ def test_a_checkpoint_remembers_the_place_and_refuses_another_plan_or_number_of_
     trainer, made = driver(request_of())
     made._next = 1
     state = trainer.prompts_dataloader.state_dict()
-    assert state[STATE]["plan"]["optimizer_steps"] == 2
+    assert state[STATE]["optimizer_steps"] == 2
     resumed, other = driver(request_of())
     resumed.prompts_dataloader.load_state_dict(state)
     assert other._next == 1
+    with pytest.warns(UserWarning, match=r"carried\.max_gradient_norm: .* in the checkpoint, 0\.25 now"):
+        driver(request_of(carried__max_gradient_norm=0.25))[0].prompts_dataloader.load_state_dict(state)
     for request, ranks, reason in (
         (request_of(), 1, "was written by 2 ranks, this run has 1"),
-        (request_of(order__seed=8), 2, "spec was"),
+        (request_of(order__seed=8), 2, r"order\.seed: .* in the checkpoint, 8 now"),
     ):
         with pytest.raises(CannotAttach, match=reason):
             driver(request, ranks)[0].prompts_dataloader.load_state_dict(state)

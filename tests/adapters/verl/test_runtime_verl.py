@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from batchbridge.adapter import Reading
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.checkpoints import STATE_FILE
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
-from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
+from batchbridge.stepwise import RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
@@ -176,16 +177,21 @@ def test_a_rollout_that_lacks_a_completion_drifts() -> None:
 
 
 def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
-    made = driver(spec_of())
+    made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
-        made.check_state(tmp_path)
+        made.resume(trainer, tmp_path)
     made.save(tmp_path, 2)
-    assert json.loads((tmp_path / STATE_FILE).read_text())["plan"]["optimizer_steps"] == 4
-    made.check_state(tmp_path)
-    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1"):
-        driver(spec_of(), ranks=1).check_state(tmp_path)
-    with pytest.raises(CannotAttach, match="dataset_size was 12"):
-        driver(spec_of(), prompts=18).check_state(tmp_path)
+    assert json.loads((tmp_path / STATE_FILE).read_text())["optimizer_steps"] == 4
+    assert made.resume(trainer, tmp_path)["rollouts"] == 2
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; FSDP's checkpoint is"):
+        driver(spec_of(), ranks=1).resume(trainer, tmp_path)
+    with pytest.raises(CannotAttach, match="dataset_size: 12 prompts in the checkpoint, 18 now"):
+        driver(spec_of(), prompts=18).resume(trainer, tmp_path)
+    with pytest.raises(CannotAttach, match=r"order\.seed: "):
+        driver(spec_of().replace(**{"order.seed": 99})).resume(trainer, tmp_path)
+    budget = spec_of().replace(micro_batch=MicroBatch(tokens_per_device=512))
+    with pytest.warns(UserWarning, match=r"micro_batch\.tokens_per_device: open in the checkpoint, 512 now"):
+        driver(budget).resume(trainer, tmp_path)
 
 
 def test_metrics_of_several_calls_become_lists() -> None:

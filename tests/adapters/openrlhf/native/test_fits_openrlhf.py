@@ -115,7 +115,8 @@ def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], fold
 def test_a_missing_completion_another_plan_and_a_missing_receipt_end_the_run(measured: dict[str, Any]) -> None:
     short, plan, receipts, ledger = measured["refusals"]
     assert short.startswith("optimizer step 0 departs from the plan in its membership: 2 completions of prompt")
-    assert "resume: spec was" in plan
+    assert "belongs to another run" in plan
+    assert "order.seed: " in plan
     assert "of 2 training workers those answered that have the ranks [0, 0]" in receipts
     assert ledger == "False"
 
