@@ -57,6 +57,15 @@ def test_fractional_epochs_are_counted_in_steps_of_whole_epochs(epochs, steps):
     assert read({**ARTICLE, "num_train_epochs": epochs}, prompts=8000).derived["total_optimizer_steps"] == steps
 
 
+@pytest.mark.parametrize("version", ["0.15.0", "0.18.0", "0.29.0", "1.16.0"])
+@pytest.mark.parametrize("value", [None, True, False, "full_shard auto_wrap", ["full_shard"], []])
+def test_fsdp_is_a_flag_text_or_a_list_in_every_version(version, value):
+    # transformers 4.51.3 to 5.23.0 TrainingArguments take each, whatever the field's annotation says.
+    reading = read({**ARTICLE, "fsdp": value}, version=version)
+    assert verdict(reading.findings) == "valid"
+    assert reading.spec == read(ARTICLE, version=version).spec
+
+
 def test_max_steps_wins_over_epochs():
     assert read({**ARTICLE, "max_steps": 7}).spec.horizon.optimizer_steps == 7
 

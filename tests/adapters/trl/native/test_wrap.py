@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from importlib.metadata import version as installed_version
 from typing import Any
 
 import pytest
 import torch
+from accelerate import ParallelismConfig
+from packaging.version import Version
 from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
@@ -203,10 +209,61 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
 
 
-def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
+def test_liger_is_refused_while_it_replaces_the_loss(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, replaces_the_loss: bool
+) -> None:
+    """Only the version is another one here; `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
     built = trainer()
     built.args.use_liger_kernel = True
-    assert "liger" in refused(built)
+    (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
+    request = wrap(trainer("other")).batchbridge.request
+    monkeypatch.setattr(runtime, "installed_version", lambda name: version)
+    assert liger.applies(built, request) is replaces_the_loss
+
+
+def test_liger_has_a_loss_of_its_own_before_1_14() -> None:
+    own = hasattr(GRPOTrainer, "compute_liger_loss")
+    assert own is (Version(installed_version("trl")) < Version("1.14"))
+
+
+def test_kernels_for_layers_are_not_refused_where_the_loss_is_trls(trainer: Callable[..., Any]) -> None:
+    built = trainer(model_init_kwargs={"use_kernels": True})
+    assert wrap(built).batchbridge.mode == "enforce"
+
+
+def test_an_entropy_bonus_is_refused_with_what_it_is_in_each_version(trainer: Callable[..., Any]) -> None:
+    for loss_type in ("dapo", "grpo"):
+        reasons = refused(trainer(loss_type, entropy_coef=0.01, loss_type=loss_type))
+        assert reasons["entropy_bonus"].startswith("from TRL 1.10 on the entropy bonus")
+    # What the reason says of the installed version, in TRL's own words.
+    code = inspect.getsource(GRPOTrainer._compute_loss)
+    summed = re.search(r"\(entropies \* effective_mask\)\.sum\(\) / normalizer", code) is not None
+    assert summed is (Version(installed_version("trl")) < Version("1.10"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ({"tp_size": 2}, ["tensor_parallel"]),
+        ({"cp_size": 2}, ["context_parallel"]),
+        ({"dp_shard_size": 2}, ["fsdp"]),
+        ({"dp_replicate_size": 2}, ["fsdp"]),
+        ({"dp_shard_size": 2, "tp_size": 2}, ["fsdp", "tensor_parallel"]),
+    ],
+)
+def test_a_device_mesh_is_refused_by_the_dimension_that_it_has(
+    trainer: Callable[..., Any], sizes: dict[str, int], names: list[str]
+) -> None:
+    built = trainer()
+    built.accelerator.state.parallelism_config = ParallelismConfig(**sizes)
+    assert list(refused(built)) == names
+
+
+def test_a_device_mesh_of_one_device_is_not_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.accelerator.state.parallelism_config = ParallelismConfig()
+    wrap(built)
 
 
 def test_accelerates_own_accumulation_is_refused(trainer: Callable[..., Any]) -> None:
