@@ -18,6 +18,7 @@ from batchbridge import plugins
 from batchbridge.attach import BatchDrift, Request
 from batchbridge.drift import compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.proven import Evidence
 from batchbridge.weights import Normaliser
 
 
@@ -77,9 +78,9 @@ def facts_of(
 class StepLog:
     """Collects this rank's rows of the current optimizer step, holds them against the plan, and records them."""
 
-    def __init__(self, trainer: Any, request: Request, framework_version: str) -> None:
+    def __init__(self, trainer: Any, request: Request, framework_version: str, evidence: Evidence) -> None:
         self._trainer, self._request = trainer, request
-        self._framework_version = framework_version
+        self._framework_version, self._evidence = framework_version, evidence
         self._writer: Writer | None = None
         self.rows: list[TrainedRow] = []
         self.learning_rate = math.nan
@@ -106,6 +107,7 @@ class StepLog:
             started="resumed" if resumed else "fresh",
             at_step=at_step,
             start_id=broadcast_object_list([uuid.uuid4().hex])[0],
+            evidence=self._evidence.to_dict(),
         )
         self._writer = Writer(self._request.ledger, header)
         weakref.finalize(self, self._writer.close)  # a run that raises never comes to on_train_end

@@ -9,17 +9,15 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
-from packaging.specifiers import SpecifierSet
 
+from batchbridge import proven
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.spec import Spec, walk
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
+from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
-
-ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
-"""TRL versions whose training step has the seams that the patches use; both ends are tested."""
 
 
 @dataclass(frozen=True)
@@ -239,14 +237,13 @@ PLANNED = (
 def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     framework_version = installed_version("trl")
-    if framework_version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"trl {framework_version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
+    evidence = proven.require(CODE, request.allow, trainer, trainer.accelerator)
     if trainer.is_in_train:
         raise CannotAttach({"in_training": "the trainer is training; wrap it before train()"})
     patches = Patches()
-    log = StepLog(trainer, request, framework_version)
+    log = StepLog(trainer, request, framework_version, evidence)
     left_different: dict[str, str] = {}
-    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable}
+    allowable = {refusal.name for refusal in REFUSALS if refusal.allowable} | {proven.UNPROVEN}
     if request.allow - allowable:
         named, known = ", ".join(sorted(request.allow - allowable)), ", ".join(sorted(allowable))
         raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
@@ -281,6 +278,7 @@ def attach(trainer: Any, request: Request) -> Attachment:
         changes=patches.changes,
         left_different=left_different,
         detach=detach,
+        evidence=evidence,
     )
 
 

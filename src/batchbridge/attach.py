@@ -10,12 +10,15 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import MicroBatch, Spec
+
+if TYPE_CHECKING:
+    from batchbridge.proven import Evidence
 
 _Trainer = TypeVar("_Trainer")
 
@@ -87,7 +90,8 @@ class Attachment:
     """What `wrap` did to a trainer; `trainer.batchbridge` on a wrapped trainer.
 
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
-    that stay native, by canonical field. detach: restores the trainer.
+    that stay native, by canonical field. detach: restores the trainer. evidence: what speaks for the code that runs;
+    None from adapters that have no record of their framework's code.
     """
 
     framework: str
@@ -96,6 +100,7 @@ class Attachment:
     changes: tuple[Change, ...]
     left_different: Mapping[str, str] = field(default_factory=dict)
     detach: Callable[[], None]
+    evidence: Evidence | None = None
 
     @property
     def mode(self) -> Mode:
@@ -110,6 +115,8 @@ class Attachment:
     def report(self) -> str:
         """The attachment in words: what was changed, and what was left different."""
         lines = [f"{self.framework} {self.framework_version}, mode {self.mode}, spec {self.request.spec.digest()}"]
+        if self.evidence is not None:
+            lines.append(f"  code: {self.evidence.text()}")
         lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
         if isinstance(self.plan, CandidatePlan):
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]
