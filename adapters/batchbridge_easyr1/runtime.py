@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
@@ -16,11 +17,11 @@ from batchbridge.workers import orders_of
 from batchbridge.writing import Problems
 from batchbridge_easyr1.engine import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
-from batchbridge_easyr1.proven import doubts
-from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
+from batchbridge_easyr1.proven import CODE
+from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
 from batchbridge_easyr1.writing import micro_batch_settings
-from batchbridge_verl.installed import installed, installed_folder
+from batchbridge_verl.installed import installed
 from batchbridge_verl.omega import flatten
 
 OFF = 1e30
@@ -197,14 +198,15 @@ def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
     check_allowed(REFUSALS, request.allow)
+    evidence = proven.require(CODE, request.allow, trainer)
     patches, left = Patches(), dict[str, str]()
     if request.mode != "enforce":
         refuse([refusal for refusal in REFUSALS if refusal.name in UNOBSERVED], trainer, request)
-        made: Driver | Observer = _observed(trainer, request, version, patches)
+        made: Driver | Observer = _observed(trainer, request, version, patches, evidence)
     else:
         refuse(REFUSALS, trainer, request)
         settings, left = settings_for(trainer, request)
-        made = _planned(trainer, request, version, patches, settings)
+        made = _planned(trainer, request, version, patches, settings, evidence)
         for name in settings:
             what = f"{settings[name]} in every worker"
             patches.note(f"worker.actor.{name}", what=what, why="objective of the requested spec")
@@ -223,19 +225,27 @@ def attach(trainer: Any, request: Request) -> Attachment:
         changes=patches.changes,
         left_different=left,
         detach=detach,
+        evidence=evidence,
     )
 
 
-def _observed(trainer: Any, request: Request, version: str, patches: Patches) -> Observer:
+def _observed(trainer: Any, request: Request, version: str, patches: Patches, evidence: proven.Evidence) -> Observer:
     try:
-        return Observer(trainer, orders_of(request, version), patches)
+        return Observer(trainer, orders_of(request, version, evidence=evidence.to_dict()), patches)
     except BaseException as error:
         patches.undo()
         _explain(error, version)
         raise
 
 
-def _planned(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> Driver:
+def _planned(
+    trainer: Any,
+    request: Request,
+    version: str,
+    patches: Patches,
+    settings: dict[str, Any],
+    evidence: proven.Evidence,
+) -> Driver:
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     objective, plan = request.spec.objective, request.plan
     per_rollout = request.spec.horizon.lr_tick == "rollout"
@@ -244,6 +254,7 @@ def _planned(trainer: Any, request: Request, version: str, patches: Patches, set
         version,
         ticks=plan.total_rollouts if per_rollout else plan.total_optimizer_steps,
         settings=settings,
+        evidence=evidence.to_dict(),
         detached=objective.old_logprobs == "detached",
     )
     driver = Driver(trainer, request, orders)
@@ -282,11 +293,12 @@ def _explain(error: BaseException, version: str) -> None:
 
 
 def _version() -> str:
-    found, folder = installed(), installed_folder()
-    if found is None or found.project != "easyr1" or found.version is None or folder is None:
+    found = installed()
+    if found is None or found.project != "easyr1" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
-    if (why := doubts(folder, found.version)) is not None:
-        raise CannotAttach({"version": why})
+    if not holds(f">={OLDEST_ENFORCED}", found.version):
+        reason = f"EasyR1 {found.version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
+        raise CannotAttach({"version": reason})
     return found.version
 
 

@@ -8,21 +8,18 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
-from packaging.specifiers import SpecifierSet
 
-from batchbridge.attach import CannotAttach, Request
-from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.attach import Request
+from batchbridge.lifecycle import Patched, Runtime, Standing, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
 from batchbridge.versions import holds
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
+from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
 from batchbridge_trl.watching import Watch
-
-ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
-"""TRL versions whose training step has the seams that the patches use; both ends are tested."""
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
@@ -244,28 +241,23 @@ PLANNED = (
 """Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
 
 
-def _version(trainer: Any) -> str:
-    version = installed_version("trl")
-    if version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"trl {version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
-    return version
-
-
-def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+def _patch(trainer: Any, request: Request, patches: Patches, standing: Standing) -> Patched:
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
-        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
+        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, standing, watch), watch)
         return Patched(left_different=left, detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
     watch = Watch(trainer, own.objective, patches)
-    observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
+    observer = Observer(trainer, request, patches, StepLog(trainer, request, standing, watch), watch)
     return Patched(detach=observer.detach)
 
 
 RUNTIME = Runtime(
     framework="trl",
-    version=_version,
+    version=lambda trainer: installed_version("trl"),
+    code=CODE,
+    held=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     patch=_patch,

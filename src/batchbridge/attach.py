@@ -11,12 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import MicroBatch, Spec
+
+if TYPE_CHECKING:
+    from batchbridge.proven import Evidence
 
 _Trainer = TypeVar("_Trainer")
 
@@ -93,7 +96,8 @@ class Attachment:
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
     that stay native, by canonical field. notes: what the run met since, such as settings that differ from those of the
     checkpoint that it resumed from. detach: restores the trainer. suspended: the trainer as it was before, for a while:
-    its configuration is read then.
+    its configuration is read then. evidence: what speaks for the code that runs; None from adapters that have no record
+    of their framework's code.
     """
 
     framework: str
@@ -104,6 +108,7 @@ class Attachment:
     notes: list[str] = field(default_factory=list)
     detach: Callable[[], None]
     suspended: Callable[[], AbstractContextManager[None]] = nullcontext
+    evidence: Evidence | None = None
 
     @property
     def mode(self) -> Mode:
@@ -118,6 +123,8 @@ class Attachment:
     def report(self) -> str:
         """The attachment in words: what was changed, and what was left different."""
         lines = [f"{self.framework} {self.framework_version}, mode {self.mode}, spec {self.request.spec.digest()}"]
+        if self.evidence is not None:
+            lines.append(f"  code: {self.evidence.text()}")
         lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
         if isinstance(self.plan, CandidatePlan):
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]

@@ -8,13 +8,28 @@ found nothing, and puts it back where `attach` fails after all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
+from batchbridge.proven import Code, Evidence
 from batchbridge.refusals import Refusal, check_allowed, reasons_against
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trainer's code: its version, and what speaks for it (None: nothing is recorded)."""
+
+    version: str
+    evidence: Evidence | None = None
+
+    @property
+    def recorded(self) -> dict[str, Any] | None:
+        """For the ledger's header."""
+        return None if self.evidence is None else self.evidence.to_dict()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,56 +49,67 @@ class Patched:
 class Runtime:
     """One framework's running trainers.
 
-    version: of the code that the trainer runs, for the ledger and the report; raises `CannotAttach` for code that is
-    not known. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
-    refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training loop
-    right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it is given.
+    version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
+    functions that a wrapped run depends on, held against recorded ones (`batchbridge.proven`); held: the live objects
+    whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
+    what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
+    loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
     """
 
     framework: str
     version: Callable[[Any], str]
     refusals: Sequence[Refusal]
-    patch: Callable[[Any, Request, Patches, str], Patched]
+    patch: Callable[[Any, Request, Patches, Standing], Patched]
+    code: Code | None = None
+    held: Callable[[Any], Iterable[object]] = lambda trainer: (trainer,)
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
 
 
-def check(runtime: Runtime, trainer: Any, request: Request) -> str:
-    """The version that is patched. Raises `CannotAttach` with every reason against it; changes nothing."""
+def check(runtime: Runtime, trainer: Any, request: Request) -> Standing:
+    """What is known of the code that would be patched. Raises `CannotAttach` with every reason; changes nothing."""
     version = runtime.version(trainer)
     check_allowed(runtime.refusals, request.allow)
     if runtime.training(trainer):
         raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
+    reasons, evidence = dict[str, str](), None
+    if runtime.code is not None:
+        try:
+            evidence = proven.require(runtime.code, request.allow, *runtime.held(trainer))
+        except CannotAttach as error:
+            reasons |= error.reasons
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
     fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
-    if reasons := reasons_against(fitting, subject, request):
+    if reasons := reasons | reasons_against(fitting, subject, request):
         raise CannotAttach(reasons)
-    return version
+    return Standing(version, evidence)
 
 
 def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
-    version = check(runtime, trainer, request)
+    standing = check(runtime, trainer, request)
     patches = Patches()
     patched = Patched()
     try:
-        patched = runtime.patch(trainer, request, patches, version)
+        patched = runtime.patch(trainer, request, patches, standing)
         patched.probe()
     except BaseException as error:
         _undo(patches, patched)
         if isinstance(error, AttributeError):
-            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
+            place = f"{runtime.framework} {standing.version}"
+            reason = f"the code that BatchBridge patches has changed: {error} ({place})"
             raise CannotAttach({"seam": reason}) from error
         raise
     return Attachment(
         framework=runtime.framework,
-        framework_version=version,
+        framework_version=standing.version,
         request=request,
         changes=patches.changes,
         left_different=patched.left_different,
         detach=lambda: _undo(patches, patched),
         suspended=patches.suspended,
+        evidence=standing.evidence,
     )
 
 

@@ -23,6 +23,7 @@ from batchbridge.checkpoints import STATE_FILE
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
+from batchbridge.proven import Evidence
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import RolloutRows, merged
@@ -203,15 +204,15 @@ def test_metrics_of_several_calls_become_lists() -> None:
     [
         (None, "not a release of verl"),
         (Installed("easyr1", "0.3.2"), "not a release of verl"),
-        (Installed("verl", "0.7.1"), "its training step is not proven"),
-        (Installed("verl", "0.9.2"), "its training step is not proven"),
-        (Installed("verl", "0.9.1", ("it lacks a file",)), "it lacks a file"),
+        (Installed("verl", "0.7.1"), "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped"),
+        (Installed("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],
 )
-def test_a_version_that_is_not_proven_is_refused(
+def test_another_project_an_old_release_and_unknown_code_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
 ) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
+    monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: found and found.version)
     request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
     with pytest.raises(CannotAttach, match=reason):
         runtime.attach(object(), request)
@@ -426,7 +427,7 @@ def test_observing_a_run_that_generates_ahead_is_refused() -> None:
     trainer = trainer_of(reading, V1_TRAINER, {}, trainer_mode="colocate_async")
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
     with pytest.raises(CannotAttach, match="asynchronous: a step of colocate_async has rows of several rollouts"):
-        runtime._observe(trainer, request, "0.9.1")
+        runtime._observe(trainer, request, "0.9.1", Evidence(grade="proven", labels={"verl": "0.9.1"}))
 
 
 def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
