@@ -571,8 +571,12 @@ def test_v0_follows_its_behaviour_completion_by_completion(place: Path) -> None:
             )
         }
         assert have.keys() == want.keys()
-        for row, weight in have.items():
-            assert weight == pytest.approx(want[row], rel=1e-6), json.dumps(row)
+        for (row, weight), advantage in zip(have.items(), step["advantage"], strict=True):
+            if weight is None:  # nothing shows it
+                assert advantage == 0.0, json.dumps(row)
+            else:
+                assert weight == pytest.approx(want[row], rel=1e-6), json.dumps(row)
+        assert sum(weight is not None for weight in have.values()) >= 6
 
 
 def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
