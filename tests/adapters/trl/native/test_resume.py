@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from batchbridge import CannotAttach, Spec, wrap
+from batchbridge import BatchDrift, CannotAttach, Spec, wrap
 from batchbridge.checkpoints import STATE_FILE
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.testing.tiny import tiny_policy
@@ -233,15 +233,23 @@ def test_another_split_goes_on_to_the_same_parameters(tmp_path: Path, case: str)
 
 
 def test_negative_control_other_rows_lead_elsewhere(tmp_path: Path) -> None:
-    """What the comparison above must notice: one completion of the saved rollout has another's advantage."""
+    """What the comparison above must notice: one completion of the saved rollout has another's advantage. Where the
+    saved tensors alone are changed, the run itself notices: they are not the rollout's."""
     before, after, *_ = SPLITS["4x2 to 2x4"]
     uninterrupted = wrap(build(tmp_path / "run", **DESCENT | before))
     start = flat_parameters(uninterrupted.model)
     uninterrupted.train()
     file = tmp_path / "run" / "checkpoint-5" / "batchbridge" / "rank-00000.pt"
     rows = torch.load(file, weights_only=True)
-    advantages = rows["rollouts"][0]["tensors"]["advantages"]
+    advantages, facts = rows["rollouts"][0]["tensors"]["advantages"], rows["rollouts"][0]["facts"]
     advantages[-2:] = advantages[-2:].flip(0)
+    torch.save(rows, file)
+    noticing = wrap(build(tmp_path / "noticing", **DESCENT | after))
+    with pytest.warns(UserWarning, match="completions_per_device"), pytest.raises(BatchDrift, match="weights"):
+        noticing.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    position_of = {row: position for position, row in rows["rollouts"][0]["slots"].items()}
+    one, other = (position_of[len(advantages) - back] for back in (2, 1))
+    facts[one]["advantage"], facts[other]["advantage"] = facts[other]["advantage"], facts[one]["advantage"]
     torch.save(rows, file)
     resumed = wrap(build(tmp_path / "other", **DESCENT | after))
     with pytest.warns(UserWarning, match="completions_per_device"):

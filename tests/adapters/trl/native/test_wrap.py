@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from trl import GRPOTrainer
 
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
+from batchbridge.ledger import read_headers
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 from batchbridge_trl.testing import flat_parameters
 
@@ -72,12 +74,55 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
-def test_an_unknown_version_is_refused(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_number_is_a_label_and_old_ones_are_refused(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     built = trainer()
     monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
-    with pytest.raises(CannotAttach, match=r"trl 1\.99\.0 is not in"):
-        wrap(built)
-    assert "training_step" not in vars(built)
+    wrap(built)
+    assert built.batchbridge.framework_version == "1.99.0"
+    assert built.batchbridge.evidence.grade == "proven"
+    assert "proven: the native tests ran on this code" in built.batchbridge.report()
+    unwrap(built)
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "0.10.0")
+    assert "older than" in refused(built)["version"]
+
+
+def test_control_flow_that_is_not_known_is_refused_by_name_and_can_be_allowed(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer.training_step
+
+    def other(self: Any, *arguments: Any, **options: Any) -> Any:
+        return native(self, *arguments, **options)
+
+    monkeypatch.setattr(GRPOTrainer, "training_step", other)
+    assert "GRPOTrainer.training_step" in refused(built)["unproven_code"]
+    wrap(built, allow=["unproven_code"])
+    assert built.batchbridge.evidence.grade == "measured"
+    built.train()
+    assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
+
+
+def test_what_is_allowed_must_still_weigh_as_the_plan_does(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native, loss = trainer(), GRPOTrainer.training_step, GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "training_step", lambda self, *words: native(self, *words))
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 7 * loss(self, model, inputs))
+    assert "weight_probe" in refused(built, allow=["unproven_code"])
+
+
+def test_a_loss_that_is_not_known_is_measured_and_said_to_be(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 1.0 * native(self, model, inputs))
+    wrap(built, ledger=tmp_path / "ledger").train()
+    assert built.batchbridge.evidence.grade == "measured"
+    (header,) = read_headers(tmp_path / "ledger")
+    assert header["evidence"]["grade"] == "measured"
+    assert any("_compute_loss" in name for name in header["evidence"]["loss"])
 
 
 def test_a_renamed_seam_is_refused_and_nothing_stays_patched(
@@ -206,7 +251,9 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
 
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
+    assert refused(trainer(), allow=["deepspeed"]) == {
+        "allow": "deepspeed cannot be allowed; what can: tools, unproven_code, vllm"
+    }
 
 
 @pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
