@@ -74,18 +74,21 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
-def test_a_version_number_is_a_label_and_old_ones_are_refused(
-    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.8.0")
+    with pytest.raises(CannotAttach, match=r"trl 1\.8\.0 is older than 1\.9\.1"):
+        wrap(built)
+
+
+def test_a_new_number_with_known_code_is_wrapped(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = trainer()
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.99.0")
     monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
-    wrap(built)
-    assert built.batchbridge.framework_version == "1.99.0"
-    assert built.batchbridge.evidence.grade == "proven"
-    assert "proven: the native tests ran on this code" in built.batchbridge.report()
-    unwrap(built)
-    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "0.10.0")
-    assert "older than" in refused(built)["version"]
+    found = wrap(built).batchbridge
+    assert (found.framework_version, found.evidence.grade) == ("1.99.0", "proven")
+    assert "proven: the native tests ran on this code" in found.report()
+    assert found.evidence.labels["trl"] in ("1.9.1", "1.16.0")
 
 
 def test_control_flow_that_is_not_known_is_refused_by_name_and_can_be_allowed(
