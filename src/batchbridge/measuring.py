@@ -199,26 +199,42 @@ class Witness:
 
     What stands between the two (averaging over ranks, an engine's own scaling and accumulation) shall be one known
     factor: micro-batches whose gradients were lost, or gradients that were changed after backward, show here and
-    nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective.
+    nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective. apart:
+    backward passes are kept apart, so that those whose gradients were lost can be told (`Factor.passes`).
     """
 
-    def __init__(self, parameter: torch.Tensor, all_reduce: Callable[[torch.Tensor], object] | None = None) -> None:
+    def __init__(
+        self,
+        parameter: torch.Tensor,
+        all_reduce: Callable[[torch.Tensor], object] | None = None,
+        *,
+        apart: bool = False,
+    ) -> None:
         self._all_reduce = all_reduce or (lambda tensor: None)
-        self._sum: torch.Tensor | None = None
+        self._apart = apart
+        self._passes: list[torch.Tensor] = []
         self.parameter = parameter
         self._handle = parameter.register_hook(self.arrive)
 
     @classmethod
-    def choose(cls, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[str, torch.Tensor] | None:
-        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any."""
-        trained = [(name, one) for name, one in named if one.requires_grad and one.numel()]
+    def choose(
+        cls, named: Sequence[tuple[str, torch.Tensor]], *, size: Callable[[torch.Tensor], int] = torch.Tensor.numel
+    ) -> tuple[str, torch.Tensor] | None:
+        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any.
+
+        size: values of a whole parameter, where the rank holds a part of it.
+        """
+        trained = [(name, one) for name, one in named if one.requires_grad and size(one)]
         weights = [(name, one) for name, one in trained if not name.endswith("bias")] or trained
-        return min(weights, key=lambda pair: pair[1].numel(), default=None)
+        return min(weights, key=lambda pair: size(pair[1]), default=None)
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: this rank's own gradient of one backward pass."""
         gradient = gradient.detach().double()
-        self._sum = gradient if self._sum is None else self._sum + gradient
+        if self._apart or not self._passes:
+            self._passes.append(gradient)
+        else:
+            self._passes[0] = self._passes[0] + gradient
 
     def remove(self) -> None:
         """Takes the hook off the parameter."""
@@ -226,13 +242,15 @@ class Witness:
 
     def drop(self) -> None:
         """Forgets the gradients since the last `compare`."""
-        self._sum = None
+        self._passes.clear()
 
     def compare(self, found: torch.Tensor | None) -> Factor:
         """What became of the gradients since the last call. found: the whole gradient that the optimizer will use, or
-        None where it has none. Collective."""
-        total = torch.zeros_like(self.parameter, dtype=torch.float64) if self._sum is None else self._sum
-        self._sum = None
+        None where it has none. Collective; with `apart`, ranks have run as many backward passes each."""
+        passes, self._passes = self._passes, []
+        total = torch.zeros_like(self.parameter if found is None else found, dtype=torch.float64)
+        for gradient in passes:
+            total += gradient
         self._all_reduce(total)
         seen = torch.zeros_like(total) if found is None else found.detach().double()
         length = total.square().sum()
@@ -240,21 +258,51 @@ class Witness:
         rest = torch.linalg.vector_norm(seen - factor * total)
         rest = torch.where(rest > 0, rest / torch.linalg.vector_norm(seen).clamp(min=1e-300), rest)
         values: list[float] = torch.stack([factor, rest, length]).tolist()
-        kind = self.parameter.dtype if found is None else found.dtype
-        return Factor(
-            values[0], values[1], nothing=not values[2], tolerance=4 * TOLERANCE.get(kind, TOLERANCE[torch.float32])
-        )
+        kinds = {self.parameter.dtype, self.parameter.dtype if found is None else found.dtype}
+        tolerance = 4 * max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
+        apart: tuple[float, ...] | None = None
+        if self._apart and passes and values[1] > tolerance:  # the same on every rank
+            apart = self._factors(torch.stack(passes), seen, tolerance)
+        return Factor(values[0], values[1], nothing=not values[2], tolerance=tolerance, passes=apart)
+
+    def _factors(self, passes: torch.Tensor, seen: torch.Tensor, tolerance: float) -> tuple[float, ...] | None:
+        """Of each backward pass's gradient, how much the optimizer finds; None where that is not decided. Collective.
+
+        Gradients of different micro-batches are no multiples of each other, so one sum of them is one set of factors.
+        """
+        self._all_reduce(passes)
+        columns, seen = passes.flatten(1).T.cpu(), seen.flatten().cpu()
+        if columns.shape[0] <= columns.shape[1]:
+            return None
+        factors = torch.linalg.lstsq(columns, seen[:, None], driver="gelsd").solution[:, 0]
+        rest = torch.linalg.vector_norm(seen - columns @ factors)
+        if not rest <= tolerance * torch.linalg.vector_norm(seen):
+            return None
+        return tuple(factors.tolist())
 
 
 @dataclass(frozen=True)
 class Factor:
     """What a `Witness` saw: the optimizer's gradient is `factor` times the sum of all ranks' own, but for `rest` (a
-    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains."""
+    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains.
+    passes: the factor of each backward pass, in their order, where they differ and were kept apart; None: not known."""
 
     factor: float
     rest: float
     nothing: bool = False
     tolerance: float = 4 * TOLERANCE[torch.float32]
+    passes: tuple[float, ...] | None = None
+
+    def applied(self, expected: float, micro_batches: int) -> list[float]:
+        """Share of each micro-batch's gradient that reached the optimizer: 1 where `expected` times it did, 0 where it
+        was lost, NaN where nothing shows it."""
+        if self.nothing or self.objection(expected) is None:
+            return [1.0] * micro_batches
+        found = [self.factor] * micro_batches if self.rest <= self.tolerance else self.passes
+        if found is None or len(found) != micro_batches:
+            return [math.nan] * micro_batches
+        shares = [one / expected for one in found]
+        return [float(round(one)) if abs(one - round(one)) <= self.tolerance else one for one in shares]
 
     def objection(self, expected: float) -> str | None:
         """Why the gradient that the optimizer finds is not `expected` times what backward gave; None where it is."""

@@ -51,6 +51,13 @@ class Orders:
     detached: bool = False
     """The ratio's denominator is the current policy, whatever the batch carries."""
     steps_per_rollout: int = 1
+    native: Spec | None = None
+    """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
+
+    @property
+    def trained(self) -> Spec:
+        """What the loss of this run computes: the requested spec where it is enforced, else the trainer's own."""
+        return self.native or self.spec
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""
@@ -123,6 +130,7 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         framework_version=version,
         start_id=uuid.uuid4().hex,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
+        native=None if request.mode == "enforce" else own,
         **more,
     )
 
@@ -195,11 +203,14 @@ class Recorder:
         learning_rate: float,
         gradient_norm: float | None,
         skipped: bool,
+        generated_at_step: Sequence[int] | None = None,
+        skips_tick: bool = False,
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
-        facts: of each row, see `StepRecord`.
+        facts: of each row, see `StepRecord`. generated_at_step: of each row of a native step, where the trainer's
+        rollouts have not one number of steps each. skips_tick: the schedule does not advance in a skipped step.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
@@ -208,6 +219,8 @@ class Recorder:
             index, tick = planned.members[0].pass_index, planned.lr_tick
         else:
             generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
+            if generated_at_step is not None:
+                generated = list(generated_at_step)
             index, tick = pass_index(), lr_tick()
         record = StepRecord(
             step=step,
@@ -216,7 +229,7 @@ class Recorder:
             learning_rate=learning_rate,
             gradient_norm=gradient_norm,
             skipped=skipped,
-            lr_tick=tick,
+            lr_tick=tick and not (skipped and skips_tick),
             rollout=[row.rollout for row in rows],
             pass_index=[index if row.pass_index is None else row.pass_index for row in rows],
             prompt=[row.prompt for row in rows],
