@@ -87,13 +87,19 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
     """
     rows = [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_lengths())]
     wanted = [float(weight) for weight in token_weights(term, rows)]
+    shown: set[int] = set()
     for tap in taps:
         try:
             found = [row for part in tap.take(scale=scale) for row in part]
         except LostGradient as error:
             raise CannotAttach({"weight_probe": f"the trainer's loss gives no gradient: {error}; {remedy}"}) from None
+        shown |= {place for place, row in enumerate(found) if row.weight is not None}
         if (why := _objection(found, wanted)) is not None:
             raise CannotAttach({"weight_probe": f"{why} ({term.aggregation}); {remedy}"})
+    # A completion whose ratio is its sequence's may be clipped as a whole, but never in the probe of ratios of one.
+    if hidden := [length for place, length in enumerate(_lengths()) if length and place not in shown]:
+        reason = f"the trainer's own loss gives a completion of {hidden[0]} tokens no gradient"
+        raise CannotAttach({"weight_probe": f"{reason} ({term.aggregation}); {remedy}"})
 
 
 def normaliser(term: LossTerm) -> Normaliser:
@@ -117,10 +123,9 @@ def _objection(found: Sequence[Measured], wanted: Sequence[float]) -> str | None
                 "the trainer's own loss is not the objective that its configuration says: the gradient of a "
                 f"completion's tokens differs from it by {row.departure:.2g} of the largest"
             )
-        if weight and (row.weight is None or abs(row.weight / weight - 1) > row.tolerance):
-            said = "nothing" if row.weight is None else f"{row.weight:.6g}"
+        if weight and row.weight is not None and abs(row.weight / weight - 1) > row.tolerance:
             return (
-                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight {said} in "
-                f"its optimizer step, and the plan {weight:.6g}"
+                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight "
+                f"{row.weight:.6g} in its optimizer step, and the plan {weight:.6g}"
             )
     return None
