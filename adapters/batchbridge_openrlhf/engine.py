@@ -403,7 +403,7 @@ class EngineLayer:
     def _measure(self, turn: _Turn | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
         from batchbridge.measuring import LostGradient
-        from batchbridge_openrlhf.watching import Moved
+        from batchbridge_openrlhf.watching import OtherInputs
 
         objections = []
         try:
@@ -413,7 +413,7 @@ class EngineLayer:
                         row.measured(measured)
                     elif measured.departure > measured.tolerance:
                         objections.append("a filler row, which has nothing to train, got a gradient")
-        except (LostGradient, Moved) as error:
+        except (LostGradient, OtherInputs) as error:
             objections.append(str(error))
         except ValueError:
             objections.append("the loss did not take the micro-batches of log-probabilities that the step has")

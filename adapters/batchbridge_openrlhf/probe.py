@@ -111,23 +111,27 @@ def _stand_in(trainer: Any, watch: Watch, tap: Tap, patches: Patches) -> _Policy
 
 def _given(batch: ProbeBatch) -> Given:
     old = batch.logprobs if batch.old is None else batch.old
-    return Given(batch.mask, _advantages(batch), old, old, batch.reference)
-
-
-def _advantages(batch: ProbeBatch) -> torch.Tensor:
-    return batch.advantages[:, None] * batch.mask
+    rows, width = batch.mask.shape
+    ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
+    return Given(
+        ids=ids,
+        attention=torch.ones_like(ids),
+        mask=batch.mask,
+        advantages=batch.advantages[:, None] * batch.mask,
+        old=old,
+        sampled=old,
+        reference=batch.reference,
+    )
 
 
 def _experience(batch: ProbeBatch) -> Any:
     """As OpenRLHF's replay buffer makes it of the micro-batch; its tokens are one token, which nothing reads."""
     from openrlhf.trainer.ppo_utils.experience import Experience
 
-    rows, width = batch.mask.shape
     given = _given(batch)
-    ids = torch.ones(rows, width + 1, dtype=torch.long, device=batch.mask.device)
     return Experience(
-        sequences=ids,
-        attention_mask=torch.ones_like(ids),
+        sequences=given.ids,
+        attention_mask=given.attention,
         action_mask=given.mask.clone(),
         action_log_probs=given.old.clone(),
         rollout_log_probs=given.old.clone(),

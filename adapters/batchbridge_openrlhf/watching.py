@@ -29,17 +29,20 @@ UNBIASED = "_unbiased_gradient"
 """End of the name of a KL estimator whose gradient is that of k2 times the ratio. Source: compute_approx_kl."""
 
 
-class Moved(RuntimeError):
-    """Log-probabilities of other rows or tokens than the micro-batch has."""
+class OtherInputs(RuntimeError):
+    """A policy that was run on other tokens, or with another loss mask, than the replay buffer has."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
     """A micro-batch as the replay buffer has it before it is trained: copies, padded on the right.
 
-    All of shape (rows, tokens), on the CPU. sampled: the sampler's log-probabilities; None where there are none.
+    All of shape (rows, tokens), on the CPU; ids, attention: one token wider. sampled: the sampler's log-probabilities;
+    None where there are none.
     """
 
+    ids: torch.Tensor
+    attention: torch.Tensor
     mask: torch.Tensor
     advantages: torch.Tensor
     old: torch.Tensor
@@ -57,12 +60,24 @@ class Given:
             return torch.nn.utils.rnn.pad_sequence(values, batch_first=True).detach()
 
         return cls(
+            ids=column("sequences"),
+            attention=column("attention_mask"),
             mask=column("action_mask"),
             advantages=column("advantages"),
             old=column("action_log_probs"),
             sampled=column("rollout_log_probs"),
             reference=column("base_action_log_probs"),
         )
+
+    def is_of(self, ids: Any, mask: Any) -> torch.Tensor | bool:
+        """Whether these are the micro-batch's tokens, but for padding, and its loss mask. A tensor, so that nobody
+        waits for a device before the step is whole."""
+        if not isinstance(ids, torch.Tensor) or not isinstance(mask, torch.Tensor):
+            return False
+        if ids.shape != self.ids.shape or mask.shape != self.mask.shape:
+            return False
+        padding = self.attention.to(ids.device) == 0
+        return ((ids == self.ids.to(ids.device)) | padding).all() & (mask == self.mask.to(mask.device)).all()
 
 
 class Watch:
@@ -74,7 +89,8 @@ class Watch:
         self._tap = Tap(self.objective)
         self._shares: list[torch.Tensor] = []
         self._expected: Given | None = None
-        self._moved = False
+        self._sound: list[torch.Tensor | bool] = []
+        """Of each micro-batch, whether the policy was run on what the buffer has."""
         self._witness: Witness | None = None
         self._native_forward = trainer.actor.forward
         patches.set(
@@ -113,10 +129,15 @@ class Watch:
         result = self._native_forward(*arguments, **options)
         if self._expected is not None:
             made = result if isinstance(result, torch.Tensor) else result[0]
+            # OpenRLHF multiplies log-probabilities with the mask, so that a token that was taken out of it looks like
+            # one that is clipped.
+            ids, mask = (
+                arguments[place] if len(arguments) > place else options.get(name)
+                for place, name in enumerate(("sequences", "action_mask"))
+            )
+            self._sound.append(made.shape == self._expected.mask.shape and self._expected.is_of(ids, mask))
             if made.shape == self._expected.mask.shape:
                 self._tap.watch(made, self.rows(self._expected, made))
-            else:
-                self._moved = True
         return result
 
     def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
@@ -174,15 +195,16 @@ class Watch:
         return factor
 
     def take(self, normaliser: Normaliser) -> list[list[Measured]]:
-        """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`, `Moved`.
+        """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`,
+        `OtherInputs`.
 
         normaliser: the step's tokens and completions; only looked at where `needs_denominators`.
         """
         self.settle(normaliser)
-        if self._moved:
-            self._moved = False
+        sound, self._sound = self._sound, []
+        if not all(map(bool, sound)):
             self._tap.drop()
-            raise Moved("the policy gave log-probabilities of other rows or tokens than the micro-batch has")
+            raise OtherInputs("the policy was run on other tokens, or with another loss mask, than the rollout has")
         return self._tap.take(scale=self.ranks * self._loss_scale)
 
     def settle(self, normaliser: Normaliser) -> None:
@@ -201,7 +223,7 @@ class Watch:
         """Forgets the micro-batches since the last `take`."""
         self._tap.drop()
         self._shares.clear()
-        self._moved = False
+        self._sound.clear()
         if self._witness is not None:
             self._witness.drop()
 
