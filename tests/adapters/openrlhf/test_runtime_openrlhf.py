@@ -378,8 +378,8 @@ def test_unwrapping_reaches_every_process_that_lives_and_does_not_stumble_over_d
                 raise one
             one()
 
-    exceptions = SimpleNamespace(RayActorError=RayActorError)
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=get, exceptions=exceptions))
+    exceptions, handles = SimpleNamespace(RayActorError=RayActorError), SimpleNamespace(ActorHandle=tuple)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=get, exceptions=exceptions, actor=handles))
     trainer, made = driver(request_of())
     trainer.actor_model_group._actor_handlers = [Process("rank 0", True), Process("rank 1", False)]
     trainer.samples_generator.vllm_engines = [Process("engine 0", False), Process("engine 1", True)]
