@@ -163,7 +163,9 @@ def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs"), f"{THIRD_PARTY}/tests")
+    pytest(
+        session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs", "testing"), f"{THIRD_PARTY}/tests"
+    )
 
 
 @nox.session
@@ -185,6 +187,18 @@ def upstream(session: nox.Session) -> None:
 
 
 @nox.session
+@nox.parametrize("release", ["newest", "oldest"])
+def trl_full(session: nox.Session, release: str) -> None:
+    """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part; by name only."""
+    constraints, more = ("trl", ()) if release == "newest" else ("trl_oldest", ("requests",))
+    install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
+    (folder,) = native("adapters/trl")
+    files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks")]
+    environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
+    session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
+
+
+@nox.session
 def properties(session: nox.Session) -> None:
     """Laws of reading, writing and converting over other random cases; by name only: -- --cases 100000."""
     places = [index for index, word in enumerate(session.posargs) if word == "--cases"]
@@ -198,7 +212,7 @@ def properties(session: nox.Session) -> None:
 def openrlhf(session: nox.Session) -> None:
     """OpenRLHF's own parser, strategy and policy trainer, and DeepSpeed; no GPU, no vLLM, no flash-attn."""
     install_openrlhf(session)
-    pytest(session, *native("adapters/openrlhf"))
+    pytest(session, *native("adapters/openrlhf"), *TWO_PROCESSES)
 
 
 @nox.session(python="3.11")  # as above
@@ -221,7 +235,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
     DeepSpeed comes as source, without kernels."""
-    install(session, "openrlhf", f"torch=={TORCH}", *TEST, *OPENRLHF, *DEEPSPEED, ".")
+    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", *OPENRLHF, *DEEPSPEED, ".")
     alone = ("--no-deps", "--no-build-isolation", f"openrlhf=={release}", *OPENRLHF_WITH[release])
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
 
@@ -295,6 +309,13 @@ def equivalence_full(session: nox.Session) -> None:
     folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
     written = ("docs/equivalence.md", "tests/equivalence/recorded.json")
     session.run(sys.executable, "tests/equivalence/native/report.py", folder, *written, external=True)
+
+
+@nox.session(venv_backend="none")
+def kernels(session: nox.Session) -> None:
+    """Trajectories with the kernels of older processors, and the table of docs/testing.md; by name only, 30 minutes."""
+    named = [f"--python={name}={python}" for name, python in environments(session, "trl", "openrlhf", "verl").items()]
+    session.run(sys.executable, "tests/kernels/record.py", *named, external=True, env=ENVIRONMENT)
 
 
 def environments(session: nox.Session, *names: str) -> dict[str, Path]:

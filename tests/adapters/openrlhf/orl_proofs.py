@@ -24,8 +24,6 @@ from batchbridge.testing.tiny import Script
 from batchbridge.weights import Row, token_weights
 
 RECORDED = Path(__file__).parent / "recorded"
-BAR = 1e-5
-"""DESIGN 8: trajectories, relative to the parameters' movement."""
 PROMPTS, GROUP, ROLLOUTS = 12, 3, 3
 WHOLE = {"rollout.batch_size": 4, "train.batch_size": 12, "train.micro_batch_size": 12}
 """One optimizer step that is the whole episode of 4 prompts: what upstream's own order leaves decided."""
