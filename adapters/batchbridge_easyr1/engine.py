@@ -13,17 +13,16 @@ import contextlib
 import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.attach import CannotAttach
 from batchbridge.patching import Patches, rebound
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
-from batchbridge_easyr1.proven import doubts
+from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
-from batchbridge_verl.installed import look
 
 AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations whose weights a completion's own length and the step's denominators decide."""
@@ -95,14 +94,10 @@ class ActorLayer:
         self._recorder.close()
 
     def _require_proven_code(self) -> None:
-        import verl
-
         actor = type(self._actor)
         if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
-        package = Path(str(verl.__file__)).parent
-        if (why := doubts(package, look(package).version)) is not None:
-            raise CannotAttach({"version": why})
+        proven.require(CODE, self._orders.allow, self._worker, self._actor)
         if {"update_policy", "_optimizer_step"} & vars(self._actor).keys():
             raise CannotAttach({"actor": "something else has replaced update_policy or _optimizer_step of this actor"})
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
@@ -16,11 +17,11 @@ from batchbridge.workers import orders_of
 from batchbridge.writing import Problems
 from batchbridge_easyr1.engine import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
-from batchbridge_easyr1.proven import doubts
-from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
+from batchbridge_easyr1.proven import CODE
+from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
 from batchbridge_easyr1.writing import micro_batch_settings
-from batchbridge_verl.installed import installed, installed_folder
+from batchbridge_verl.installed import installed
 from batchbridge_verl.omega import flatten
 
 OFF = 1e30
@@ -197,6 +198,7 @@ def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
     check_allowed(REFUSALS, request.allow)
+    request = proven.graded(CODE, request, trainer)
     patches, left = Patches(), dict[str, str]()
     if request.mode != "enforce":
         refuse([refusal for refusal in REFUSALS if refusal.name in UNOBSERVED], trainer, request)
@@ -282,11 +284,12 @@ def _explain(error: BaseException, version: str) -> None:
 
 
 def _version() -> str:
-    found, folder = installed(), installed_folder()
-    if found is None or found.project != "easyr1" or found.version is None or folder is None:
+    found = installed()
+    if found is None or found.project != "easyr1" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
-    if (why := doubts(folder, found.version)) is not None:
-        raise CannotAttach({"version": why})
+    if not holds(f">={OLDEST_ENFORCED}", found.version):
+        reason = f"EasyR1 {found.version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
+        raise CannotAttach({"version": reason})
     return found.version
 
 

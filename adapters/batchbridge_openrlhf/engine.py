@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import plugins
+from batchbridge import plugins, proven
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.drift import compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer
@@ -32,6 +32,7 @@ from batchbridge.plan import StepPlan
 from batchbridge.shares import cut_shares, steps_of_rollout
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, facts
+from batchbridge_openrlhf.proven import CODE
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -112,6 +113,8 @@ def install(trainer: Any, orders: Orders) -> Receipt:
     import torch
 
     remove(trainer)
+    held = (trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn)
+    proven.require(CODE, orders.allow, trainer, *held)
     trainer.batchbridge_engine = EngineLayer(trainer, orders)
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
@@ -507,6 +510,7 @@ class EngineLayer:
             started="resumed" if step else "fresh",
             at_step=step,
             start_id=self._orders.start_id,
+            evidence=self._orders.evidence,
         )
 
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, check_allowed, own_spec, refuse
 from batchbridge.shares import steps_cross_rollouts
 from batchbridge.spec import Spec, walk
+from batchbridge.versions import readable
 from batchbridge.workers import Orders, orders_of
-from batchbridge_openrlhf.config import OpenRlhfAdapter, Running, is_idle
+from batchbridge_openrlhf.config import Running, is_idle
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
-from batchbridge_openrlhf.options import Option, defaults_of, options_of
+from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, options_of
+from batchbridge_openrlhf.proven import CODE
 
-ENFORCED_VERSIONS = SpecifierSet(OpenRlhfAdapter.enforced_versions)
-"""Releases that the proofs ran on; others are refused until they ran there, too."""
-DEEPSPEED: Mapping[str, str] = {"0.10.4": "0.19.1", "0.11.0": "0.19.5", "0.11.1": "0.19.5", "0.11.2": "0.19.6"}
-"""What each of these releases requires, and its proofs ran with: whose steps end where they are told to."""
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
 OFF = 1e30
@@ -50,7 +47,8 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     """The trainer's arguments, its world size, and its number of prompts. An `ActorPPOTrainer` has no prompts: there it
     is the attribute `dataset_size`, which whoever builds it sets."""
     version = importlib.metadata.version("openrlhf")
-    options, defaults = options_of(version), defaults_of(version)
+    known = readable(version, NEWEST)
+    options, defaults = options_of(known), defaults_of(known)
     given = {
         name: _as_given(options[name], value)
         for name, value in _leaves(trainer.args)
@@ -317,8 +315,10 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
 
 def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    version = _version()
+    version = importlib.metadata.version("openrlhf")
+    held = (getattr(trainer, name, None) for name in HELD)
     check_allowed(REFUSALS, request.allow)
+    request = proven.graded(CODE, request, trainer, *(one for one in held if one is not None))
     enforces = request.mode == "enforce"
     refuse([one for one in REFUSALS if enforces or one.name in OBSERVED], trainer.args, request)
     settings, left = settings_of(request) if enforces else ({}, {})
@@ -340,6 +340,8 @@ def attach(trainer: Any, request: Request) -> Attachment:
     )
 
 
+HELD = ("samples_generator", "experience_maker", "actor_model_group")
+"""Objects of a `PPOTrainer` whose methods are replaced, too."""
 OBSERVED = ("critic", "asynchronous", "agent", "sequence_parallel", "tensor_parallel")
 """What cannot even be observed: completions are not told apart there, or have no weights of their own."""
 
@@ -373,13 +375,3 @@ def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patc
         patches.undo()
         raise
     return patches, made.detach
-
-
-def _version() -> str:
-    version, deepspeed = importlib.metadata.version("openrlhf"), importlib.metadata.version("deepspeed")
-    if version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"openrlhf {version} is not in {ENFORCED_VERSIONS}: its step is not proven"})
-    if deepspeed != DEEPSPEED[version]:
-        reason = f"deepspeed {deepspeed} is not {DEEPSPEED[version]}, which openrlhf {version} requires"
-        raise CannotAttach({"version": f"{reason}: its step is not proven"})
-    return version

@@ -8,20 +8,17 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
-from packaging.specifiers import SpecifierSet
 
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
+from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
 from batchbridge_trl.watching import Watch
-
-ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
-"""TRL versions whose training step has the seams that the patches use; both ends are tested."""
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
@@ -224,13 +221,6 @@ PLANNED = (
 """Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
 
 
-def _version(trainer: Any) -> str:
-    version = installed_version("trl")
-    if version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"trl {version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
-    return version
-
-
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
@@ -245,7 +235,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 RUNTIME = Runtime(
     framework="trl",
-    version=_version,
+    version=lambda trainer: installed_version("trl"),
+    code=CODE,
+    parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     patch=_patch,

@@ -15,11 +15,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.attach import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_verl.proven import CODE
 from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES
 
 ROLLOUT = "batchbridge_rollout"
@@ -45,6 +47,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
     import torch
 
     remove(worker)
+    proven.require(CODE, orders.allow, worker, worker.engine)
     worker.batchbridge = EngineLayer(worker, orders)
     engine = worker.engine
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=engine.get_data_parallel_size())

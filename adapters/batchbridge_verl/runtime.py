@@ -6,8 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
@@ -18,13 +17,11 @@ from batchbridge.spec import MicroBatch, Spec
 from batchbridge.workers import orders_of
 from batchbridge_verl.driver import Driver, install_everywhere
 from batchbridge_verl.installed import installed
+from batchbridge_verl.proven import CODE
 from batchbridge_verl.settings import BY_KEY, holds
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
-ENFORCED_VERSIONS = SpecifierSet(">=0.8.0,<=0.9.1")
-"""verl versions that the proofs ran on; docs/verl.md says which ran on each. What a release lacks beside the newest is
-said in the tables LOSS_MODES and AGGREGATION_VERSIONS, and refused by name."""
 PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
@@ -295,6 +292,7 @@ def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
     check_allowed(REFUSALS, request.allow)
+    request = proven.graded(CODE, request, trainer)
     if request.mode != "enforce":
         return _observe(trainer, request, version)
     refuse(REFUSALS, trainer, request)
@@ -403,9 +401,6 @@ def _version() -> str:
     found = installed()
     if found is None or found.project != "verl" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not a release of verl"})
-    if found.doubts or found.version not in ENFORCED_VERSIONS:
-        why = "; ".join(found.doubts) or f"it is not in {ENFORCED_VERSIONS}: its training step is not proven"
-        raise CannotAttach({"version": f"verl {found.version}: {why}"})
     return found.version
 
 

@@ -11,12 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import MicroBatch, Spec
+
+if TYPE_CHECKING:
+    from batchbridge.proven import Evidence
 
 _Trainer = TypeVar("_Trainer")
 
@@ -58,6 +61,8 @@ class Request:
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
     are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.
+    evidence: what speaks for the code that runs, once `batchbridge.proven.graded` has looked; None before, and from
+    adapters that have no record of their framework's code.
     """
 
     spec: Spec
@@ -67,6 +72,7 @@ class Request:
     ledger: Path | None = None
     allow: frozenset[str] = frozenset()
     budget: MicroBatch | None = None
+    evidence: Evidence | None = None
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
@@ -113,9 +119,16 @@ class Attachment:
         """The plan that the run follows, or is held against."""
         return self.request.plan
 
+    @property
+    def evidence(self) -> Evidence | None:
+        """What speaks for the code that runs; see `Request`."""
+        return self.request.evidence
+
     def report(self) -> str:
         """The attachment in words: what was changed, and what was left different."""
         lines = [f"{self.framework} {self.framework_version}, mode {self.mode}, spec {self.request.spec.digest()}"]
+        if self.evidence is not None:
+            lines.append(f"  code: {self.evidence.text()}")
         lines += [f"  {change.attribute}: {change.what} ({change.why})" for change in self.changes]
         if isinstance(self.plan, CandidatePlan):
             lines += [f"  decided while it runs: {path} = {why}" for path, why in self.plan.undecided.items()]

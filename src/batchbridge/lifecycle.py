@@ -14,6 +14,7 @@ from typing import Any
 
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
+from batchbridge.proven import Code, graded
 from batchbridge.refusals import Refusal, check_allowed, reasons_against
 
 
@@ -34,10 +35,11 @@ class Patched:
 class Runtime:
     """One framework's running trainers.
 
-    version: of the code that the trainer runs, for the ledger and the report; raises `CannotAttach` for code that is
-    not known. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
+    version: of the framework, for the ledger and the report. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
     refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training loop
-    right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it is given.
+    right now. code, parts: the functions that a wrapped run depends on, and the objects of a trainer that have them
+    (default: the trainer); see `batchbridge.proven`. patch: patches the trainer as the request says, every change
+    listed in the `Patches` that it is given.
     """
 
     framework: str
@@ -47,12 +49,19 @@ class Runtime:
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
+    code: Code | None = None
+    parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+
+    def graded(self, trainer: Any, request: Request) -> Request:
+        """The request with what speaks for the code that runs. Raises `CannotAttach` for code that is not known."""
+        return request if self.code is None else graded(self.code, request, *self.parts(trainer))
 
 
 def check(runtime: Runtime, trainer: Any, request: Request) -> str:
     """The version that is patched. Raises `CannotAttach` with every reason against it; changes nothing."""
     version = runtime.version(trainer)
     check_allowed(runtime.refusals, request.allow)
+    runtime.graded(trainer, request)
     if runtime.training(trainer):
         raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
@@ -65,6 +74,7 @@ def check(runtime: Runtime, trainer: Any, request: Request) -> str:
 def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
     version = check(runtime, trainer, request)
+    request = runtime.graded(trainer, request)
     patches = Patches()
     patched = Patched()
     try:

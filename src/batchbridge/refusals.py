@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.attach import CannotAttach, Request
+from batchbridge.proven import UNPROVEN
 from batchbridge.spec import Spec, walk
 
 PLANNED = (
@@ -71,7 +72,7 @@ def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
 
 def check_allowed(refusals: Sequence[Refusal], allow: Collection[str]) -> None:
     """Raises `CannotAttach` for a name that cannot be allowed."""
-    allowable = {refusal.name for refusal in refusals if refusal.allowable}
+    allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
     if set(allow) - allowable:
         named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))
         raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})

@@ -51,6 +51,10 @@ class Orders:
     detached: bool = False
     """The ratio's denominator is the current policy, whatever the batch carries."""
     steps_per_rollout: int = 1
+    allow: frozenset[str] = frozenset()
+    """Terms that the user accepts as they are; see `wrap`."""
+    evidence: Mapping[str, Any] | None = None
+    """What speaks for the framework's code, for the ledger; see `batchbridge.proven.Evidence.to_dict`."""
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""
@@ -121,7 +125,9 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         # Workers run in other folders.
         ledger=None if request.ledger is None else Path(request.ledger).absolute(),
         framework_version=version,
+        evidence=None if request.evidence is None else request.evidence.to_dict(),
         start_id=uuid.uuid4().hex,
+        allow=request.allow,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
         **more,
     )
@@ -245,6 +251,7 @@ class Recorder:
             started="resumed" if step else "fresh",
             at_step=step,
             start_id=self._orders.start_id,
+            evidence=self._orders.evidence,
         )
 
 

@@ -184,20 +184,23 @@ def test_learning_rate_ticks_count_steps_or_rollouts() -> None:
     assert runtime.ticks_of(request_of(horizon__lr_tick="rollout")) == 2
 
 
-def test_an_unknown_release_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for versions, said in (
-        ({"openrlhf": "0.10.3", "deepspeed": "0.19.6"}, "openrlhf 0.10.3 is not in"),
-        ({"openrlhf": "0.11.2", "deepspeed": "0.20.0"}, "deepspeed 0.20.0 is not 0.19.6, which openrlhf 0.11.2"),
-    ):
-        monkeypatch.setattr(runtime.importlib.metadata, "version", versions.__getitem__)
-        with pytest.raises(CannotAttach, match=said):
-            runtime.attach(SimpleNamespace(args=arguments()), request_of())
+@pytest.mark.parametrize(
+    ("version", "name", "reason"),
+    [("0.10.3", "version", "openrlhf 0.10.3 is older than 0.10.4"), ("0.11.2", "unproven_code", "openrlhf trainer/")],
+)
+def test_an_old_release_and_unknown_code_are_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, version: str, name: str, reason: str
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": version, "deepspeed": "0.19.6"}.__getitem__)
+    with pytest.raises(CannotAttach, match=reason) as caught:  # neither package is installed: every function is missing
+        runtime.attach(SimpleNamespace(args=arguments()), request_of())
+    assert set(caught.value.reasons) == {name}
 
 
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "_version", lambda: "0.11.2")
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2"}.__getitem__)
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
-    with pytest.raises(CannotAttach, match="critic cannot be allowed; what can: kl_estimator, packing"):
+    with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
         runtime.attach(SimpleNamespace(args=arguments()), request)
 
 

@@ -197,15 +197,15 @@ def test_metrics_of_several_calls_become_lists() -> None:
     [
         (None, "not a release of verl"),
         (Installed("easyr1", "0.3.2"), "not a release of verl"),
-        (Installed("verl", "0.7.1"), "its training step is not proven"),
-        (Installed("verl", "0.9.2"), "its training step is not proven"),
-        (Installed("verl", "0.9.1", ("it lacks a file",)), "it lacks a file"),
+        (Installed("verl", "0.7.1"), "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped"),
+        (Installed("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],
 )
-def test_a_version_that_is_not_proven_is_refused(
+def test_another_project_an_old_release_and_unknown_code_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
 ) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
+    monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: found and found.version)
     request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
     with pytest.raises(CannotAttach, match=reason):
         runtime.attach(object(), request)
