@@ -175,6 +175,16 @@ def trl_oldest(session: nox.Session) -> None:
 
 
 @nox.session
+def upstream(session: nox.Session) -> None:
+    """The newest TRL, transformers, Accelerate, verl, OpenRLHF and DeepSpeed against what is recorded of their code and
+    settings; in minutes, by name only: `nox -s upstream -- --write` records what is new. See docs/versions.md."""
+    install(session, "core", "setuptools", "wheel", ".")
+    # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
+    words = ("python", "tests/upstream/upstream.py", *session.posargs)
+    session.run(*words, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+
+
+@nox.session
 def properties(session: nox.Session) -> None:
     """Laws of reading, writing and converting over other random cases; by name only: -- --cases 100000."""
     places = [index for index, word in enumerate(session.posargs) if word == "--cases"]

@@ -112,6 +112,11 @@ class Record:
         """The releases that the native tests run on."""
         return tuple(label for label, status in self.labels.items() if status == "tested")
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The releases whose code is known, oldest first."""
+        return tuple(label for label, status in self.labels.items() if status in KNOWN)
+
     def statuses(self, key: str, digest: str) -> set[Status]:
         """Statuses of the releases whose function `key` has this digest."""
         return {self.labels[label] for label in self.functions.get(key, {}).get(digest, ())}
