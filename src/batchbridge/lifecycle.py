@@ -35,11 +35,11 @@ class Patched:
 class Runtime:
     """One framework's running trainers.
 
-    version: of the framework, for the ledger and the report. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
-    refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training loop
-    right now. code, parts: the functions that a wrapped run depends on, and the objects of a trainer that have them
-    (default: the trainer); see `batchbridge.proven`. patch: patches the trainer as the request says, every change
-    listed in the `Patches` that it is given.
+    version: of the framework, for the ledger and the report. refusals: what cannot be enforced. always: names of
+    refusals that hold in every mode. subject: what refusals look at, of a trainer (default: the trainer). training:
+    whether the trainer is inside its training loop right now. code, parts: the functions that a wrapped run depends on,
+    and the objects of a trainer that have them (default: the trainer); see `batchbridge.proven`. patch: patches the
+    trainer as the request says, every change listed in the `Patches` that it is given.
     """
 
     framework: str

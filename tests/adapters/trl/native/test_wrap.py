@@ -66,12 +66,20 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
-def test_an_unknown_version_is_refused(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
-    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
-    with pytest.raises(CannotAttach, match=r"trl 1\.99\.0 is not in"):
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.8.0")
+    with pytest.raises(CannotAttach, match=r"trl 1\.8\.0 is older than 1\.9\.1"):
         wrap(built)
-    assert "training_step" not in vars(built)
+
+
+def test_a_new_number_with_known_code_is_wrapped(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = trainer()
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.99.0")
+    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
+    found = wrap(built).batchbridge
+    assert (found.framework_version, found.evidence.grade) == ("1.99.0", "proven")
+    assert found.evidence.labels["trl"] in ("1.9.1", "1.16.0")
 
 
 def test_a_renamed_seam_is_refused_and_nothing_stays_patched(
@@ -200,7 +208,9 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
 
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
+    assert refused(trainer(), allow=["deepspeed"]) == {
+        "allow": "deepspeed cannot be allowed; what can: tools, unproven_code, vllm"
+    }
 
 
 def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
