@@ -49,7 +49,7 @@ def test_the_header_has_the_grade_the_labels_and_the_functions(tmp_path: Path) -
 
 
 def test_show_begins_with_the_grade_and_the_labels(tmp_path: Path, shown: Callable[[Path], list[str]]) -> None:
-    assert shown(write(tmp_path, MEASURED))[0] == "code measured  trl None, accelerate 1.15.0"
+    assert shown(write(tmp_path, MEASURED))[0] == "code measured  trl unrecorded, accelerate 1.15.0"
 
 
 @pytest.mark.parametrize("old", [False, True])

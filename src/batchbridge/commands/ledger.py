@@ -78,7 +78,7 @@ def _code(headers: list[dict[str, Any]]) -> str | None:
         return None
     labels = headers[-1]["evidence"].get("labels")
     named = labels.items() if isinstance(labels, dict) else ()
-    return f"code {grade}  " + ", ".join(f"{one_line(name)} {one_line(label)}" for name, label in named)
+    return f"code {grade}  " + ", ".join(f"{one_line(name)} {one_line(label or 'unrecorded')}" for name, label in named)
 
 
 def _line(record: dict[str, Any]) -> str:
