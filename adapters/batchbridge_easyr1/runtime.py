@@ -198,15 +198,15 @@ def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
     check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
+    request = proven.graded(CODE, request, trainer)
     patches, left = Patches(), dict[str, str]()
     if request.mode != "enforce":
         refuse([refusal for refusal in REFUSALS if refusal.name in UNOBSERVED], trainer, request)
-        made: Driver | Observer = _observed(trainer, request, version, patches, evidence)
+        made: Driver | Observer = _observed(trainer, request, version, patches)
     else:
         refuse(REFUSALS, trainer, request)
         settings, left = settings_for(trainer, request)
-        made = _planned(trainer, request, version, patches, settings, evidence)
+        made = _planned(trainer, request, version, patches, settings)
         for name in settings:
             what = f"{settings[name]} in every worker"
             patches.note(f"worker.actor.{name}", what=what, why="objective of the requested spec")
@@ -225,27 +225,19 @@ def attach(trainer: Any, request: Request) -> Attachment:
         changes=patches.changes,
         left_different=left,
         detach=detach,
-        evidence=evidence,
     )
 
 
-def _observed(trainer: Any, request: Request, version: str, patches: Patches, evidence: proven.Evidence) -> Observer:
+def _observed(trainer: Any, request: Request, version: str, patches: Patches) -> Observer:
     try:
-        return Observer(trainer, orders_of(request, version, evidence=evidence.to_dict()), patches)
+        return Observer(trainer, orders_of(request, version), patches)
     except BaseException as error:
         patches.undo()
         _explain(error, version)
         raise
 
 
-def _planned(
-    trainer: Any,
-    request: Request,
-    version: str,
-    patches: Patches,
-    settings: dict[str, Any],
-    evidence: proven.Evidence,
-) -> Driver:
+def _planned(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> Driver:
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     objective, plan = request.spec.objective, request.plan
     per_rollout = request.spec.horizon.lr_tick == "rollout"
@@ -254,7 +246,6 @@ def _planned(
         version,
         ticks=plan.total_rollouts if per_rollout else plan.total_optimizer_steps,
         settings=settings,
-        evidence=evidence.to_dict(),
         detached=objective.old_logprobs == "detached",
     )
     driver = Driver(trainer, request, orders)

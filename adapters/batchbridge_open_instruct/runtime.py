@@ -250,14 +250,14 @@ def attach(trainer: Any, request: Request) -> Attachment:
 
     checkout = _checkout()
     check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
+    request = proven.graded(CODE, request, trainer)
     known = ask(trainer, feed.facts_of)
     view = View(trainer.args, trainer.streaming_config, tuple(known["tools"]))
     enforces = request.mode == "enforce"
     refuse([one for one in REFUSALS if enforces or one.name in UNOBSERVED], view, request)
     own, left = split(request, SETTABLE) if enforces else ({}, {})
     own.pop("use_kl_loss", None)  # the coefficient says it
-    orders = orders_of(request, checkout, settings=own, evidence=evidence.to_dict())
+    orders = orders_of(request, checkout, settings=own)
     shared = [orders.start_id]  # one start of all learners
     dist.broadcast_object_list(shared, src=0)
     try:
@@ -274,5 +274,4 @@ def attach(trainer: Any, request: Request) -> Attachment:
         changes=patches.changes,
         left_different=left,
         detach=lambda: remove(trainer),
-        evidence=evidence,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Request
-from batchbridge.lifecycle import Patched, Runtime, Standing, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
@@ -326,11 +326,11 @@ def ticks_of(request: Request) -> int:
     return request.plan.total_rollouts if per_rollout else request.plan.total_optimizer_steps
 
 
-def _patch(trainer: Any, request: Request, patches: Patches, standing: Standing) -> Patched:
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     enforces = request.mode == "enforce"
     settings, left = settings_of(request) if enforces else ({}, {})
     ticks = ticks_of(request) if enforces else None
-    orders = orders_of(request, standing.version, ticks=ticks, settings=settings, evidence=standing.recorded)
+    orders = orders_of(request, version, ticks=ticks, settings=settings)
     patched = (_patch_worker if is_worker(trainer) else _patch_driver)(trainer, request, patches, orders)
     for name, value in settings.items():
         patches.note(name, what=f"{value} in every training process", why="the requested spec")
@@ -360,7 +360,7 @@ RUNTIME = Runtime(
     framework="openrlhf",
     version=lambda trainer: importlib.metadata.version("openrlhf"),
     code=CODE,
-    held=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
+    parts=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
     refusals=REFUSALS,
     always=OBSERVED,
     subject=lambda trainer: trainer.args,

@@ -292,9 +292,9 @@ def attach(trainer: Any, request: Request) -> Attachment:
     """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
     version = _version()
     check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
+    request = proven.graded(CODE, request, trainer)
     if request.mode != "enforce":
-        return _observe(trainer, request, version, evidence)
+        return _observe(trainer, request, version)
     refuse(REFUSALS, trainer, request)
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
@@ -304,7 +304,6 @@ def attach(trainer: Any, request: Request) -> Attachment:
         version,
         ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
         settings=settings,
-        evidence=evidence.to_dict(),
         detached=request.spec.objective.old_logprobs == "detached",
     )
     patches = Patches()
@@ -345,7 +344,6 @@ def attach(trainer: Any, request: Request) -> Attachment:
         changes=patches.changes,
         left_different=left_different,
         detach=detach,
-        evidence=evidence,
     )
 
 
@@ -372,7 +370,7 @@ def _unresolved(group: Any, name: str) -> Any:
     return values[name]
 
 
-def _observe(trainer: Any, request: Request, version: str, evidence: proven.Evidence) -> Attachment:
+def _observe(trainer: Any, request: Request, version: str) -> Attachment:
     from batchbridge_verl.observe import Observer
 
     for refusal in REFUSALS:
@@ -383,7 +381,7 @@ def _observe(trainer: Any, request: Request, version: str, evidence: proven.Evid
         raise CannotAttach({"asynchronous": reason})
     patches = Patches()
     try:
-        observer = Observer(trainer, orders_of(request, version, evidence=evidence.to_dict()), patches)
+        observer = Observer(trainer, orders_of(request, version), patches)
     except AttributeError as error:
         patches.undo()
         raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
@@ -395,12 +393,7 @@ def _observe(trainer: Any, request: Request, version: str, evidence: proven.Evid
             install_everywhere(trainer.actor_rollout_wg, None)
 
     return Attachment(
-        framework="verl",
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        detach=detach,
-        evidence=evidence,
+        framework="verl", framework_version=version, request=request, changes=patches.changes, detach=detach
     )
 
 

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from batchbridge import versions
-from batchbridge.attach import CannotAttach
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.fingerprints import Functions, digests
 
 UNPROVEN = "unproven_code"
@@ -320,6 +320,11 @@ def require(
     if UNPROVEN not in allow:
         raise CannotAttach({UNPROVEN: refusal(found)})
     return replace(found, grade="measured")
+
+
+def graded(code: Code, request: Request, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Request:
+    """The request with its evidence; see `require`, which says what is raised."""
+    return replace(request, evidence=require(code, request.allow, *objects, folders=folders))
 
 
 def refusal(found: Evidence) -> str:
