@@ -85,7 +85,7 @@ class Watch:
 
     def __init__(self, trainer: Any, spec: Spec, patches: Patches) -> None:
         self._engine, self._spec = trainer.actor.model, spec
-        self.objective = _measurable(spec.objective)
+        self.objective = measurable(spec.objective)
         self._tap = Tap(self.objective)
         self._shares: list[torch.Tensor] = []
         self._expected: Given | None = None
@@ -141,58 +141,16 @@ class Watch:
         return result
 
     def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
-        """What the rows of a micro-batch are meant to train, beside its log-probabilities.
-
-        Where the policy term is a mean over sequences, the KL term's weight is known when the step is whole; see
-        `take`.
-        """
-
-        def here(tensor: torch.Tensor | None) -> torch.Tensor | None:
-            return None if tensor is None else tensor.to(logprobs.device)
-
-        mask, sampled = given.mask.to(logprobs.device), here(given.sampled)
-        old = given.old.to(logprobs.device)
-        if self._spec.objective.old_logprobs == "sampler" and sampled is not None:
-            old = sampled
-        share: torch.Tensor | None = None
-        if self._has_kl_term:
-            if (self._spec.objective.kl_estimator or "").endswith(UNBIASED):
-                share = _ratio_of_unbiased(logprobs.detach(), old)
-            if self._spec.loss.policy.aggregation != "token_mean":
-                tokens = mask.sum(1, keepdim=True).to(old.dtype)
-                share = tokens if share is None else share * tokens
-                self._shares.append(share)
-        return Rows(
-            mask=mask,
-            advantages=given.advantages.to(logprobs.device),
-            old=old,
-            reference=here(given.reference) if self._has_kl_term else None,
-            multiplier=self._multiplier(mask, given.old.to(logprobs.device), sampled),
-            kl_share=share,
-        )
-
-    @property
-    def _has_kl_term(self) -> bool:
-        return self.objective.kl_placement == "loss" and bool(self.objective.kl_coefficient)
+        """What the rows of a micro-batch with these log-probabilities are meant to train; see `rows_of`."""
+        rows = rows_of(self._spec, given, logprobs.detach())
+        if self.needs_denominators and rows.kl_share is not None:
+            self._shares.append(rows.kl_share)
+        return rows
 
     @property
     def needs_denominators(self) -> bool:
         """Whether `take` must be told the step's numbers of tokens and completions."""
-        return self._has_kl_term and self._spec.loss.policy.aggregation != "token_mean"
-
-    def _multiplier(
-        self, mask: torch.Tensor, old: torch.Tensor, sampled: torch.Tensor | None
-    ) -> torch.Tensor | Callable[[torch.Tensor], torch.Tensor] | None:
-        if self._spec.objective.ratio_level == "sequence":
-            return None
-        named = self._spec.objective.sampler_correction
-        correction = None if named is None or sampled is None else _correction(named, mask, old, sampled)
-
-        def factor(new: torch.Tensor) -> torch.Tensor:
-            inside = ((new - old).abs() <= FURTHEST).to(new.dtype)
-            return inside if correction is None else inside * correction
-
-        return factor
+        return _has_kl_term(self._spec) and self._spec.loss.policy.aggregation != "token_mean"
 
     def take(self, normaliser: Normaliser) -> list[list[Measured]]:
         """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`,
@@ -244,11 +202,56 @@ def _whole_size(parameter: torch.Tensor) -> int:
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
-def _measurable(objective: Objective) -> Objective:
+def measurable(objective: Objective) -> Objective:
     """The objective with a KL estimator whose gradient has a formula."""
     if (objective.kl_estimator or "").endswith(UNBIASED):
         return dataclasses.replace(objective, kl_estimator="k2", kl_clamp=None)
     return objective
+
+
+def rows_of(spec: Spec, given: Given, logprobs: torch.Tensor) -> Rows:
+    """What the rows of a micro-batch are meant to train by `spec`, beside its log-probabilities, on their device.
+
+    Where the policy term is a mean over sequences, `kl_share` still lacks completions over tokens of the step.
+    """
+
+    def here(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor.to(logprobs.device)
+
+    mask, scored, sampled = given.mask.to(logprobs.device), given.old.to(logprobs.device), here(given.sampled)
+    old = sampled if spec.objective.old_logprobs == "sampler" and sampled is not None else scored
+    share: torch.Tensor | None = None
+    if _has_kl_term(spec):
+        if (spec.objective.kl_estimator or "").endswith(UNBIASED):
+            share = _ratio_of_unbiased(logprobs, scored)
+        if spec.loss.policy.aggregation != "token_mean":
+            tokens = mask.sum(1, keepdim=True).to(scored.dtype)
+            share = tokens if share is None else share * tokens
+    return Rows(
+        mask=mask,
+        advantages=given.advantages.to(logprobs.device),
+        old=old,
+        reference=here(given.reference) if _has_kl_term(spec) else None,
+        multiplier=None if spec.objective.ratio_level == "sequence" else _multiplier(spec, mask, scored, sampled),
+        kl_share=share,
+    )
+
+
+def _has_kl_term(spec: Spec) -> bool:
+    return spec.objective.kl_placement == "loss" and bool(spec.objective.kl_coefficient)
+
+
+def _multiplier(
+    spec: Spec, mask: torch.Tensor, old: torch.Tensor, sampled: torch.Tensor | None
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    named = spec.objective.sampler_correction
+    correction = None if named is None or sampled is None else _correction(named, mask, old, sampled)
+
+    def factor(new: torch.Tensor) -> torch.Tensor:
+        inside = ((new - old).abs() <= FURTHEST).to(new.dtype)
+        return inside if correction is None else inside * correction
+
+    return factor
 
 
 def _ratio_of_unbiased(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

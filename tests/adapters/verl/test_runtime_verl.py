@@ -23,7 +23,6 @@ from batchbridge.checkpoints import STATE_FILE
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
-from batchbridge.proven import Evidence
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import RolloutRows, merged
@@ -427,7 +426,7 @@ def test_observing_a_run_that_generates_ahead_is_refused() -> None:
     trainer = trainer_of(reading, V1_TRAINER, {}, trainer_mode="colocate_async")
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
     with pytest.raises(CannotAttach, match="asynchronous: a step of colocate_async has rows of several rollouts"):
-        runtime._observe(trainer, request, "0.9.1", Evidence(grade="proven", labels={"verl": "0.9.1"}))
+        runtime._observe(trainer, request, "0.9.1")
 
 
 def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
