@@ -343,6 +343,22 @@ def test_a_checkpoint_without_one_of_its_files_is_called_unfinished(
         wrap(build(tmp_path / "run")).train(resume_from_checkpoint=True)
 
 
+def test_a_node_that_has_its_own_ranks_files_alone_resumes_as_it_was_and_not_otherwise(
+    whole: tuple[Path, torch.Tensor], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint-17"
+    shutil.copytree(whole[0] / "run" / "checkpoint-17", checkpoint)
+    same = wrap(build(tmp_path / "same", save_on_each_node=True))
+    same.train(resume_from_checkpoint=str(checkpoint))
+    assert torch.equal(flat_parameters(same.model), whole[1])
+    saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    (checkpoint / STATE_FILE).write_text(json.dumps(saved | {"ranks": 2}), encoding="utf-8")
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; with save_on_each_node"):
+        wrap(build(tmp_path / "fewer", save_on_each_node=True)).train(resume_from_checkpoint=str(checkpoint))
+    with pytest.raises(CannotAttach, match="rank 1's file batchbridge/rank-00001"):
+        wrap(build(tmp_path / "fewer")).train(resume_from_checkpoint=str(checkpoint))
+
+
 def test_a_run_that_was_killed_while_it_saved_goes_on_from_the_checkpoint_before(
     whole: tuple[Path, torch.Tensor], tmp_path: Path
 ) -> None:
