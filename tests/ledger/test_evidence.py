@@ -85,14 +85,13 @@ def test_broken_evidence_ends_no_reader(tmp_path: Path, shown: Callable[[Path], 
 
 def test_the_report_says_what_speaks_for_the_code() -> None:
     reading = Reading(framework="trl", framework_version="1.16.0", spec=SPEC)
-    request = Request(spec=SPEC, plan=None, reading=reading, mode="observe")
+    request = Request(spec=SPEC, plan=None, reading=reading, mode="observe", evidence=MEASURED)
     made = Attachment(
         framework="trl",
         framework_version="1.16.0",
         request=request,
         changes=(),
         detach=lambda: None,
-        evidence=MEASURED,
     )
     assert (
         "code: measured (trl unrecorded, accelerate 1.15.0); "
