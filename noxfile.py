@@ -184,6 +184,15 @@ def upstream(session: nox.Session) -> None:
     # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
     words = ("python", "tests/upstream/upstream.py", *session.posargs)
     session.run(*words, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    session.notify("upstream_probe", posargs=())
+
+
+@nox.session
+def upstream_probe(session: nox.Session) -> None:
+    """The weight probe on the newest TRL, transformers and Accelerate, on a CPU; `upstream` starts it."""
+    install(session, "trl", f"torch=={TORCH}", "peft", ".[trl]")
+    session.install("-q", "--upgrade", "trl", "transformers", "accelerate", env=ENVIRONMENT)
+    session.run("python", "tests/upstream/probe_trl.py", env=ENVIRONMENT)
 
 
 @nox.session

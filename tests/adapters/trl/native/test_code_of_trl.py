@@ -50,6 +50,18 @@ def test_control_flow_of_a_subclass_is_refused_by_name_and_can_be_allowed(traine
     assert (found.grade, len(found.control)) == ("measured", 1)
 
 
+class OwnLoopAndLoss(OwnLoop):
+    def _compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        return 7 * super()._compute_loss(*arguments, **options)
+
+
+def test_control_flow_that_is_allowed_is_still_probed(trainer: Callable[..., Any]) -> None:
+    built = overridden(trainer(), OwnLoopAndLoss)
+    with pytest.raises(CannotAttach) as caught:
+        wrap(built, allow=("unproven_code",))
+    assert set(caught.value.reasons) == {"weight_probe"}
+
+
 def test_a_loss_of_a_subclass_has_to_be_measured(trainer: Callable[..., Any]) -> None:
     found = evidence_here(CODE, overridden(trainer(), GMPOTrainer))
     assert found.grade == "measured"
