@@ -16,7 +16,7 @@ from batchbridge import proven
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.proven import Code, Evidence
-from batchbridge.refusals import Refusal, check_allowed, reasons_against
+from batchbridge.refusals import Refusal, not_allowable, reasons_against
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,9 @@ class Runtime:
 def check(runtime: Runtime, trainer: Any, request: Request) -> Standing:
     """What is known of the code that would be patched. Raises `CannotAttach` with every reason; changes nothing."""
     version = runtime.version(trainer)
-    check_allowed(runtime.refusals, request.allow)
+    reasons, evidence = not_allowable(runtime.refusals, request.allow), None
     if runtime.training(trainer):
-        raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
-    reasons, evidence = dict[str, str](), None
+        reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
     if runtime.code is not None:
         try:
             evidence = proven.require(runtime.code, request.allow, *runtime.held(trainer))
