@@ -249,13 +249,11 @@ def _request(
             cut = _budget(like.micro_batch, own_cut)
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
-    plan = None
+    asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+    if own.dataset_size is None:
+        reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
+        raise _without_plan(trainer, adapter, asked, "iterable_dataset", reason)
     try:
-        if own.dataset_size is None:
-            reason = (
-                "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
-            )
-            raise CannotAttach({"iterable_dataset": reason})
         plan = (
             plan_of(spec, own.dataset_size)
             if adapter.fills_places and mode == "enforce"
@@ -263,8 +261,18 @@ def _request(
         )
     except PlanError as error:
         if mode != "observe":
-            raise CannotAttach({"plan": error.reason}) from None
-    return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+            raise _without_plan(trainer, adapter, asked, "plan", error.reason) from None
+        return asked
+    return replace(asked, plan=plan)
+
+
+def _without_plan(trainer: object, adapter: Adapter, asked: Request, name: str, reason: str) -> CannotAttach:
+    """Why there is no plan, beside every other reason that needs none."""
+    try:
+        adapter.check_attach(trainer, asked)
+    except CannotAttach as error:
+        return CannotAttach({name: reason, **error.reasons})
+    return CannotAttach({name: reason})
 
 
 def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:

@@ -15,7 +15,7 @@ from typing import Any
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.proven import Code, graded
-from batchbridge.refusals import Refusal, check_allowed, reasons_against
+from batchbridge.refusals import Refusal, not_allowable, reasons_against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +57,9 @@ def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
     """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason; changes
     nothing."""
     runtime.version(trainer)
-    check_allowed(runtime.refusals, request.allow)
+    reasons = not_allowable(runtime.refusals, request.allow)
     if runtime.training(trainer):
-        raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
-    reasons = dict[str, str]()
+        reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
     if runtime.code is not None:
         try:
             request = graded(runtime.code, request, *runtime.parts(trainer))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from batchbridge import lifecycle
-from batchbridge.adapter import Context, Source
+from batchbridge import lifecycle, wrap
+from batchbridge.adapter import Context, Mode, Source
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
@@ -200,10 +200,36 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 
 
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2"}.__getitem__)
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
     with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
         lifecycle.attach(runtime.RUNTIME, SimpleNamespace(args=arguments()), request)
+
+
+class BasePPOTrainer:
+    """What OpenRLHF's adapter takes for a driver."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+
+BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
+
+
+@pytest.mark.parametrize(("mode", "names"), [("enforce", ["agent", "ema", "fp16"]), ("verify", ["agent"])])
+def test_that_generation_runs_ahead_hides_no_other_reason(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
+    changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
+    given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
+    context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
+    monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
+    with pytest.raises(CannotAttach) as caught:
+        wrap(BasePPOTrainer(arguments(**changed)), mode=mode, allow=["critic"])
+    # The code of OpenRLHF is not here to be looked at, and that is one reason more.
+    assert list(caught.value.reasons) == ["plan", "allow", "unproven_code", *names]
+    assert "staleness.mode = bounded" in caught.value.reasons["plan"]
 
 
 def test_the_prompts_end_is_where_the_response_begins_even_where_nothing_is_trained() -> None:

@@ -16,6 +16,7 @@ from packaging.version import Version
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
+import batchbridge
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
 from batchbridge.ledger import read_headers
@@ -215,6 +216,20 @@ def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
     built.train_dataset = built.train_dataset.to_iterable_dataset()
     for mode in ("enforce", "verify", "observe"):
         assert list(refused(built, mode=mode)) == ["iterable_dataset"]
+
+
+@pytest.mark.parametrize(("missing", "like"), [("plan", {"staleness.mode": "bounded"}), ("iterable_dataset", {})])
+def test_what_leaves_no_plan_hides_no_other_reason(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
+) -> None:
+    built = trainer(top_entropy_quantile=0.5)
+    built.is_deepspeed_enabled = True
+    spec = batchbridge.read(built).spec.replace(**like)
+    if missing == "iterable_dataset":
+        built.train_dataset = built.train_dataset.to_iterable_dataset()
+    assert list(refused(built, like=spec, allow=["fsdp"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
+    monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
+    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
 
 
 def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]) -> None:
