@@ -184,8 +184,11 @@ def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completi
     want: dict[tuple[Any, ...], float] = {
         (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0) for row in native.rows
     }
-    columns = ("rollout", "pass", "prompt", "sample", "rank", "weights")
-    have = {tuple(key): weight for *key, weight in zip(*(step[name] for name in columns), strict=True)}
+    columns = ("rollout", "pass", "prompt", "sample", "rank", "weights", "advantage")
+    have = {tuple(told[:5]): told[5:] for told in zip(*(step[name] for name in columns), strict=True)}
     assert have.keys() == want.keys()
-    for row, weight in have.items():
-        assert weight == pytest.approx(want[row], rel=1e-6), row
+    for row, (weight, advantage) in have.items():
+        if advantage == 0:
+            assert weight is None, row  # no gradient shows it
+        else:
+            assert weight == pytest.approx(want[row], rel=1e-6), row
