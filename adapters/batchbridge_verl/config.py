@@ -223,10 +223,18 @@ class VerlAdapter(Adapter):
         return source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports verl."""
-        from batchbridge_verl.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports verl."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_verl.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_verl.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
         """A reading that could say nothing but its findings."""

@@ -54,7 +54,7 @@ class V0:
 
     def _arrive(self) -> None:
         trainer = self._trainer
-        self._driver.install()
+        self._driver.install(self._patches)
         self._patches.set(
             trainer.actor_rollout_wg,
             "update_actor",

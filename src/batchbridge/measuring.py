@@ -14,6 +14,7 @@ Imports torch; knows no framework.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,17 +79,24 @@ class Tap:
         self._objective, self._surrogate = objective, surrogate
         self._pending: list[_MicroBatch] = []
 
-    def watch(self, logprobs: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens."""
+    def watch(
+        self, logprobs: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens.
+
+        view: makes (rows, tokens) of them, and of their gradient, where a framework packs rows.
+        """
         if logprobs.requires_grad:
-            seen = _MicroBatch(logprobs.detach(), rows)
+            seen = _MicroBatch(logprobs.detach(), rows, view)
             self._pending.append(seen)
             logprobs.register_hook(seen.arrive)
         return logprobs
 
-    def leaf(self, values: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def leaf(
+        self, values: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """A tensor of log-probabilities that no model made, hooked: stands in for a forward pass."""
-        return self.watch(values.detach().clone().requires_grad_(True), rows)
+        return self.watch(values.detach().clone().requires_grad_(True), rows, view=view)
 
     def drop(self) -> None:
         """Forgets what was watched since the last `take`."""
@@ -184,13 +192,16 @@ class Tap:
 class _MicroBatch:
     """A hooked micro-batch; its gradient is there once backward ran."""
 
-    def __init__(self, logprobs: torch.Tensor, rows: Rows) -> None:
-        self.logprobs, self.rows = logprobs, rows
+    def __init__(
+        self, logprobs: torch.Tensor, rows: Rows, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
+        self._view = view or (lambda tensor: tensor)
+        self.logprobs, self.rows = self._view(logprobs), rows
         self.gradient: torch.Tensor | None = None
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: several backward passes over one forward pass add up."""
-        gradient = gradient.detach()
+        gradient = self._view(gradient.detach())
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
@@ -200,7 +211,9 @@ class Witness:
     What stands between the two (averaging over ranks, an engine's own scaling and accumulation) shall be one known
     factor: micro-batches whose gradients were lost, or gradients that were changed after backward, show here and
     nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective. apart:
-    backward passes are kept apart, so that those whose gradients were lost can be told (`Factor.passes`).
+    backward passes are kept apart, so that those whose gradients were lost can be told (`Factor.passes`). inside: the
+    module, and its attribute, in whose forward pass the weight is whole, where between passes a rank holds a part of
+    it (FSDP).
     """
 
     def __init__(
@@ -209,12 +222,19 @@ class Witness:
         all_reduce: Callable[[torch.Tensor], object] | None = None,
         *,
         apart: bool = False,
+        inside: tuple[torch.nn.Module, str] | None = None,
     ) -> None:
         self._all_reduce = all_reduce or (lambda tensor: None)
         self._apart = apart
         self._passes: list[torch.Tensor] = []
+        self._kind = parameter.dtype
+        self._whole: Callable[[], torch.Tensor | None] = lambda: None
         self.parameter = parameter
-        self._handle = parameter.register_hook(self.arrive)
+        if inside is None:
+            self._handles: list[Any] = [parameter.register_hook(self.arrive)]
+        else:
+            module, self._attribute = inside
+            self._handles = [module.register_forward_pre_hook(self._arm)]
 
     @classmethod
     def choose(
@@ -228,8 +248,16 @@ class Witness:
         weights = [(name, one) for name, one in trained if not name.endswith("bias")] or trained
         return min(weights, key=lambda pair: size(pair[1]), default=None)
 
+    def _arm(self, module: torch.nn.Module, inputs: object) -> None:
+        weight: torch.Tensor = getattr(module, self._attribute)
+        if torch.is_grad_enabled() and weight.requires_grad and self._whole() is not weight:
+            self._whole = weakref.ref(weight)
+            del self._handles[1:]  # of a tensor that is no more
+            self._handles.append(weight.register_hook(self.arrive))
+
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: this rank's own gradient of one backward pass."""
+        self._kind = gradient.dtype
         gradient = gradient.detach().double()
         if self._apart or not self._passes:
             self._passes.append(gradient)
@@ -237,8 +265,9 @@ class Witness:
             self._passes[0] = self._passes[0] + gradient
 
     def remove(self) -> None:
-        """Takes the hook off the parameter."""
-        self._handle.remove()
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
 
     def drop(self) -> None:
         """Forgets the gradients since the last `compare`."""
@@ -248,9 +277,10 @@ class Witness:
         """What became of the gradients since the last call. found: the whole gradient that the optimizer will use, or
         None where it has none. Collective; with `apart`, ranks have run as many backward passes each."""
         passes, self._passes = self._passes, []
-        total = torch.zeros_like(self.parameter if found is None else found, dtype=torch.float64)
+        like = self.parameter if found is None else found
+        total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
         for gradient in passes:
-            total += gradient
+            total += gradient.to(total.device)
         self._all_reduce(total)
         seen = torch.zeros_like(total) if found is None else found.detach().double()
         length = total.square().sum()
@@ -258,7 +288,7 @@ class Witness:
         rest = torch.linalg.vector_norm(seen - factor * total)
         rest = torch.where(rest > 0, rest / torch.linalg.vector_norm(seen).clamp(min=1e-300), rest)
         values: list[float] = torch.stack([factor, rest, length]).tolist()
-        kinds = {self.parameter.dtype, self.parameter.dtype if found is None else found.dtype}
+        kinds = {self._kind, self.parameter.dtype, self.parameter.dtype if found is None else found.dtype}
         tolerance = 4 * max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
         apart: tuple[float, ...] | None = None
         if self._apart and passes and values[1] > tolerance:  # the same on every rank

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Reading
+from batchbridge.adapter import Mode, Reading
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.checkpoints import STATE_FILE
@@ -29,12 +29,12 @@ from batchbridge.stepwise import RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
+from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.driver import Driver
-from batchbridge_verl.engine import NATIVE_WEIGHTS, PROMPT, STEP
+from batchbridge_verl.engine import PROMPT, STEP
 from batchbridge_verl.installed import Installed
 from batchbridge_verl.sampling import SEED
 from batchbridge_verl.trainer_v0 import PlannedLoader
-from batchbridge_verl.trainer_v1 import V1
 
 COMMAND = [
     *("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.name=vllm"),
@@ -214,19 +214,7 @@ def test_another_project_an_old_release_and_unknown_code_are_refused(
     monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: found and found.version)
     request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
     with pytest.raises(CannotAttach, match=reason):
-        runtime.attach(object(), request)
-
-
-def test_the_engines_weights_are_those_that_the_table_of_behaviour_says() -> None:
-    tokens, completions, length, constant = 60.0, 8.0, 5, 16
-    found = {mode: weigh(tokens, completions, length, constant) for mode, weigh in NATIVE_WEIGHTS.items()}
-    assert found == {
-        "token-mean": 1 / 60,
-        "token-sum": 1.0,
-        "seq-mean-token-mean": 1 / 40,
-        "seq-mean-token-sum": 1 / 8,
-        "seq-mean-token-sum-norm": 1 / 128,
-    }
+        VerlAdapter().attach(trainer_of(request.reading, V1_TRAINER, {}), request)
 
 
 def test_what_another_spec_asks_for_reaches_the_workers_or_is_named() -> None:
@@ -295,6 +283,7 @@ class Asked:
     settings: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     trainer: type = V1_TRAINER
+    mode: Mode = "enforce"
 
     def names(self) -> set[str]:
         """The refusals that apply."""
@@ -306,7 +295,7 @@ class Asked:
             plan = plan_of(spec, 12)
         except PlanError:
             plan = None
-        request = Request(spec=spec, plan=plan, reading=reading, mode="enforce")
+        request = Request(spec=spec, plan=plan, reading=reading, mode=self.mode)
         return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(trainer, request)}
 
 
@@ -317,6 +306,8 @@ ASKED = {
     "value_baseline": Asked(spec={"advantage.baseline": "value"}),
     "batch_scale": Asked(spec={"advantage.scale": "batch"}),
     "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
+    "asynchronous": Asked(("trainer.v1.trainer_mode=colocate_async",), mode="observe"),
+    "initialised": Asked(attributes={"actor_rollout_wg": None}),
     "distillation": Asked(attributes={"use_teacher_policy": True}),
     "group_filter": Asked(spec={"rollout.group_filter": "drop_zero_variance"}),
     "staleness": Asked(("trainer.v1.trainer_mode=colocate_async",), spec={"staleness": Staleness()}),
@@ -420,13 +411,29 @@ def test_filtered_groups_are_followed_on_the_release_that_they_are_proven_on(ver
     assert refusal.applies(None, request) == said
 
 
-def test_observing_a_run_that_generates_ahead_is_refused() -> None:
-    reading = read([*COMMAND, "trainer.v1.trainer_mode=colocate_async"], version="0.9.1", dataset_size=12)
+@pytest.mark.parametrize(
+    ("name", "words", "attributes"),
+    [
+        ("asynchronous", ("trainer.v1.trainer_mode=colocate_async",), {"trainer_mode": "colocate_async"}),
+        ("initialised", (), {"actor_rollout_wg": None}),
+        ("distillation", (), {"use_teacher_policy": True}),
+        ("critic", (), {"use_critic": True}),
+    ],
+)
+def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
+    monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...], attributes: dict[str, Any]
+) -> None:
+    reading = read([*COMMAND, *words], version="0.9.1", dataset_size=12)
     assert reading.spec is not None, reading.findings
-    trainer = trainer_of(reading, V1_TRAINER, {}, trainer_mode="colocate_async")
+    trainer = trainer_of(reading, V1_TRAINER, {}, **attributes)
+    before = dict(vars(trainer))
+    monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", "0.9.1"))
+    monkeypatch.setattr("batchbridge.lifecycle.graded", lambda code, request, *parts: request)
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
-    with pytest.raises(CannotAttach, match="asynchronous: a step of colocate_async has rows of several rollouts"):
-        runtime._observe(trainer, request, "0.9.1")
+    with pytest.raises(CannotAttach) as refused:
+        VerlAdapter().check_attach(trainer, request)
+    assert list(refused.value.reasons) == [name]
+    assert vars(trainer) == before
 
 
 def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
@@ -519,11 +526,6 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
     launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
     Trainer().init_workers()
     assert ran == ["native", "orders"]
-
-
-def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
-    with pytest.raises(CannotAttach, match="before init"):
-        V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())
 
 
 # ---- sampling seeds
