@@ -51,6 +51,13 @@ class Orders:
     detached: bool = False
     """The ratio's denominator is the current policy, whatever the batch carries."""
     steps_per_rollout: int = 1
+    native: Spec | None = None
+    """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
+
+    @property
+    def trained(self) -> Spec:
+        """What the loss of this run computes: the requested spec where it is enforced, else the trainer's own."""
+        return self.native or self.spec
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""
@@ -123,6 +130,7 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         framework_version=version,
         start_id=uuid.uuid4().hex,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
+        native=None if request.mode == "enforce" else own,
         **more,
     )
 
