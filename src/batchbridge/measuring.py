@@ -180,8 +180,6 @@ class Tap:
         self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor
     ) -> torch.Tensor:
         edge = torch.zeros_like(new, dtype=torch.bool)
-        if self._surrogate is not None:
-            return edge
         ratio = importance_ratio(self._objective, new, old, mask)
         for bound in (*clip_bounds(self._objective), self._objective.dual_clip):
             if bound is not None and math.isfinite(bound) and bound > 0:

@@ -176,6 +176,42 @@ def check_edges(measured: Mapping[str, Any]) -> None:
     assert "unplanned_batch" in measured["refused"]
 
 
+CONTROLS = ("times 7", "own tokens", "mean over rows")
+TAMPERED: Mapping[str, str] = {
+    # what has a hand in step 3 -> the aspect in which it departs from the plan
+    "loss times 7": "weights",
+    "mask": "weights",
+    "advantages": "weights",
+    "one gradient dropped": "gradient",
+    "loss detached": "gradient",
+    "gradients times 3": "gradient",
+    "gradients times 3, by a hook of the optimizer": "gradient",
+}
+
+
+def check_probe(measured: Mapping[str, Any]) -> None:
+    """Everything that is enforced can be attached to, a loss of one's own too; three that weigh otherwise cannot."""
+    assert measured["failed"] == []
+    assert measured["probed"]["as EasyR1"] == []
+    for name in CONTROLS:
+        (reason,) = measured["probed"][name]
+        assert reason.startswith("weight_probe: the trainer's own loss gives a token of a completion of 1 tokens "), (
+            name
+        )
+
+
+def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
+    """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
+    found = dict(measured["tampered"])
+    assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
+    assert found.keys() == TAMPERED.keys()
+    for name, aspect in TAMPERED.items():
+        assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name
+        assert len(found[name]["said"]) == ranks
+        for said in found[name]["said"]:
+            assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
+
+
 # ---- L3
 
 

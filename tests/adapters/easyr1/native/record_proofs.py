@@ -95,12 +95,18 @@ def gradients_of(place: Path) -> dict[str, Any]:
     return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
 
 
+def tampering_of(place: Path) -> dict[str, Any]:
+    """What tampering.py measured, by ranks."""
+    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
+    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+
+
 def main(place: Path, out: Path) -> None:
     gradients, runs = gradients_of(place), runs_of(place)
     version = gradients["1"]["version"]
     if {run["framework_version"] for run in runs["runs"].values()} != {version}:
         raise SystemExit(f"{place} has runs of another version than {version}")
-    kept = rounded({"gradients": gradients, "runs": runs})
+    kept = rounded({"gradients": gradients, "runs": runs, "tampering": tampering_of(place)})
     for name, value in kept.items():
         text = json.dumps(value, separators=(",", ":")) + "\n"
         (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")

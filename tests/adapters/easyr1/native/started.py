@@ -142,6 +142,25 @@ def changed(checkout: Path, copy: Path) -> Path:
 # ---- without Ray
 
 
+def measured_by(script: Path, folder: Path, checkout: Path, ranks: int, *, leaves: str) -> dict[str, Any]:
+    """What a script of this folder measures on so many ranks, unless it was kept in `folder`, in the file `leaves`."""
+    if not (folder / leaves).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder)
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+        paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
+        ran = subprocess.run(
+            [*command, str(script), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+        assert ran.returncode == 0, ran.stderr[-20000:]
+    found: dict[str, Any] = json.loads((folder / leaves).read_text(encoding="utf-8"))
+    return found
+
+
 def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Path:
     """Runs scenarios of fits.py on so many ranks, in one job, unless they were kept; returns their folder.
 
