@@ -402,11 +402,12 @@ def clean(trainer: Any) -> None:
 
 
 def refused(bench: Bench, trainer: Any) -> dict[str, str]:
-    """What wrapping says of losses that weigh otherwise, and whether it leaves anything behind."""
+    """What wrapping says of losses that weigh otherwise on the last rank, and whether it leaves anything behind."""
     said = {}
     for name, alter in LOSSES.items():
         patches = Patches()
-        alter(trainer, patches)
+        if bench.rank == bench.ranks - 1:
+            alter(trainer, patches)
         parts = (trainer, trainer.strategy, trainer.replay_buffer, trainer.actor, trainer.actor_loss_fn)
         before = [dict(vars(part)) for part in parts]
         try:
