@@ -135,6 +135,7 @@ def test_the_ledger_of_an_observed_run_has_the_weights_that_were_really_applied(
     found = measured[ranks]["natively"][trainer]
     assert found["recorded"] <= 1
     assert found["steps"] == 2
+    assert found["untouched"], "measuring changes no bit of a gradient"
 
 
 @pytest.mark.parametrize("trainer", LOSES)
