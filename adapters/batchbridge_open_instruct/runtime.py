@@ -10,7 +10,8 @@ from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.budgets import cut_of
-from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.proven import Evidence
+from batchbridge.refusals import Refusal, Settable, common, not_allowable, own_spec, reasons_against, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge_open_instruct import feed, settings
@@ -241,6 +242,23 @@ SETTABLE: Settable = {
 """What the native loss reads of the learner's arguments; see `refusals.Settable`."""
 
 
+def check(trainer: Any, request: Request) -> Evidence:
+    """What is known of the code that would be patched. Raises `CannotAttach` with every reason; changes nothing."""
+    _checkout()
+    reasons, evidence = not_allowable(REFUSALS, request.allow), None
+    try:
+        evidence = proven.require(CODE, request.allow, trainer)
+    except CannotAttach as error:
+        reasons |= error.reasons
+    known = ask(trainer, feed.facts_of)
+    view = View(trainer.args, trainer.streaming_config, tuple(known["tools"]))
+    fitting = [one for one in REFUSALS if request.mode == "enforce" or one.name in UNOBSERVED]
+    reasons |= reasons_against(fitting, view, request)
+    if reasons or evidence is None:
+        raise CannotAttach(reasons)
+    return evidence
+
+
 def attach(trainer: Any, request: Request) -> Attachment:
     """Patches the learner and its actor as `request.mode` says. Collective: all learners are wrapped together.
 
@@ -249,13 +267,8 @@ def attach(trainer: Any, request: Request) -> Attachment:
     import torch.distributed as dist
 
     checkout = _checkout()
-    check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
-    known = ask(trainer, feed.facts_of)
-    view = View(trainer.args, trainer.streaming_config, tuple(known["tools"]))
-    enforces = request.mode == "enforce"
-    refuse([one for one in REFUSALS if enforces or one.name in UNOBSERVED], view, request)
-    own, left = split(request, SETTABLE) if enforces else ({}, {})
+    evidence = check(trainer, request)
+    own, left = split(request, SETTABLE) if request.mode == "enforce" else ({}, {})
     own.pop("use_kl_loss", None)  # the coefficient says it
     orders = orders_of(request, checkout, settings=own, evidence=evidence.to_dict())
     shared = [orders.start_id]  # one start of all learners
