@@ -208,6 +208,12 @@ class OpenInstructAdapter(Adapter):
 
         return runtime.source_of(trainer)
 
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `runtime.check`."""
+        from batchbridge_open_instruct import runtime
+
+        runtime.check(trainer, request)
+
     def attach(self, trainer: object, request: Request) -> Attachment:
         """See `runtime.attach`."""
         from batchbridge_open_instruct import runtime
