@@ -3,8 +3,8 @@
     python tests/upstream/probe_trl.py        after `nox -s upstream`, by the session upstream_probe
 
 One row per loss type: wrapped with allow=("unproven_code",), so that code that is not known is measured, and trained
-for two optimizer steps in which every weight is measured again. Exit code 1: a loss is refused, or seven times a loss is
-not.
+for two optimizer steps in which every weight is measured again. Exit code 1: a loss is refused, or seven times a loss
+is not.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from batchbridge.layout import layout
 from batchbridge.plan import Plan
 from batchbridge.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.versions import holds
 from batchbridge.workers import Orders
@@ -117,13 +118,11 @@ class Bench(Steps):
         super().__init__()
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.gradient: torch.Tensor | None = None
-        native = self.worker.engine.optimizer_step
 
-        def spy() -> Any:
+        def keep() -> None:
             self.gradient = full_gradient(self.worker)
-            return native()
 
-        self.worker.engine.optimizer_step = spy
+        self.worker.engine.optimizer_step = watched(self.worker.engine.optimizer_step, keep)
 
     def send(
         self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
