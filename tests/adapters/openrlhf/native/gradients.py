@@ -46,6 +46,7 @@ from batchbridge.spec import (
     Topology,
 )
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge.weights import Row, token_weights
 from batchbridge.workers import Orders
@@ -173,14 +174,12 @@ class Bench:
         made = actor_trainer(self.saved, steps=10, dataset_size=PROMPTS, **settings)
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         engine = made.actor.model
-        native = engine.step
 
-        def spy(*arguments: Any, **options: Any) -> Any:
+        def keep(*arguments: Any, **options: Any) -> None:
             if engine.is_gradient_accumulation_boundary():
                 self.gradients.append(full_gradient(made))
-            return native(*arguments, **options)
 
-        engine.step = spy
+        engine.step = watched(engine.step, keep)
         return made
 
     def sample(self, prompt: int, number: int) -> Sample:
