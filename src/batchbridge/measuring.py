@@ -78,10 +78,14 @@ class Tap:
         self._objective, self._surrogate = objective, surrogate
         self._pending: list[_MicroBatch] = []
 
-    def watch(self, logprobs: torch.Tensor, rows: Rows) -> torch.Tensor:
-        """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens."""
+    def watch(self, logprobs: torch.Tensor, rows: Rows, *, places: torch.Tensor | None = None) -> torch.Tensor:
+        """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens.
+
+        places: where the framework packs several completions into a row: shape of `rows`, each token's place in the
+        flattened log-probabilities; -1: none.
+        """
         if logprobs.requires_grad:
-            seen = _MicroBatch(logprobs.detach(), rows)
+            seen = _MicroBatch(logprobs.detach(), rows, places)
             self._pending.append(seen)
             logprobs.register_hook(seen.arrive)
         return logprobs
@@ -182,13 +186,17 @@ class Tap:
 class _MicroBatch:
     """A hooked micro-batch; its gradient is there once backward ran."""
 
-    def __init__(self, logprobs: torch.Tensor, rows: Rows) -> None:
-        self.logprobs, self.rows = logprobs, rows
+    def __init__(self, logprobs: torch.Tensor, rows: Rows, places: torch.Tensor | None) -> None:
+        self.logprobs, self.rows, self._places = self._placed(logprobs, places), rows, places
         self.gradient: torch.Tensor | None = None
+
+    @staticmethod
+    def _placed(values: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+        return values if places is None else values.flatten()[places].masked_fill(places < 0, 0.0)
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: several backward passes over one forward pass add up."""
-        gradient = gradient.detach()
+        gradient = self._placed(gradient.detach(), self._places)
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
