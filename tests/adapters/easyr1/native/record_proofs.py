@@ -3,7 +3,8 @@ docs/easyr1.md is held against:
 
     python record_proofs.py RUNS ../recorded
 
-RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version.
+RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version. With a third argument,
+"tampering", only what test_tampering_easyr1.py left is recorded, in tampering_VERSION.json.
 """
 
 from __future__ import annotations
@@ -98,7 +99,15 @@ def gradients_of(place: Path) -> dict[str, Any]:
 def tampering_of(place: Path) -> dict[str, Any]:
     """What tampering.py measured, by ranks."""
     files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
-    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    return {"code": proofs.measuring_code(), **found}
+
+
+def record_tampering(place: Path, out: Path) -> None:
+    """Writes tampering_VERSION.json."""
+    found = tampering_of(place)
+    file = out / f"tampering_{found['1']['version']}.json"
+    file.write_text(json.dumps(rounded(found), separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main(place: Path, out: Path) -> None:
@@ -106,7 +115,7 @@ def main(place: Path, out: Path) -> None:
     version = gradients["1"]["version"]
     if {run["framework_version"] for run in runs["runs"].values()} != {version}:
         raise SystemExit(f"{place} has runs of another version than {version}")
-    kept = rounded({"gradients": gradients, "runs": runs, "tampering": tampering_of(place)})
+    kept = rounded({"gradients": gradients, "runs": runs})
     for name, value in kept.items():
         text = json.dumps(value, separators=(",", ":")) + "\n"
         (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")
@@ -117,4 +126,6 @@ def main(place: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3:] != ["tampering"]:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))

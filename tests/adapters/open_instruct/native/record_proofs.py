@@ -2,7 +2,8 @@
 
     python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
 
-RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran.
+RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran. With "tampering" in the place of
+the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json.
 """
 
 from __future__ import annotations
@@ -46,6 +47,19 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def tampering_of(place: Path) -> dict[str, Any]:
+    """What tampering.py measured, by ranks."""
+    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
+    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    return {"code": proofs.measuring_code(), **found}
+
+
+def record_tampering(place: Path, out: Path) -> None:
+    """Writes tampering.json."""
+    text = json.dumps(rounded(tampering_of(place)), separators=(",", ":")) + "\n"
+    (out / "tampering.json").write_text(text, encoding="utf-8")
 
 
 def jobs_of(place: Path) -> dict[str, Any]:
@@ -129,4 +143,6 @@ def main(place: Path, out: Path, page: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3] != "tampering":
+        main(*map(Path, sys.argv[1:4]))
