@@ -208,12 +208,6 @@ class OpenInstructAdapter(Adapter):
 
         return runtime.source_of(trainer)
 
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `runtime.check`."""
-        from batchbridge_open_instruct import runtime
-
-        runtime.check(trainer, request)
-
     def attach(self, trainer: object, request: Request) -> Attachment:
         """See `lifecycle.attach`; with `check_attach` the only way into code that imports Open-Instruct."""
         from batchbridge.lifecycle import attach
