@@ -14,7 +14,7 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
-from batchbridge.versions import unknown_version
+from batchbridge.versions import newer_version, readable, unknown_version
 from batchbridge.writing import Problems, objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning
@@ -28,6 +28,7 @@ from batchbridge_verl.values import WrongValue, convert
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
@@ -61,7 +62,8 @@ class EasyR1Adapter(Adapter):
     framework: ClassVar[str] = "easyr1"
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = ">=0.3.2,<=0.3.3.dev0"
+    newest_version: ClassVar[str] = tables.NEWEST
+    enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-EZR1-013": "BB127",
@@ -88,7 +90,8 @@ class EasyR1Adapter(Adapter):
     def read(self, source: Source, context: Context) -> EasyR1Reading:
         """See `Adapter.read`."""
         findings = list(source.problems)
-        version = context.framework_version or _installed()
+        asked = context.framework_version or _installed()
+        version = asked and readable(asked, tables.NEWEST)
         if version is None or not tables.is_known(version):
             findings.append(
                 unknown_version(
@@ -96,6 +99,8 @@ class EasyR1Adapter(Adapter):
                 )
             )
             return self._reading(version, findings, context)
+        if asked is not None and version != asked:
+            findings.append(newer_version("EasyR1", asked, newest=tables.NEWEST, code="BB-EZR1-002"))
         if source.native is not None:
             message = f"a {type(source.native).__name__} is no configuration of EasyR1"
             findings.append(Finding("BB-EZR1-007", "error", "config", message))
@@ -137,7 +142,7 @@ class EasyR1Adapter(Adapter):
         """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
         from batchbridge_easyr1.writing import settings_for
 
-        version = framework_version or tables.NEWEST
+        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
         problems = Problems()
         values = settings_for(spec, problems, version)
         if not problems:
@@ -175,6 +180,12 @@ class EasyR1Adapter(Adapter):
             "ray": "batchbridge.launch_ray:reach_workers",
             "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
         }
+
+    def code(self) -> Code:
+        """The functions that a wrapped run depends on; see `proven`."""
+        from batchbridge_easyr1.proven import CODE
+
+        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is EasyR1's `RayPPOTrainer`, or of a subclass; verl's stands in another module."""

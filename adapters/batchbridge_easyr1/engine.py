@@ -14,11 +14,11 @@ import contextlib
 import math
 import types
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from batchbridge import proven
 from batchbridge.attach import CannotAttach
 from batchbridge.measuring import Measured
 from batchbridge.patching import Patches, rebound
@@ -26,11 +26,10 @@ from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
-from batchbridge_easyr1.proven import doubts
+from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import Given, Watch
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
-from batchbridge_verl.installed import look
 
 _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
@@ -152,16 +151,12 @@ class ActorLayer:
             self._actor.actor_module.train(training)
 
     def _require_proven_code(self) -> None:
-        import verl
-
         actor = type(self._actor)
         if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
         if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
             raise CannotAttach({"actor": "the worker's actor is no FSDP1 module"})
-        package = Path(str(verl.__file__)).parent
-        if (why := doubts(package, look(package).version)) is not None:
-            raise CannotAttach({"version": why})
+        proven.require(CODE, self._orders.allow, self._worker, self._actor)
         if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
 

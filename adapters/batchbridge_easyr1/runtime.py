@@ -17,11 +17,11 @@ from batchbridge.workers import orders_of
 from batchbridge.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
-from batchbridge_easyr1.proven import doubts
-from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, settings_of
+from batchbridge_easyr1.proven import CODE
+from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
-from batchbridge_verl.installed import installed, installed_folder
+from batchbridge_verl.installed import installed
 from batchbridge_verl.omega import flatten
 
 OFF = 1e30
@@ -240,17 +240,19 @@ def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> Non
 
 
 def _version(trainer: Any) -> str:
-    found, folder = installed(), installed_folder()
-    if found is None or found.project != "easyr1" or found.version is None or folder is None:
+    found = installed()
+    if found is None or found.project != "easyr1" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
-    if (why := doubts(folder, found.version)) is not None:
-        raise CannotAttach({"version": why})
+    if not holds(f">={OLDEST_ENFORCED}", found.version):
+        reason = f"EasyR1 {found.version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
+        raise CannotAttach({"version": reason})
     return found.version
 
 
 RUNTIME = Runtime(
     framework="easyr1",
     version=_version,
+    code=CODE,
     refusals=REFUSALS,
     always=UNOBSERVED,
     training=lambda trainer: is_inside(trainer, "fit"),

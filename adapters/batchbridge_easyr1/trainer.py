@@ -14,6 +14,7 @@ from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_easyr1.sampling import SeededLoader
+from batchbridge_verl.driver import SHARDED
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge_verl.observe import NumberedDataset
 from batchbridge_verl.sampling import SEED
@@ -25,6 +26,8 @@ CANDIDATE = "batchbridge_candidate"
 
 class Driver(StepDriver):
     """The plan, the workers, and the cut of a rollout into steps."""
+
+    other_ranks = SHARDED
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)
@@ -202,9 +205,9 @@ class Planned:
 
     def _load(self) -> Any:
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            state = self._driver.check_state(folder)
+            saved = self._driver.resume(self._trainer, folder)
             if self._candidates is not None:
-                self._candidates.next = int(state["next_candidate"])
+                self._candidates.next = int(saved["next_candidate"])
         return self._native_load()
 
 

@@ -16,6 +16,7 @@ from batchbridge.near import near_names
 from batchbridge.sources import parse_arguments
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
+from batchbridge.versions import newer_version, readable
 from batchbridge.writing import objections
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
@@ -25,6 +26,7 @@ from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,8 @@ class OpenInstructAdapter(Adapter):
 
     framework: ClassVar[str] = "open_instruct"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = f"=={tables.NEWEST}"
+    newest_version: ClassVar[str] = tables.NEWEST
+    enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:
@@ -63,7 +66,9 @@ class OpenInstructAdapter(Adapter):
     def read(self, source: Source, context: Context) -> OpenInstructReading:
         """See `Adapter.read`. Strings convert as HfArgumentParser converts them."""
         findings = list(source.problems)
-        checkout = tables.checkout_of(context.framework_version)
+        asked = context.framework_version
+        newer = asked is not None and readable(asked, tables.NEWEST) != asked
+        checkout = tables.checkout_of(tables.NEWEST if newer else asked)
         if context.framework_version is None:
             checkout = _checkout_at(source)
         reading = OpenInstructReading(
@@ -80,6 +85,9 @@ class OpenInstructAdapter(Adapter):
         if checkout is None or checkout not in SCRIPTS[script]:
             findings.append(_version_finding(context.framework_version, checkout, script))
             return dataclasses.replace(reading, findings=tuple(findings))
+        if newer and asked is not None:
+            shown = _printable(asked)
+            findings.append(newer_version("open-instruct", shown, newest=checkout, code="BB-OI-002"))
         rows = tables.settings_of(checkout)
         native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
         native |= {key: row.default for key, row in rows.items()}
@@ -155,7 +163,8 @@ class OpenInstructAdapter(Adapter):
 
         problems: list[str] = []
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
-        version = tables.checkout_of(framework_version or newest) or str(framework_version)
+        version = readable(framework_version or newest, tables.NEWEST)
+        version = tables.checkout_of(version) or version
         values = settings_for(spec, problems, tables.checkout_of(version))
         if not problems:
             problems += objections(self, spec, values, Context(framework_version=version))
@@ -180,6 +189,12 @@ class OpenInstructAdapter(Adapter):
             "open_instruct.utils": "batchbridge_open_instruct.launched:utilities",
             "open_instruct.data_loader": "batchbridge_open_instruct.launched:preparation",
         }
+
+    def code(self) -> Code:
+        """The functions that a wrapped run depends on; see `proven`."""
+        from batchbridge_open_instruct.proven import CODE
+
+        return CODE
 
     def owns(self, trainer: object) -> bool:
         """A learner of grpo_fast.py."""
@@ -251,12 +266,12 @@ def _as_file(word: str) -> str:
 
 def _checkout_at(source: Source) -> str | None:
     """The proven checkout whose grpo_fast.py the command starts, if that stands where the command says."""
-    from batchbridge_open_instruct.proven import checkout_in
+    from batchbridge_open_instruct.proven import checkout_of
 
     for word in map(_as_file, source.argv):
         if word.endswith(GRPO_FAST):
             file = Path(word)
-            return checkout_in(file.absolute().parent)[0] if file.is_file() else None
+            return checkout_of(file.absolute().parent) if file.is_file() else None
     return None
 
 

@@ -18,15 +18,21 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
+from batchbridge import checkpoints
 from batchbridge.advantages import group_advantages
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.patching import Patches, rebound
-from batchbridge.plan import PlanError, RolloutPlan
+from batchbridge.plan import RolloutPlan
 from batchbridge.shares import deal
 from batchbridge.workers import Orders
 
 ATTRIBUTE = "batchbridge"
 """Of an actor that was given orders, and of a batch: its `Table`."""
+PARTITIONED = (
+    "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to load "
+    "it on another number of them; the weights without the optimizer go on in a new run"
+)
+"""Source: deepspeed 0.19.6 engine._load_zero_checkpoint."""
 _POLL_SECONDS = 0.2
 _KEPT = ("query_responses", "attention_masks", "response_masks", "position_ids", "vllm_logprobs", "num_actions")
 """Lists of `PackedSequences`, one entry per row, that the loop reads after packing."""
@@ -294,22 +300,14 @@ class Place:
 
     def state_dict(self) -> dict[str, Any]:
         """After the rollouts that were handed out."""
-        done = self._actor._last_consumed_step + 1
-        steps = self._plan.rollout(done).generated_at_step
-        return {"plan": self._plan.state(steps), "ranks": self._actor.dp_world_size}
+        steps = checkpoints.steps_before(self._plan, self._actor._last_consumed_step + 1)
+        return checkpoints.state(self._plan, steps, ranks=self._actor.dp_world_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises `CannotAttach` unless `state` continues this plan on as many ranks."""
-        if "plan" not in state:
-            reason = "the checkpoint was written without batchbridge: its place in the plan is unknown"
-            raise CannotAttach({"resume": reason})
-        if state["ranks"] != self._actor.dp_world_size:
-            reason = f"the checkpoint was written by {state['ranks']} ranks, this run has {self._actor.dp_world_size}"
-            raise CannotAttach({"resume": f"{reason}: start as many"})
-        try:
-            self._plan.seek(state["plan"])
-        except PlanError as error:
-            raise CannotAttach({"resume": error.reason}) from None
+        """Raises `CannotAttach` unless `state` continues this plan."""
+        ranks = self._actor.dp_world_size
+        resumed = checkpoints.resume(state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=PARTITIONED)
+        checkpoints.tell(self._actor, resumed.notes)
 
 
 def _position(result: Any, planned: RolloutPlan, have: Mapping[int, Any]) -> int:

@@ -19,10 +19,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.launch import current, follow
 from batchbridge_open_instruct import feed
-from batchbridge_open_instruct.proven import checkout_in
+from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT
 
 LEARNER, TRIGGER, STEP = "PolicyTrainerRayProcess", "WeightSyncTrigger", "one_training_step"
 """Names of the script that are patched."""
@@ -61,12 +62,11 @@ def reach(script: ModuleType) -> None:
     if missing := [name for name in (LEARNER, TRIGGER, STEP) if name not in names]:
         reason = f"{names.get('__file__')} defines no {', '.join(missing)}: only grpo_fast.py is followed"
         raise CannotAttach({"script": reason})
-    checkout, why = checkout_in(Path(str(names["__file__"])).parent)
-    if checkout is None:
-        raise CannotAttach({"version": why})
+    launch = current()
+    allow = () if launch is None else launch.allow
+    proven.require(CODE, allow, folders={OPEN_INSTRUCT.name: Path(str(names["__file__"])).parent})
     learner = names[LEARNER].__ray_metadata__.modified_class
     learner.from_pretrained = _followed(learner.from_pretrained)
-    launch = current()
     if launch is not None and launch.mode == "enforce":
         Sending(names)
 

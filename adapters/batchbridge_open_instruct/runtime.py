@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
-import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of
@@ -22,10 +18,8 @@ from batchbridge.workers import orders_of
 from batchbridge_open_instruct import feed, settings
 from batchbridge_open_instruct.engine import AGGREGATIONS, ask, install, remove
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS
-from batchbridge_open_instruct.proven import checkout_in
+from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT, checkout_of
 
-DEEPSPEED = SpecifierSet("==0.19.6")
-"""What the proofs ran with: whose accumulation ends where it is told to."""
 OFF = 1e30
 """A bound that is never reached: upstream has no word for a clip that is off."""
 LOSSES = {"ppo": "dapo", "cispo": "cispo"}
@@ -59,7 +53,7 @@ class View:
 def source_of(trainer: Any) -> tuple[Source, Context]:
     """The learner's arguments, its world size, and the prompts of the actor that prepares its data.
 
-    Raises `CannotAttach` for a learner that is not loaded, or of an unknown checkout.
+    Raises `CannotAttach` for a learner that is not loaded.
     """
     checkout = _checkout()
     if not hasattr(trainer, "_streaming_dataloader"):
@@ -85,16 +79,11 @@ def _plain(value: Any) -> Any:
 
 
 def _checkout() -> str:
-    found = importlib.util.find_spec("open_instruct")
-    if found is None or not found.submodule_search_locations:
+    """The recorded checkout whose code this is; the newest where it is none, which `attach` then grades."""
+    folder = proven.folder_of(OPEN_INSTRUCT.name)
+    if folder is None:
         raise CannotAttach({"version": "the package open_instruct is not in reach of this process"})
-    checkout, why = checkout_in(Path(found.submodule_search_locations[0]))
-    if checkout is None:
-        raise CannotAttach({"version": why})
-    version = importlib.metadata.version("deepspeed")
-    if version not in DEEPSPEED:
-        raise CannotAttach({"version": f"deepspeed {version} is not in {DEEPSPEED}: its training step is not proven"})
-    return checkout
+    return checkout_of(folder) or settings.NEWEST
 
 
 def _whole_rollout(spec: Spec) -> bool:
@@ -292,5 +281,6 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     subject=_view,
     training=lambda trainer: is_inside(trainer, "step"),
+    code=CODE,
     patch=_patch,
 )

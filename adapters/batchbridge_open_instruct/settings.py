@@ -24,7 +24,8 @@ CHECKOUTS: Mapping[str, str] = {
 }
 ALIASES: Mapping[str, str] = {"0.1.0": "2026.1.26", "0.2.0": "2026.3.1", "0.3.0": "2026.6.10"}
 """Tags and the dates of their commits."""
-VERSIONS = ">=2024.11.20,<=2026.8.20"
+VERSIONS = ">=2024.11.20"
+"""Checkouts that are read: those of `CHECKOUTS`, and newer ones as the newest."""
 NEWEST = "2026.8.20"
 NEWEST_PPO = "2025.11.3"
 

@@ -13,7 +13,7 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
 from batchbridge.told import Told, spec_of
-from batchbridge.versions import installed, unknown_version
+from batchbridge.versions import installed, newer_version, readable, unknown_version
 from batchbridge.writing import Problems, objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
@@ -24,6 +24,7 @@ from batchbridge_openrlhf.values import WrongValue, convert, shown
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class OpenRlhfAdapter(Adapter):
     framework: ClassVar[str] = "openrlhf"
     distribution: ClassVar[str | None] = "openrlhf"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = ">=0.10.4,<=0.11.2"
+    newest_version: ClassVar[str] = tables.NEWEST
+    enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -79,10 +81,13 @@ class OpenRlhfAdapter(Adapter):
     def read(self, source: Source, context: Context) -> OpenRlhfReading:
         """See `Adapter.read`. Text converts as argparse converts it; see `values`."""
         findings = list(source.problems)
-        version = context.framework_version or installed("openrlhf")
+        asked = context.framework_version or installed("openrlhf")
+        version = asked and readable(asked, tables.NEWEST)
         if version is None or not tables.is_known(version):
             findings.append(_version_finding(version, source))
             return self._reading(version, findings, context)
+        if asked is not None and version != asked:
+            findings.append(_newer(asked))
         running = isinstance(source.native, Running)
         if source.native is not None and not running:
             message = f"a {type(source.native).__name__} is no launch command and no mapping of options"
@@ -158,7 +163,7 @@ class OpenRlhfAdapter(Adapter):
         """
         from batchbridge_openrlhf.writing import argv, native, settings_for, shell
 
-        version = framework_version or tables.NEWEST
+        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
         problems = Problems()
         if not problems.need(tables.is_known(version), f"openrlhf {version} is not known; known are {self.versions}"):
             raise CannotWrite(self.framework, problems)
@@ -201,6 +206,12 @@ class OpenRlhfAdapter(Adapter):
             "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
         }
 
+    def code(self) -> Code:
+        """The functions that a wrapped run depends on; see `proven`."""
+        from batchbridge_openrlhf.proven import CODE
+
+        return CODE
+
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `PPOTrainer` (in its Ray actor) or an `ActorPPOTrainer`, or of a subclass."""
         return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
@@ -214,10 +225,18 @@ class OpenRlhfAdapter(Adapter):
         return source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports OpenRLHF."""
-        from batchbridge_openrlhf.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports OpenRLHF."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_openrlhf.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_openrlhf.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
         """A reading that could say nothing but its findings."""
@@ -254,6 +273,14 @@ _IDLE = ("logger.", "ckpt.", "eval.", "local_rank", "ds.zpg", "vllm.sync_backend
 def is_idle(identity: str) -> bool:
     """Whether neither the meaning nor a rule depends on the number that this option has."""
     return identity.startswith(_IDLE)
+
+
+def _newer(version: str) -> Finding:
+    """The warning for a version without rows of its own, with what it declares otherwise where it is installed."""
+    from batchbridge_openrlhf.declared import difference
+
+    differs = difference() if installed("openrlhf") == version else ""
+    return newer_version("openrlhf", shown(version), newest=tables.NEWEST, code="BB-ORL-002", difference=differs)
 
 
 def _version_finding(version: str | None, source: Source) -> Finding:

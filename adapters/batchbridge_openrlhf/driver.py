@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from batchbridge import checkpoints
 from batchbridge.advantages import RULED, group_advantages
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.budgets import cut_of
 from batchbridge.microbatch import Length, partition_by_tokens
 from batchbridge.patching import Patches
-from batchbridge.plan import PlanError
 from batchbridge.shares import deal, steps_of_rollout
 from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere
 from batchbridge_openrlhf.engine import IDENTITY, identify
-from batchbridge_openrlhf.sampling import SeededEngines, reach
+from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 
 
 class Driver:
@@ -33,9 +33,11 @@ class Driver:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
         assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
         self._trainer, self._orders, self._plan = trainer, orders, request.plan
-        self._patches = patches
+        self._request = request
         self._next, self._scored_tokens = 0, 0
         self._receipts: list[Receipt] = []
+        self._sent = False
+        self._reached = False
         self._generator, self._maker = trainer.samples_generator, trainer.experience_maker
         self._group, self._dataset = trainer.actor_model_group, trainer.prompts_dataloader.dataset
         self._native_start, self._native_send = trainer.init_checkpoint_states, self._group.async_run_method_batch
@@ -69,10 +71,15 @@ class Driver:
             patches.set(target, name, value, what=what, why=why)
 
     def detach(self) -> None:
-        """Restores the trainer and, where they have orders, the training processes."""
-        self._patches.undo()
-        if self._receipts:
-            install_everywhere(self._group._actor_handlers, None, in_worker)
+        """Undoes what is in other processes: of those that train, where they have orders, and of the engines."""
+        try:
+            if self._sent:
+                install_everywhere(self._group._actor_handlers, None, in_worker)
+                self._sent, self._receipts = False, []
+        finally:
+            if self._reached:
+                release(self._generator.vllm_engines)
+                self._reached = False
 
     @property
     def ranks(self) -> int:
@@ -82,28 +89,31 @@ class Driver:
     # ---- start and resume
 
     def _start(self) -> Any:
+        self._sent = True  # also where one of them refuses
         self._receipts = install_everywhere(self._group._actor_handlers, self._orders, in_worker)
         states = self._native_start()
-        if states["global_step"] and STATE not in (states.get("data_loader_state_dict") or {}):
-            reason = "the checkpoint was written without batchbridge: its place in the plan is unknown"
-            raise CannotAttach({"resume": reason})
+        saved = states.get("data_loader_state_dict") or {}
+        if states["global_step"] and STATE not in saved:
+            self.continue_from(saved)  # refused before anything else is made ready
         return states
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint after the rollouts so far remembers."""
-        steps = self._plan.rollout(self._next).generated_at_step
-        return {STATE: {"plan": self._plan.state(steps), "ranks": self.ranks, "rollouts": self._next}}
+        steps = checkpoints.steps_before(self._plan, self._next)
+        return {STATE: checkpoints.state(self._plan, steps, ranks=self.ranks, rollouts=self._next)}
 
     def continue_from(self, state: Mapping[str, Any]) -> None:
-        """Raises `CannotAttach` unless `state` continues this plan on as many ranks."""
-        saved = state[STATE]
-        if saved["ranks"] != self.ranks:
-            raise CannotAttach({"resume": _other_ranks(saved["ranks"], self.ranks)})
-        try:
-            self._plan.seek(saved["plan"])
-        except PlanError as error:
-            raise CannotAttach({"resume": error.reason}) from None
-        self._next = int(saved["rollouts"])
+        """Raises `CannotAttach` unless `state` continues this plan."""
+        resumed = checkpoints.resume(
+            state.get(STATE),
+            self._plan,
+            where="the checkpoint",
+            ranks=self.ranks,
+            other_ranks=PARTITIONED,
+            reading=self._request.reading,
+        )
+        checkpoints.tell(self._trainer, resumed.notes)
+        self._next = int(resumed.saved["rollouts"])
 
     @property
     def prompts_per_epoch(self) -> int:
@@ -128,6 +138,7 @@ class Driver:
             batch_vllm_engine_call(generator.vllm_engines, "wake_up")
         engines, seeds = generator.vllm_engines, self._plan.sampling_seeds(planned.index)
         reach(engines)
+        self._reached = True
         generator.vllm_engines = SeededEngines(engines, seeds)
         try:
             waiting = generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options)
@@ -253,6 +264,11 @@ class Driver:
 
 STATE = "batchbridge"
 """Key of what a checkpoint has in the place of the prompt loader's state."""
+PARTITIONED = (
+    "DeepSpeed's ZeRO checkpoint holds one part of the optimizer's state for each rank, and DeepSpeed refuses to load "
+    "it on another number of them; the weights without the optimizer go on in a new run"
+)
+"""Source: deepspeed 0.19.6 engine._load_zero_checkpoint."""
 
 
 def ranks_of(checkpoints: Path) -> int | None:
@@ -273,12 +289,8 @@ def check_ranks(trainer: Any) -> None:
     if not trainer.args.ckpt.load_enable:
         return
     wrote, ranks = ranks_of(Path(trainer.args.ckpt.path) / "_actor"), len(trainer.actor_model_group._actor_handlers)
-    if wrote not in (None, ranks):
-        raise CannotAttach({"resume": _other_ranks(wrote, ranks)})
-
-
-def _other_ranks(wrote: int | None, ranks: int) -> str:
-    return f"the checkpoint was written by {wrote} ranks, this run has {ranks}: start as many"
+    if wrote is not None and wrote != ranks:
+        raise CannotAttach({"resume": checkpoints.ranks_differ("the checkpoint", wrote, ranks, PARTITIONED)})
 
 
 class Place:

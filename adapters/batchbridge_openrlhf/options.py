@@ -14,10 +14,12 @@ from typing import Any
 
 from batchbridge.versions import holds as holds
 
-VERSIONS = ">=0.8.0,<=0.11.2"
-"""Versions whose rows are complete."""
+VERSIONS = ">=0.8.0"
+"""Versions that are read. Rows are complete for `RELEASES`; one newer than `NEWEST` is read as that."""
+OLDEST_ENFORCED = "0.10.4"
+"""The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.11.2"
-"""The version that `write` writes for when nobody names one."""
+"""The newest version whose rows are complete; `write` writes for it when nobody names one."""
 RELEASES = (
     *("0.8.0", "0.8.0.post1", "0.8.1", "0.8.1.post1", "0.8.2", "0.8.3", "0.8.4", "0.8.5", "0.8.6", "0.8.7", "0.8.8"),
     *("0.8.9", "0.8.9.post1", "0.8.10", "0.8.11", "0.9.0", "0.9.1", "0.9.1.post1", "0.9.2", "0.9.3", "0.9.4", "0.9.5"),

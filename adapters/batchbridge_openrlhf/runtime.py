@@ -5,26 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, check_allowed, own_spec, refuse
+from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
 from batchbridge.spec import Spec, walk
+from batchbridge.versions import readable
 from batchbridge.workers import Orders, orders_of
-from batchbridge_openrlhf.config import OpenRlhfAdapter, Running, is_idle
-from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
-from batchbridge_openrlhf.options import Option, defaults_of, options_of
+from batchbridge_openrlhf.config import Running, is_idle
+from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
+from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, options_of
+from batchbridge_openrlhf.proven import CODE
 
-ENFORCED_VERSIONS = SpecifierSet(OpenRlhfAdapter.enforced_versions)
-"""Releases that the proofs ran on; others are refused until they ran there, too."""
-DEEPSPEED: Mapping[str, str] = {"0.10.4": "0.19.1", "0.11.0": "0.19.5", "0.11.1": "0.19.5", "0.11.2": "0.19.6"}
-"""What each of these releases requires, and its proofs ran with: whose steps end where they are told to."""
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""
 OFF = 1e30
@@ -50,7 +47,8 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     """The trainer's arguments, its world size, and its number of prompts. An `ActorPPOTrainer` has no prompts: there it
     is the attribute `dataset_size`, which whoever builds it sets."""
     version = importlib.metadata.version("openrlhf")
-    options, defaults = options_of(version), defaults_of(version)
+    known = readable(version, NEWEST)
+    options, defaults = options_of(known), defaults_of(known)
     given = {
         name: _as_given(options[name], value)
         for name, value in _leaves(trainer.args)
@@ -315,31 +313,8 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     return settings, left
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    version = _version()
-    check_allowed(REFUSALS, request.allow)
-    enforces = request.mode == "enforce"
-    refuse([one for one in REFUSALS if enforces or one.name in OBSERVED], trainer.args, request)
-    settings, left = settings_of(request) if enforces else ({}, {})
-    orders = orders_of(request, version, ticks=ticks_of(request) if enforces else None, settings=settings)
-    attached = _attach_worker if is_worker(trainer) else _attach_driver
-    try:
-        patches, detach = attached(trainer, request, orders)
-    except AttributeError as error:
-        raise CannotAttach({"seam": f"{error}; openrlhf {version}"}) from error
-    for name, value in settings.items():
-        patches.note(name, what=f"{value} in every training process", why="the requested spec")
-    return Attachment(
-        framework="openrlhf",
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        left_different=left,
-        detach=detach,
-    )
-
-
+HELD = ("samples_generator", "experience_maker", "actor_model_group")
+"""Objects of a `PPOTrainer` whose methods are replaced, too."""
 OBSERVED = ("critic", "asynchronous", "agent", "sequence_parallel", "tensor_parallel")
 """What cannot even be observed: completions are not told apart there, or have no weights of their own."""
 
@@ -351,35 +326,44 @@ def ticks_of(request: Request) -> int:
     return request.plan.total_rollouts if per_rollout else request.plan.total_optimizer_steps
 
 
-def _attach_worker(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    enforces = request.mode == "enforce"
+    settings, left = settings_of(request) if enforces else ({}, {})
+    ticks = ticks_of(request) if enforces else None
+    orders = orders_of(request, version, ticks=ticks, settings=settings)
+    patched = (_patch_worker if is_worker(trainer) else _patch_driver)(trainer, request, patches, orders)
+    for name, value in settings.items():
+        patches.note(name, what=f"{value} in every training process", why="the requested spec")
+    return dataclasses.replace(patched, left_different=left)
+
+
+def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
     import torch
 
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
-    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
-    return trainer.batchbridge_engine.patches, lambda: remove(trainer)
+    layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
+    return Patched(detach=layer.close, probe=layer.probe)
 
 
-def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
     from batchbridge_openrlhf.driver import Driver, check_ranks
     from batchbridge_openrlhf.observe import Observer
 
-    patches = Patches()
-    try:
-        if request.mode == "enforce":
-            check_ranks(trainer)
-        made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
-    except BaseException:
-        patches.undo()
-        raise
-    return patches, made.detach
+    if request.mode == "enforce":
+        check_ranks(trainer)
+    made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
+    return Patched(detach=made.detach)
 
 
-def _version() -> str:
-    version, deepspeed = importlib.metadata.version("openrlhf"), importlib.metadata.version("deepspeed")
-    if version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"openrlhf {version} is not in {ENFORCED_VERSIONS}: its step is not proven"})
-    if deepspeed != DEEPSPEED[version]:
-        reason = f"deepspeed {deepspeed} is not {DEEPSPEED[version]}, which openrlhf {version} requires"
-        raise CannotAttach({"version": f"{reason}: its step is not proven"})
-    return version
+RUNTIME = Runtime(
+    framework="openrlhf",
+    version=lambda trainer: importlib.metadata.version("openrlhf"),
+    code=CODE,
+    parts=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
+    refusals=REFUSALS,
+    always=OBSERVED,
+    subject=lambda trainer: trainer.args,
+    training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
+    patch=_patch,
+)

@@ -12,7 +12,7 @@ from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
-from batchbridge.versions import installed, unknown_version
+from batchbridge.versions import installed, newer_version, readable, unknown_version
 from batchbridge.writing import Problems, objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
@@ -26,6 +26,7 @@ from batchbridge_trl.world import world_size
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class TrlAdapter(Adapter):
     framework: ClassVar[str] = "trl"
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = tables.ENFORCED_VERSIONS
+    newest_version: ClassVar[str] = tables.NEWEST
+    enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
@@ -64,7 +66,8 @@ class TrlAdapter(Adapter):
     def read(self, source: Source, context: Context) -> TrlReading:
         """See `Adapter.read`. Strings convert as TRL's parser converts them; see `values`."""
         findings = list(source.problems)
-        version = context.framework_version or installed(self.distribution)
+        asked = context.framework_version or installed(self.distribution)
+        version = asked and readable(asked, tables.NEWEST)
         if version is None or not tables.is_known(version):
             findings.append(
                 unknown_version(
@@ -72,6 +75,8 @@ class TrlAdapter(Adapter):
                 )
             )
             return self._reading(version, findings, context)
+        if asked is not None and version != asked:
+            findings.append(_newer(asked))
         rows = settings_of(self.groups, version)
         if source.native is not None:
             if not _is_config(source.native):
@@ -151,7 +156,7 @@ class TrlAdapter(Adapter):
         from batchbridge_trl.text import python_text, yaml_text
         from batchbridge_trl.writing import settings_for
 
-        version = framework_version or tables.NEWEST
+        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
         problems = Problems()
         problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
         values = settings_for(spec, problems, version) if tables.is_known(version) else {}
@@ -190,6 +195,12 @@ class TrlAdapter(Adapter):
     def enforces(self, path: str, value: object) -> bool:
         """What `runtime` plans or computes itself: see `_ENFORCED`."""
         return path in _ENFORCED and (not _ENFORCED[path] or value in _ENFORCED[path])
+
+    def code(self) -> Code:
+        """The functions that a wrapped run depends on; see `proven`."""
+        from batchbridge_trl.proven import CODE
+
+        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
@@ -396,6 +407,14 @@ def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str,
     elif isinstance(batch, int) and isinstance(steps, int):
         given["steps_per_generation"] = None
     return given, {key: Where(key, _printable(value)) for key, value in given.items() if value != rows[key].default}
+
+
+def _newer(version: str) -> Finding:
+    """The warning for a version without rows of its own, with what it declares otherwise where it is installed."""
+    from batchbridge_trl.declared import difference
+
+    differs = difference() if installed("trl") == version else ""
+    return newer_version("trl", version, newest=tables.NEWEST, code="BB-TRL-002", difference=differs)
 
 
 def _not_read(message: str) -> Finding:

@@ -25,12 +25,13 @@ from batchbridge.attach import CannotAttach, Request
 from batchbridge.measuring import Rows, Tap
 from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention
 from batchbridge.patching import Patches
-from batchbridge.plan import Plan, PlanError, StepPlan
+from batchbridge.plan import Plan, StepPlan
 from batchbridge.probing import CUT, batches, normaliser, verdict
 from batchbridge.reading import read
 from batchbridge.spec import Advantage, walk
 from batchbridge.weights import Normaliser, Row
 from batchbridge_trl import rows as rows_module
+from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -54,7 +55,6 @@ CARRIERS = {
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
 
-CHECKPOINT_FOLDER = "batchbridge"
 _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
     """mode="observe" to record what it does, or use one of TRL's loss types"""
@@ -80,6 +80,8 @@ class Enforcer:
         self._native_generate = trainer._generate_and_score_completions
         self._native_save = trainer._save_checkpoint
         self._native_load = trainer._load_optimizer_and_scheduler
+        self._native_load_model = trainer._load_from_checkpoint
+        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts)
         self._native_clock = trainer.set_initial_training_values
         self._native_norm = trainer._get_grad_norm
         self._native_scheduler = trainer.create_scheduler
@@ -124,6 +126,9 @@ class Enforcer:
         )
         patches.set(
             trainer, "_load_optimizer_and_scheduler", self._load, what="rollouts in use are loaded", why="exact resume"
+        )
+        patches.set(
+            trainer, "_load_from_checkpoint", self._load_model, what="held against the plan first", why="exact resume"
         )
         patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
         scored = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
@@ -412,9 +417,10 @@ class Enforcer:
         )
 
     def _keep_own(self, rollout: RolloutRows) -> None:
-        """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept."""
+        """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
+        those of steps after the run's end: a longer run may go on from a checkpoint."""
         wanted: set[int] = set()
-        for step in self._steps_using(rollout.index):
+        for step in self._plan.steps_using(rollout.index, self._trainer.state.global_step):
             known = all(index in self._rollouts for index in step.rollouts)
             mine = {item for batch in self._share(step) for item in batch} if known else range(len(step.members))
             wanted |= {
@@ -424,21 +430,9 @@ class Enforcer:
             }
         rollout.keep(wanted)
 
-    def _steps_using(self, rollout: int) -> Iterator[StepPlan]:
-        """The steps from now on that train on `rollout`."""
-        index = max(self._trainer.state.global_step, self._plan.rollout(rollout).generated_at_step)
-        while index < self._plan.total_optimizer_steps:
-            step = self._plan.step(index)
-            if step.rollouts[0] > rollout:
-                return
-            yield step
-            index += 1
-
     def _forget(self, step: StepPlan) -> None:
         self._shares.pop(step.index, None)
-        if step.index + 1 >= self._plan.total_optimizer_steps:
-            self._rollouts.clear()
-            return
+        # After the last step, too: a longer run may go on from its checkpoint.
         first = self._plan.step(step.index + 1).members[0].rollout
         for index in [index for index in self._rollouts if index < first]:
             del self._rollouts[index]
@@ -500,7 +494,7 @@ class Enforcer:
         its own membership, not the plan's. Source: trl 1.9.1 and 1.16.0, _generate_and_score_completions.
         """
         trainer, args = self._trainer, self._trainer.args
-        steps = self._steps_using(rollout)
+        steps = self._plan.steps_using(rollout)
         next(steps, None)
         needed = next(steps, None) is not None and self._request.spec.objective.old_logprobs != "detached"
         own = args.gradient_accumulation_steps, args.steps_per_generation
@@ -515,43 +509,19 @@ class Enforcer:
     # ---- checkpoints
 
     def _save(self, model: Any, trial: Any) -> None:
-        trainer, step = self._trainer, self._trainer.state.global_step
-        folder = Path(trainer._get_output_dir(trial=trial)) / f"checkpoint-{step}" / CHECKPOINT_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
-        done = step >= self._plan.total_optimizer_steps
-        live = () if done else self._plan.seek(step).live_rollouts
-        state = {
-            "plan": self._plan.state(step),
-            "world_size": self._accelerator.num_processes,
-            "rollouts": [self._rollouts[index].state() for index in live],
-        }
-        # Ours first: a checkpoint that is complete for TRL is complete for us, whenever the process is killed.
-        target = folder / f"rank-{self._accelerator.process_index:05d}.pt"
-        torch.save(state, target.with_suffix(".partial"))
-        target.with_suffix(".partial").replace(target)
+        self._checkpoints.save(
+            Path(self._trainer._get_output_dir(trial=trial)) / f"checkpoint-{self._trainer.state.global_step}"
+        )
         self._native_save(model, trial)
+
+    def _load_model(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        self._checkpoints.check(Path(checkpoint))
+        self._native_load_model(checkpoint, *args, **kwargs)
 
     def _load(self, checkpoint: Any) -> None:
         self._native_load(checkpoint)
-        if checkpoint is None:
-            return
-        folder = Path(checkpoint) / CHECKPOINT_FOLDER
-        files = sorted(folder.glob("rank-*.pt"))
-        if not files:
-            raise CannotAttach(
-                {"resume": f"{checkpoint} was written without batchbridge: its place in the plan is unknown"}
-            )
-        own, ranks = folder / f"rank-{self._accelerator.process_index:05d}.pt", self._accelerator.num_processes
-        state = torch.load(own if own in files else files[0], weights_only=True, map_location="cpu")
-        if state["world_size"] != ranks or own not in files:
-            reason = f"{checkpoint} was written by {state['world_size']} ranks, this run has {ranks}: start as many"
-            raise CannotAttach({"resume": reason})
-        try:
-            position = self._plan.seek(state["plan"])
-        except PlanError as error:
-            raise CannotAttach({"resume": f"{checkpoint}: {error.reason}"}) from None
-        for number, index in enumerate(position.live_rollouts):
-            self._rollouts[index] = RolloutRows.from_state(state["rollouts"][number], self._accelerator.device)
+        if checkpoint is not None:
+            self._holds_others = self._checkpoints.load(Path(checkpoint))
 
 
 def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Advantage) -> torch.Tensor:

@@ -139,6 +139,7 @@ class StepLog:
             started="resumed" if resumed else "fresh",
             at_step=at_step,
             start_id=broadcast_object_list([uuid.uuid4().hex])[0],
+            evidence=None if self._request.evidence is None else self._request.evidence.to_dict(),
         )
         self._writer = Writer(self._request.ledger, header)
         weakref.finalize(self, self._writer.close)  # a run that raises never comes to on_train_end

@@ -78,10 +78,21 @@ class RolloutRows:
         }
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any], device: torch.device) -> RolloutRows:
-        """The rollout from what this rank stored of it."""
-        tensors = {name: tensor.to(device) for name, tensor in state["tensors"].items()}
-        return cls(**{**state, "tensors": tensors})
+    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> RolloutRows:
+        """The rollout from what one or more ranks stored of it: every row that at least one of them held."""
+        slots: dict[int, int] = {}
+        picked: list[list[int]] = []
+        for state in states:
+            new = {position: row for position, row in state["slots"].items() if position not in slots}
+            slots |= {position: len(slots) + number for number, position in enumerate(new)}
+            picked.append(list(new.values()))
+        tensors = {
+            name: torch.cat([state["tensors"][name][rows] for state, rows in zip(states, picked, strict=True)])
+            for name in states[0]["tensors"]
+        }
+        return cls(
+            **{**states[0], "slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
+        )
 
 
 class MicroBatch(dict[str, torch.Tensor]):

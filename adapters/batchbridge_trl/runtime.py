@@ -8,20 +8,18 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
-from packaging.specifiers import SpecifierSet
 
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
+from batchbridge.versions import holds
 from batchbridge_trl.enforce import CARRIERS, Enforcer
 from batchbridge_trl.observe import Observer
+from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
 from batchbridge_trl.watching import Watch
-
-ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
-"""TRL versions whose training step has the seams that the patches use; both ends are tested."""
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
@@ -47,11 +45,21 @@ def _batch_scale_over_rollouts(trainer: Any, request: Request) -> bool:
     return crosses and stream % plan.completions_per_step != 0
 
 
+def _mesh(trainer: Any, *dimensions: str) -> bool:
+    """Whether one of these dimensions of Accelerate's device mesh has more than one device.
+
+    Source: accelerate 1.15.0 ParallelismConfig; a size that nobody gave is None or 1.
+    """
+    mesh = getattr(trainer.accelerator, "parallelism_config", None)
+    return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "entropy_bonus",
-        "the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's tokens, which the "
-        "step's factor would rescale wrongly; set entropy_coef=0",
+        "from TRL 1.10 on the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's "
+        "tokens, which the step's factor would rescale wrongly; before, so it is but for cispo, dapo and vespo, whose "
+        "sum would be scaled rightly, which no gradient test shows; set entropy_coef=0",
         lambda trainer, request: bool(trainer._entropy_bonus_enabled),
     ),
     Refusal(
@@ -82,8 +90,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "fsdp",
-        "sharded gradients inside a split step are not proven against the oracle yet",
-        lambda trainer, request: bool(trainer.is_fsdp_enabled),
+        "sharded gradients inside a split step, and replicas on a device mesh (dp_shard_size and dp_replicate_size of "
+        "a parallelism_config), are not proven against the oracle yet",
+        lambda trainer, request: bool(trainer.is_fsdp_enabled) or _mesh(trainer, "dp_shard", "dp_replicate"),
     ),
     Refusal(
         "vllm",
@@ -112,8 +121,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "liger",
-        "use_liger_kernel replaces the loss (or layers) that the proofs ran on",
-        lambda trainer, request: bool(trainer.args.use_liger_kernel),
+        "before TRL 1.14 use_liger_kernel computes the loss in a fused kernel, whose loss type is fixed when the "
+        "trainer is built; set it to False, or use TRL 1.14 or later, where it replaces layers only",
+        lambda trainer, request: bool(trainer.args.use_liger_kernel) and holds("<1.14", installed_version("trl")),
     ),
     Refusal(
         "fp16",
@@ -132,9 +142,16 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: trainer.accelerator.gradient_accumulation_steps != 1,
     ),
     Refusal(
+        "tensor_parallel",
+        "tensor parallelism (tp_size of a parallelism_config) lets several ranks train the same completions, but TRL, "
+        "and so the plan, shares completions out to every rank",
+        lambda trainer, request: _mesh(trainer, "tp"),
+    ),
+    Refusal(
         "context_parallel",
-        "sequence and context parallelism split completions over ranks",
-        lambda trainer, request: getattr(trainer.accelerator, "parallelism_config", None) is not None,
+        "context and sequence parallelism (cp_size, sp_size of a parallelism_config) split completions over ranks; TRL "
+        "refuses them itself while GRPOConfig is constructed",
+        lambda trainer, request: _mesh(trainer, "cp", "sp"),
     ),
     Refusal(
         "kl_without_reference",
@@ -224,13 +241,6 @@ PLANNED = (
 """Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
 
 
-def _version(trainer: Any) -> str:
-    version = installed_version("trl")
-    if version not in ENFORCED_VERSIONS:
-        raise CannotAttach({"version": f"trl {version} is not in {ENFORCED_VERSIONS}: its loss is unknown"})
-    return version
-
-
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
@@ -245,7 +255,9 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
 
 RUNTIME = Runtime(
     framework="trl",
-    version=_version,
+    version=lambda trainer: installed_version("trl"),
+    code=CODE,
+    parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     patch=_patch,

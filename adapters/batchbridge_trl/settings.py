@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from batchbridge.versions import holds as holds
 
-VERSIONS = ">=0.15,<1.17"
-"""Versions whose rows are complete. Read wheel by wheel: every release from 0.15.0 to 1.16.0."""
-ENFORCED_VERSIONS = ">=1.9.1,<1.17"
-"""Versions whose running trainer may be patched."""
+VERSIONS = ">=0.15"
+"""Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one
+is read as that."""
+OLDEST_ENFORCED = "1.9.1"
+"""The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "1.16.0"
-"""The version that `write` writes for when nobody names one."""
+"""The newest version whose rows are complete; `write` writes for it when nobody names one."""
 TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.29", "4.57.6"), (">=0.29", "5.23.0"))
 """TRL versions -> the transformers release that is assumed beside them; TRL pins a lower bound only. 4.51.3 is the last
 one that 0.15 and 0.16 train with: later ones call `_get_train_sampler(dataset)`, which these take without an argument
@@ -344,8 +345,8 @@ _TRAINING_ARGUMENTS = (
     Setting("ddp_static_graph", "bool?", None, _5),
     Setting("ddp_backend", "str?", None),
     Setting("ddp_timeout", "int", 1800),
-    Setting("fsdp", "any", None, _4),
-    Setting("fsdp", "str?", None, _5),
+    # Text, a list of texts, or true, which transformers sets itself in a constructed config from 5.10 on.
+    Setting("fsdp", "any", None),
     Setting("fsdp_config", "dict?", None),
     Setting("deepspeed", "dict?", None),
     Setting("debug", "any", ""),

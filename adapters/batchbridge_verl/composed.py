@@ -17,7 +17,7 @@ from typing import Any
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge_verl.installed import package_folder
 from batchbridge_verl.omega import flatten
-from batchbridge_verl.settings import ENGINE, chosen_by_key, defaults_of
+from batchbridge_verl.settings import ENGINE, NEWEST, UNRECORDED, chosen_by_key, defaults_of
 
 DIGESTS: Mapping[str, str] = {
     "0.4.0": "471367f22b1f33ed71f8b496d2f84c08",
@@ -84,6 +84,33 @@ def _installed(package: Path, version: str, engine: str) -> Defaults:
     except Exception as error:  # whatever a changed configuration makes hydra or OmegaConf raise
         return Defaults(shipped.values, shipped.detail, (_unread(folder, version, _first_line(error)),))
     return Defaults(values, f"default of verl {version}, composed by hydra from the installed package")
+
+
+GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
+"""verl's own composed configuration, for FSDP. Source: verl 0.5.0 to 0.9.1."""
+
+
+def difference(version: str) -> str:
+    """What the configuration of the installed `version` has otherwise than the newest table, as text; empty where
+    another version is installed. Nothing is imported or composed."""
+    package = package_folder(version)
+    return "" if package is None else difference_in(package)
+
+
+def difference_in(package: Path) -> str:
+    """As `difference`, of a package's folder."""
+    import yaml
+
+    from batchbridge.declared import difference as differs
+
+    try:
+        made = yaml.safe_load((package / GENERATED).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return ""
+    known = {key: value for key, value in defaults_of(NEWEST, "fsdp").items() if value != UNRECORDED}
+    have = {key: value for key, value in flatten(made) if key in known or key not in defaults_of(NEWEST, "fsdp")}
+    told = ({key: repr(value) for key, value in side.items() if key != ENGINE} for side in (known, have))
+    return differs(*told)
 
 
 def compose(folder: Path, version: str, engine: str) -> dict[str, Any]:

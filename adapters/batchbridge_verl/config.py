@@ -11,10 +11,10 @@ from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Prove
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
-from batchbridge.versions import unknown_version
+from batchbridge.versions import newer_version, readable, unknown_version
 from batchbridge.writing import Problems, objections
 from batchbridge_verl import settings as tables
-from batchbridge_verl.composed import defaults_for
+from batchbridge_verl.composed import defaults_for, difference
 from batchbridge_verl.enforced import enforces
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import meaning
@@ -26,6 +26,7 @@ from batchbridge_verl.values import WrongValue, convert
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ class VerlAdapter(Adapter):
     framework: ClassVar[str] = "verl"
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
-    enforced_versions: ClassVar[str] = ">=0.8.0,<=0.9.1"
+    newest_version: ClassVar[str] = tables.NEWEST
+    enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-VERL-010": "BB101",
@@ -78,13 +80,17 @@ class VerlAdapter(Adapter):
     def read(self, source: Source, context: Context) -> VerlReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         findings = list(source.problems)
-        version, doubts = _version(context)
+        asked, doubts = _version(context)
+        version = asked and readable(asked, tables.NEWEST)
         if version is None or not tables.is_known(version):
             codes, why = ("BB-VERL-001", "BB-VERL-002"), "; ".join(doubts)
             findings.append(
                 unknown_version("verl", version, known=self.versions, newest=tables.NEWEST, codes=codes, why=why)
             )
             return self._reading(version, findings, context)
+        if asked is not None and version != asked:
+            differs = difference(asked)
+            findings.append(newer_version("verl", asked, newest=tables.NEWEST, code="BB-VERL-002", difference=differs))
         if source.native is not None:
             findings.append(
                 Finding(
@@ -154,7 +160,7 @@ class VerlAdapter(Adapter):
         from batchbridge_verl.text import hydra_text, yaml_text
         from batchbridge_verl.writing import settings_for
 
-        version = framework_version or tables.NEWEST
+        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
         problems = Problems()
         if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
             raise CannotWrite(self.framework, problems)
@@ -197,6 +203,12 @@ class VerlAdapter(Adapter):
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
 
+    def code(self) -> Code:
+        """The functions that a wrapped run depends on; see `proven`."""
+        from batchbridge_verl.proven import CODE
+
+        return CODE
+
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is verl's `RayPPOTrainer` (V0) or a V1 trainer, or of a subclass."""
         return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
@@ -211,10 +223,18 @@ class VerlAdapter(Adapter):
         return source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports verl."""
-        from batchbridge_verl.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports verl."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_verl.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_verl.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
         """A reading that could say nothing but its findings."""

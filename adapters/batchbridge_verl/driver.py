@@ -14,13 +14,24 @@ from typing import Any
 
 from batchbridge import workers_ray
 from batchbridge.attach import CannotAttach, Request
+from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl.engine import STEP
 
+SHARDED = (
+    "FSDP's checkpoint is one shard for each rank, in files that are named by the number of ranks "
+    "(model_world_size_N_rank_R.pt), and its manager loads those of its own number alone; the weights without the "
+    "optimizer go on in a new run, merged by the framework's model merger"
+)
+"""Why a checkpoint of another number of ranks cannot be loaded. Source: verl 0.9.1 and EasyR1 b44b311,
+utils/checkpoint/fsdp_checkpoint_manager.py."""
+
 
 class Driver(StepDriver):
     """What both trainers need: the plan, the workers, and the cut of a rollout into steps."""
+
+    other_ranks = SHARDED
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)
@@ -28,9 +39,9 @@ class Driver(StepDriver):
 
     # ---- workers
 
-    def install(self) -> None:
+    def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same."""
-        self.receipts = install_everywhere(self.trainer.actor_rollout_wg, self.orders)
+        self.receipts = install_everywhere(self.trainer.actor_rollout_wg, self.orders, patches)
 
     @property
     def ranks(self) -> int:
@@ -92,20 +103,39 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def install_everywhere(group: Any, orders: Orders | None) -> list[Receipt]:
-    """Runs `install` in every process of a worker group (None: undoes it), and holds the answers against each other."""
-    return workers_ray.install_everywhere(group.workers, orders, _in_worker)
+def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
+    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
+    what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
+
+    def undo() -> None:
+        workers_ray.install_everywhere(group.workers, None, _in_worker)
+
+    patches.made("actor_rollout_wg", undo, what=what, why=why)
+    return receipts
 
 
 def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the worker group. Source: verl 0.8.0 to 0.9.1 single_controller/ray/base.py."""
+    """Runs inside a Ray actor of the worker group."""
     from batchbridge_verl.engine import install, remove
 
+    if orders is None:
+        remove(_actor_of(worker))
+        return None
+    return install(_actor_of(worker), orders)
+
+
+def _probed(worker: Any) -> None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_verl.engine import probe
+
+    probe(_actor_of(worker))
+
+
+def _actor_of(worker: Any) -> Any:
+    """The `TrainingWorker` in a process that trains. Source: verl 0.8.0 to 0.9.1 single_controller/ray/base.py."""
     held = getattr(worker, "fused_worker_dict", None) or getattr(worker, "worker_dict", None) or {"": worker}
     actors = [inner.actor for inner in held.values() if getattr(inner, "actor", None) is not None]
     if len(actors) != 1:
         raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
-    if orders is None:
-        remove(actors[0])
-        return None
-    return install(actors[0], orders)
+    return actors[0]

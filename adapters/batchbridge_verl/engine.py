@@ -1,4 +1,4 @@
-"""Inside a training worker: one native optimizer step at a time is held against the plan, weighed and written down.
+"""Inside a training worker: one native optimizer step at a time is measured, held against the plan and written down.
 
 The layer that every verl trainer shares. The driver decides which rows a call of `update_actor` carries and says which
 optimizer step they are; here, in each data-parallel rank, the rows of all ranks are gathered, the denominators are set
@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from batchbridge import proven
 from batchbridge.attach import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
-from batchbridge.weights import Normaliser, Row
+from batchbridge.weights import Normaliser, Row, token_weights
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
-from batchbridge_verl.terms import AGGREGATIONS, LOSS_MODES
+from batchbridge_verl.proven import CODE
 
 ROLLOUT = "batchbridge_rollout"
 PROMPT = "batchbridge_prompt"
@@ -40,14 +41,26 @@ ENGINES = ("FSDPEngineWithLMHead",)
 def install(worker: Any, orders: Orders) -> Receipt:
     """Patches a `TrainingWorker` whose engine and loss stand; replaces what an earlier call installed.
 
-    Raises `CannotAttach` naming what this worker has that the patches were not proven on.
+    Raises `CannotAttach` naming what this worker has that the patches were not proven on; the worker is then unpatched.
     """
     import torch
 
     remove(worker)
-    worker.batchbridge = EngineLayer(worker, orders)
+    proven.require(CODE, orders.allow, worker, worker.engine)
+    patches = Patches()
+    try:
+        worker.batchbridge = EngineLayer(worker, orders, patches)
+    except BaseException:
+        patches.undo()
+        raise
     engine = worker.engine
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=engine.get_data_parallel_size())
+
+
+def probe(worker: Any) -> None:
+    """Holds the loss of an installed worker against the plan's weights, where it shall follow the plan. Collective.
+    Raises `CannotAttach`."""
+    worker.batchbridge.probe()
 
 
 def remove(worker: Any) -> None:
@@ -60,8 +73,10 @@ def remove(worker: Any) -> None:
 class EngineLayer:
     """The patches of one training worker."""
 
-    def __init__(self, worker: Any, orders: Orders) -> None:
-        self._worker, self._engine, self._orders = worker, worker.engine, orders
+    def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
+        from batchbridge_verl.watching import Watch
+
+        self._worker, self._engine, self._orders, self._patches = worker, worker.engine, orders, patches
         self._recorder = Recorder(
             "verl",
             orders,
@@ -70,65 +85,77 @@ class EngineLayer:
             gather=self._gather,
         )
         self._plan = self._recorder.plan
-        self._patches = Patches()
         self._native_train = self._engine.train_batch
         self._native_optimizer_step = self._engine.optimizer_step
         self._native_call = worker.train_mini_batch
         self._rows: list[TrainedRow] = []
-        self._data: Any = None
         self._call_steps = 0
         self._last: int | None = None
-        self._checked_step = 0
         self._learning_rate = math.nan
         self._gradient_norm: float | None = None
-        self._skipped = False
+        self._looked = False
         self._config = self._loss_config()
-        self._undo_settings: list[tuple[Any, str, Any]] = []
-        if orders.mode == "enforce":
+        self._enforces = orders.mode == "enforce"
+        if self._enforces:
             self._apply_settings()
             self._set_clock()
+        self._watch = Watch(self._engine, orders.trained.objective, self._config, patches)
+        if orders.mode == "verify" and not self._watch.shows:
+            surrogate = orders.trained.objective.surrogate
+            reason = f'nothing shows what the rows of the surrogate {surrogate} weigh; wrap with mode="observe"'
+            raise CannotAttach({"surrogate": reason})
         for target, name, value in (
             (self._engine, "train_batch", self._train_batch),
             (self._engine, "optimizer_step", self._optimizer_step),
             (worker, "train_mini_batch", self._call),
         ):
-            self._patches.set(target, name, value, what="held against the plan", why="ledger")
+            patches.set(target, name, value, what="held against the plan", why="ledger")
+
+    def probe(self) -> None:
+        """See `probe`."""
+        from batchbridge_verl.probe import hold_loss_against
+
+        if self._enforces:
+            hold_loss_against(self._orders.spec, self._worker, self._watch)
 
     def remove(self) -> None:
         """Restores the worker and closes the ledger."""
-        self._patches.undo()
-        while self._undo_settings:
-            target, name, value = self._undo_settings.pop()
-            object.__setattr__(target, name, value)
-        self._recorder.close()
+        try:
+            self._patches.undo()
+        finally:
+            self._recorder.close()
 
     # ---- what the native loss and clock read
 
     def _loss_config(self) -> Any:
-        """The actor's configuration inside verl's own loss."""
-        from verl.workers.utils.losses import ppo_loss
-
+        """The actor's configuration inside the worker's loss: verl's own, or another one of the same form."""
         loss, engine = self._worker.loss_fn, type(self._engine).__name__
         if engine not in ENGINES:
             raise CannotAttach({"engine": f"{engine} is not proven; proven: {', '.join(ENGINES)}"})
-        if not isinstance(loss, functools.partial) or loss.func is not ppo_loss:
-            raise CannotAttach({"loss": f"the worker's loss is {loss!r:.80}, not verl's ppo_loss"})
+        if not isinstance(loss, functools.partial) or "config" not in loss.keywords:
+            reason = f"the worker's loss is {loss!r:.80}, and not functools.partial(loss, config=the actor's)"
+            raise CannotAttach({"loss": reason})
         return loss.keywords["config"]
 
     def _apply_settings(self) -> None:
         for path, value in self._orders.settings.items():
             *owners, name = path.split(".")
             target = functools.reduce(getattr, owners, self._config)
-            self._undo_settings.append((target, name, getattr(target, name)))
-            object.__setattr__(target, name, value)  # verl freezes its configurations
+            self._set_frozen(target, name, value, why="the requested spec")
         if self._orders.detached:
             self._patches.set(
                 self._worker,
                 "loss_fn",
-                functools.partial(_detached, self._worker.loss_fn),
+                functools.partial(_detached, self._worker.loss_fn, config=self._config),
                 what="ratios over the current policy, detached",
                 why="objective.old_logprobs of the spec",
             )
+
+    def _set_frozen(self, target: Any, name: str, value: Any, *, why: str) -> None:
+        """verl freezes its configurations."""
+        undo = functools.partial(object.__setattr__, target, name, getattr(target, name))
+        object.__setattr__(target, name, value)
+        self._patches.made(name, undo, what=f"{value}", why=why)
 
     def _set_clock(self) -> None:
         """Rebuilds the schedule where its horizon is not the plan's: verl counts rollouts."""
@@ -137,12 +164,9 @@ class EngineLayer:
             return
         if engine.lr_scheduler.last_epoch > 0:
             raise CannotAttach({"in_training": "the learning rate has moved already; wrap before fit() and resume"})
-        self._undo_settings.append(
-            (engine.optimizer_config, "total_training_steps", engine.optimizer_config.total_training_steps)
-        )
-        object.__setattr__(engine.optimizer_config, "total_training_steps", ticks)
-        schedule = engine._build_lr_scheduler(engine.optimizer)
         why = "horizon of the spec"
+        self._set_frozen(engine.optimizer_config, "total_training_steps", ticks, why=why)
+        schedule = engine._build_lr_scheduler(engine.optimizer)
         self._patches.set(engine, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
         self._patches.set(engine.checkpoint_manager, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
 
@@ -153,47 +177,82 @@ class EngineLayer:
         return self._native_call(data)
 
     def _train_batch(self, data: Any, loss_function: Any) -> Any:
+        import torch
+
+        from batchbridge_verl.watching import ROW
+
         if POSITION not in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             raise CannotAttach(
                 {"unplanned_batch": "a batch without BatchBridge's columns reached the actor's optimizer"}
             )
-        self._rows, self._data = self._identify(data), data
+        self._rows = self._identify(data)
         step = self._step_index(data)
         if self._last is not None and step != self._last + 1:
             raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
         everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
-        planned = None if self._plan is None else self._plan.step(step)
-        normaliser = Normaliser.of(
-            self._orders.spec.loss.policy, [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
-        )
+        members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
+        normaliser = Normaliser.of(self._orders.spec.loss.policy, members)
         self._learning_rate = float(self._engine.optimizer.param_groups[0]["lr"])
-        self._gradient_norm, self._skipped = None, False
-        enforced = self._orders.mode == "enforce"
-        if enforced:
-            self._set_step(data, step, planned, normaliser)
-        if enforced and not normaliser.tokens:
-            self._check(step)
-            self._skipped = True
+        self._gradient_norm, self._looked = None, False
+        if self._enforces:
+            self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
+        known = [facts_of(data, row.index) for row in self._rows]
+        if self._enforces and not normaliser.tokens:
+            self._recorder.compare(step, self._native_pass, self._rows)
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
             output = {"model_output": {}, "loss": [0.0], "metrics": {"grad_norm": 0.0}}
         else:
-            self._checked_step = step
-            output = self._native_train(data, loss_function)
-        self._write(step, normaliser if enforced else None)
+            data[ROW] = torch.arange(len(data))
+            size = len(data)
+            with self._watch.expecting(self._given(data, everyone), lambda: self._look(step, size)):
+                output = self._native_train(data, loss_function)
+            if not self._looked:
+                # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
+                for row in self._rows:
+                    row.weight = None
+                self._recorder.compare(step, self._native_pass, self._rows)
+        self._write(step, data, known, normaliser if self._enforces else None)
         self._last = step
         self._call_steps += 1
-        self._data = None
         return output
 
-    def _optimizer_step(self) -> Any:
-        if self._data is None:
-            return self._native_optimizer_step()
+    def _look(self, step: int, size: int) -> None:
+        """Everything is there that the update will use: it is measured, and held against the plan."""
+        self._looked = True
+        objections = self._watch.look(self._rows, size)
+        self._recorder.compare(step, self._native_pass, self._rows, objections)
+
+    def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
+        """What this rank's rows are meant to train, as the batch has it now."""
+        from batchbridge_verl.watching import Given
+
+        trained = self._orders.trained
+        return Given.of(
+            data,
+            detached=self._orders.detached,
+            penalised=trained.objective.kl_placement == "loss" and bool(trained.objective.kl_coefficient),
+            kl_share=self._kl_shares(len(data), everyone),
+        )
+
+    def _kl_shares(self, size: int, everyone: Sequence[tuple[Any, ...]]) -> list[float] | None:
+        """The weight of each row's KL term over that of its policy term, where verl aggregates the two differently."""
+        loss = self._orders.trained.loss
+        if loss.kl is None or loss.kl == loss.policy:
+            return None
+        members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
+        weights = (token_weights(term, members) for term in (loss.kl, loss.policy))
+        shares = {
+            tuple(row): float(kl / policy) if policy else 1.0
+            for row, kl, policy in zip(everyone, *weights, strict=True)
+        }
+        found = [1.0] * size
         for row in self._rows:
-            row.weight = self._applied_weight(row)
-        self._check(self._checked_step)
+            found[row.index] = shares[row.rollout, row.prompt, row.sample, row.tokens]
+        return found
+
+    def _optimizer_step(self) -> Any:
         norm = self._native_optimizer_step()
         self._gradient_norm = float(norm)
-        self._skipped = not math.isfinite(self._gradient_norm)
         return norm
 
     def _set_step(self, data: Any, step: int, planned: StepPlan | None, normaliser: Normaliser) -> None:
@@ -204,9 +263,6 @@ class EngineLayer:
         tu.assign_non_tensor(
             data, global_batch_size=max(normaliser.completions, 1), update_lr_scheduler=planned.lr_tick
         )
-
-    def _check(self, step: int) -> None:
-        self._recorder.compare(step, self._native_pass, self._rows)
 
     # ---- facts
 
@@ -247,59 +303,22 @@ class EngineLayer:
         torch.distributed.all_gather_object(parts, list(mine), group=engine.get_data_parallel_group())
         return [row for part in parts for row in part]
 
-    def _applied_weight(self, row: TrainedRow) -> float:
-        """What a token of `row` weighs with the denominators that the native loss has just read."""
-        from verl.utils import tensordict_utils as tu
-
-        if not row.tokens:
-            return 0.0
-        weigh = NATIVE_WEIGHTS.get(self._aggregation())
-        if weigh is None:
-            return math.nan
-        tokens, completions = (tu.get(self._data, name) for name in ("batch_num_tokens", "global_batch_size"))
-        return weigh(float(tokens), float(completions), row.tokens, self._config.loss_scale_factor)
-
-    def _aggregation(self) -> str:
-        """The `loss_agg_mode` that acts: some loss modes take their own, and some none that has a weight per token."""
-        mode = LOSS_MODES.get(self._config.policy_loss.loss_mode)
-        if mode is None or mode.name in SPLIT_DEPENDENT:
-            return ""
-        insisted = mode.insists_on(self._orders.framework_version)
-        native = {canonical: name for name, canonical in AGGREGATIONS.items()}
-        return native[insisted] if insisted else str(self._config.loss_agg_mode)
-
-    def _write(self, step: int, normaliser: Normaliser | None) -> None:
+    def _write(self, step: int, data: Any, known: Sequence[Mapping[str, Any]], normaliser: Normaliser | None) -> None:
         self._recorder.write(
             step,
             self._rows,
-            [facts_of(self._data, row.index) for row in self._rows],
+            known,
             normaliser=normaliser,
             pass_index=self._native_pass,
-            lr_tick=lambda: _native_tick(self._data),
+            lr_tick=lambda: _native_tick(data),
             learning_rate=self._learning_rate,
             gradient_norm=self._gradient_norm,
-            skipped=self._skipped,
+            skipped=not self._looked,
         )
 
     def _native_pass(self) -> int:
         passes = max(self._orders.spec.optimizer_step.passes_per_rollout, 1)
         return self._call_steps // max(self._orders.steps_per_rollout // passes, 1)
-
-
-NATIVE_WEIGHTS: Mapping[str, Callable[[float, float, int, int | None], float]] = {
-    # loss_agg_mode -> a token's weight, of (tokens T, completions B, the completion's tokens, loss_scale_factor).
-    # Source: verl 0.8.0 to 0.9.1 core_algos.agg_loss; the data-parallel factor cancels FSDP's mean.
-    "token-mean": lambda total, count, length, constant: 1.0 / total if total else math.nan,
-    "token-sum": lambda total, count, length, constant: 1.0,
-    "seq-mean-token-mean": lambda total, count, length, constant: 1.0 / (count * length),
-    "seq-mean-token-sum": lambda total, count, length, constant: 1.0 / count,
-    "seq-mean-token-sum-norm": lambda total, count, length, constant: (
-        1.0 / (count * constant) if constant else math.nan  # the padded width of a micro-batch
-    ),
-}
-SPLIT_DEPENDENT = ("geo_mean",)
-"""Loss modes whose tokens weigh what the micro-batch's split makes of them. Source: verl 0.9.1 core_algos
-compute_policy_loss_geo_mean, a plain mean over the micro-batch."""
 
 
 def column(data: Any, name: str) -> list[Any]:
@@ -338,7 +357,7 @@ def _native_tick(data: Any) -> bool:
     return bool(tu.get(data, "update_lr_scheduler", default=False))
 
 
-def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None) -> Any:
+def _detached(native: Any, model_output: Any, data: Any, dp_group: Any = None, *, config: Any) -> Any:
     """verl's loss with the current policy, detached, in place of the old log-probabilities."""
     import torch
     from verl.workers.utils.padding import no_padding_2_padding

@@ -1,4 +1,4 @@
-"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+"""Observing: the native run as it is, with every completion identified and every applied weight measured.
 
 The rows get columns that say which prompt they are; order, membership, loss and clock stay verl's. In mode "verify" the
 engine layer holds each optimizer step against the plan before it is applied.
@@ -6,6 +6,7 @@ engine layer holds each optimizer step against the plan before it is applied.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from batchbridge.attach import CannotAttach
@@ -19,15 +20,15 @@ class Observer:
     """The patches of one trainer, V1 or V0."""
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
-        if hasattr(trainer, "_fetch_one_gen_batch") and hasattr(trainer, "actor_rollout_wg"):
-            raise CannotAttach({"initialised": "wrap a V1 trainer before init(): later is not proven"})
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
         dataset = NumberedDataset(trainer.train_dataset)
         self._set("train_dataset", dataset)
         # torch forbids a loader another dataset, but its iterator reads this entry.
-        self._loader, self._dataset = trainer.train_dataloader, vars(trainer.train_dataloader)["dataset"]
-        vars(self._loader)["dataset"] = dataset
+        entries = vars(trainer.train_dataloader)
+        undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
+        again()
+        patches.made("train_dataloader.dataset", undo, what="rows are told apart", why="ledger", again=again)
         if hasattr(trainer, "_fetch_one_gen_batch"):
             self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint
             self._set("_init_dataloader", lambda: None)  # loaded already, for its length
@@ -43,13 +44,9 @@ class Observer:
     def _set(self, name: str, value: Any) -> None:
         self._patches.set(self._trainer, name, value, what="rows are told apart", why="ledger")
 
-    def detach(self) -> None:
-        """Undoes what is no attribute."""
-        vars(self._loader)["dataset"] = self._dataset
-
     def _arrive(self) -> None:
         trainer = self._trainer
-        self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders)
+        self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
             native = manager.generate_sequences

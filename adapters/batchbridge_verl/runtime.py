@@ -6,25 +6,22 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
 from batchbridge.candidates import CandidatePlan
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import MicroBatch, Spec
 from batchbridge.workers import orders_of
-from batchbridge_verl.driver import Driver, install_everywhere
+from batchbridge_verl.driver import Driver
 from batchbridge_verl.installed import installed
+from batchbridge_verl.proven import CODE
 from batchbridge_verl.settings import BY_KEY, holds
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
-ENFORCED_VERSIONS = SpecifierSet(">=0.8.0,<=0.9.1")
-"""verl versions that the proofs ran on; docs/verl.md says which ran on each. What a release lacks beside the newest is
-said in the tables LOSS_MODES and AGGREGATION_VERSIONS, and refused by name."""
 PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
@@ -149,8 +146,19 @@ REFUSALS: tuple[Refusal, ...] = (
         detail=lambda trainer, request: _no_budget(trainer, request),
     ),
     Refusal(
+        "asynchronous",
+        "a step of colocate_async has rows of several rollouts, so its number is known to the plan alone; enforce it",
+        lambda trainer, request: request.mode != "enforce" and own_spec(request).staleness.mode != "sync",
+    ),
+    Refusal(
+        "initialised",
+        "wrap a V1 trainer before init(): later is not proven",
+        lambda trainer, request: is_v1(trainer) and hasattr(trainer, "actor_rollout_wg"),
+    ),
+    Refusal(
         "distillation",
-        "a teacher's loss has weights of its own",
+        "a teacher's loss has weights of its own, and a distillation alone (with fused kernels, say) makes no "
+        "log-probabilities that could be measured",
         lambda trainer, request: bool(trainer.use_teacher_policy),
     ),
     Refusal(
@@ -273,6 +281,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
+ALWAYS = ("critic", "engine", "distillation", "asynchronous", "initialised")
+"""Refusals that hold in every mode."""
 SETTABLE: Settable = {
     # Source: verl 0.8.0 to 0.9.1 workers/utils/losses.py, core_algos.py.
     "objective.surrogate": ("policy_loss.loss_mode", lambda value, spec: _loss_mode(spec)),
@@ -291,13 +301,12 @@ SETTABLE: Settable = {
 }
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    version = _version()
-    check_allowed(REFUSALS, request.allow)
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode != "enforce":
-        return _observe(trainer, request, version)
-    refuse(REFUSALS, trainer, request)
+        from batchbridge_verl.observe import Observer
+
+        Observer(trainer, orders_of(request, version), patches)
+        return Patched()
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
@@ -308,45 +317,24 @@ def attach(trainer: Any, request: Request) -> Attachment:
         settings=settings,
         detached=request.spec.objective.old_logprobs == "detached",
     )
-    patches = Patches()
     driver = Driver(trainer, request, orders)
-    try:
-        configure(trainer.config, _budget(request), patches)
-        if isinstance(request.plan, CandidatePlan):
-            from batchbridge_verl.candidates_v1 import CandidatesV1
+    configure(trainer.config, _budget(request), patches)
+    if isinstance(request.plan, CandidatePlan):
+        from batchbridge_verl.candidates_v1 import CandidatesV1
 
-            CandidatesV1(trainer, driver, request.plan, patches)
-        elif is_v1(trainer):
-            from batchbridge_verl.trainer_v1 import V1
+        CandidatesV1(trainer, driver, request.plan, patches)
+    elif is_v1(trainer):
+        from batchbridge_verl.trainer_v1 import V1
 
-            V1(trainer, driver, patches)
-        else:
-            from batchbridge_verl.trainer_v0 import V0
+        V1(trainer, driver, patches)
+    else:
+        from batchbridge_verl.trainer_v0 import V0
 
-            V0(trainer, driver, patches)
-    except AttributeError as error:
-        patches.undo()
-        raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
-    except BaseException:
-        patches.undo()
-        raise
-
-    def detach() -> None:
-        patches.undo()
-        if driver.receipts:
-            install_everywhere(trainer.actor_rollout_wg, None)
-
+        V0(trainer, driver, patches)
     for path, (name, _) in SETTABLE.items():
         if name in settings:
             patches.note(f"actor.{name}", what=f"{settings[name]} in every worker", why=f"{path} of the requested spec")
-    return Attachment(
-        framework="verl",
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        left_different=left_different,
-        detach=detach,
-    )
+    return Patched(left_different=left_different)
 
 
 def configure(config: Any, settings: Mapping[str, Any], patches: Patches) -> None:
@@ -359,8 +347,8 @@ def configure(config: Any, settings: Mapping[str, Any], patches: Patches) -> Non
         group = functools.reduce(getattr, groups, config)
         native = _unresolved(group, name)
         setattr(group, name, value)
-        undo = functools.partial(setattr, group, name, native)
-        patches.made(key, undo, what=f"{value}, not {native}", why="token budget of the requested spec")
+        undo, again = (functools.partial(setattr, group, name, one) for one in (native, value))
+        patches.made(key, undo, what=f"{value}, not {native}", why="token budget of the requested spec", again=again)
 
 
 def _unresolved(group: Any, name: str) -> Any:
@@ -372,40 +360,10 @@ def _unresolved(group: Any, name: str) -> Any:
     return values[name]
 
 
-def _observe(trainer: Any, request: Request, version: str) -> Attachment:
-    from batchbridge_verl.observe import Observer
-
-    for refusal in REFUSALS:
-        if refusal.name in ("critic", "engine") and refusal.applies(trainer, request):
-            raise CannotAttach({refusal.name: refusal.why(trainer, request)})
-    if own_spec(request).staleness.mode != "sync":
-        reason = "a step of colocate_async has rows of several rollouts, so its number is known to the plan alone"
-        raise CannotAttach({"asynchronous": reason})
-    patches = Patches()
-    try:
-        observer = Observer(trainer, orders_of(request, version), patches)
-    except AttributeError as error:
-        patches.undo()
-        raise CannotAttach({"seam": f"{error}; verl {version}"}) from error
-
-    def detach() -> None:
-        observer.detach()
-        patches.undo()
-        if observer.receipts:
-            install_everywhere(trainer.actor_rollout_wg, None)
-
-    return Attachment(
-        framework="verl", framework_version=version, request=request, changes=patches.changes, detach=detach
-    )
-
-
-def _version() -> str:
+def _version(trainer: Any) -> str:
     found = installed()
     if found is None or found.project != "verl" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not a release of verl"})
-    if found.doubts or found.version not in ENFORCED_VERSIONS:
-        why = "; ".join(found.doubts) or f"it is not in {ENFORCED_VERSIONS}: its training step is not proven"
-        raise CannotAttach({"version": f"verl {found.version}: {why}"})
     return found.version
 
 
@@ -424,3 +382,14 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         reason = f"verl ends the run at a completion above its budget; the longest can be {longest} tokens"
         left["micro_batch.cap"] = f"soft in the requested spec; {reason}"
     return {"loss_agg_mode": native[term.aggregation], "loss_scale_factor": term.constant, **settings}, left
+
+
+RUNTIME = Runtime(
+    framework="verl",
+    version=_version,
+    code=CODE,
+    refusals=REFUSALS,
+    always=ALWAYS,
+    training=lambda trainer: is_inside(trainer, "fit"),
+    patch=_patch,
+)

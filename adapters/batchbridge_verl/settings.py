@@ -16,15 +16,20 @@ from typing import Any, NamedTuple
 from batchbridge.versions import holds as holds
 from batchbridge.versions import is_release
 
-VERSIONS = ">=0.4.0,<0.9.2"
-"""Versions whose rows are complete. Read wheel by wheel: 0.4.0, 0.4.1, 0.5.0, 0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0,
-0.9.1."""
+VERSIONS = ">=0.4.0"
+"""Versions that are read; one newer than `NEWEST` as that. Rows are complete, wheel by wheel, for 0.4.0, 0.4.1, 0.5.0,
+0.6.0, 0.6.1, 0.7.0, 0.7.1, 0.8.0, 0.9.0 and 0.9.1."""
+OLDEST_ENFORCED = "0.8.0"
+"""The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "0.9.1"
-"""The version that `write` writes for when nobody names one."""
+"""The newest version whose rows are complete; `write` writes for it when nobody names one."""
 ENGINES = ("fsdp", "megatron", "veomni", "torchtitan")
 ENGINE = "model_engine"
 """The key that chooses the engine from 0.7.1 on (`dp` is FSDP), Megatron from 0.8.0 on. Source: verl 0.7.1 to 0.9.1
 trainer/config/model_engine."""
+
+UNRECORDED = "(a path)"
+"""What stands in the place of a default that is a machine's path."""
 
 ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."

@@ -54,7 +54,7 @@ class V0:
 
     def _arrive(self) -> None:
         trainer = self._trainer
-        self._driver.install()
+        self._driver.install(self._patches)
         self._patches.set(
             trainer.actor_rollout_wg,
             "update_actor",
@@ -132,7 +132,7 @@ class V0:
 
     def _load(self) -> Any:
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._driver.check_state(folder)
+            self._driver.resume(self._trainer, folder)
         return self._native_load()
 
 

@@ -19,8 +19,6 @@ class V1:
     """The patches of one trainer; the rollout that is being trained on."""
 
     def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
-        if hasattr(trainer, "actor_rollout_wg"):
-            raise CannotAttach({"initialised": "wrap a V1 trainer before init(): later is not proven"})
         self._trainer, self._driver, self._patches = trainer, driver, patches
         self._rows: RolloutRows | None = None
         self._native_fit, self._native_step = trainer.fit, trainer._step_once
@@ -65,7 +63,7 @@ class V1:
         )
 
     def _arrive(self) -> None:
-        self._driver.install()
+        self._driver.install(self._patches)
         self._patches.set(
             self._trainer.actor_rollout_wg,
             "update_actor",
@@ -188,7 +186,7 @@ class V1:
     def _load(self) -> None:
         self._arrive()
         if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._remember(self._driver.check_state(folder))
+            self._remember(self._driver.resume(self._trainer, folder))
         self._native_load()
 
     def _memory(self) -> dict[str, int]:

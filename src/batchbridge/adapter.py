@@ -20,6 +20,7 @@ from batchbridge.spec import DenominatorScope, Spec
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.proven import Code
 
 Mode = Literal["observe", "verify", "enforce"]
 
@@ -220,6 +221,9 @@ class Adapter(ABC):
     """The PyPI name whose installed version is the default `framework_version`; None if there is none."""
     versions: ClassVar[str]
     """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
+    newest_version: ClassVar[str] = ""
+    """The newest version with tables of its own: newer ones in `versions` are read as it, with a warning that names
+    both. Empty: every version in `versions` has its own."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
     fills_places: ClassVar[bool] = False
@@ -272,6 +276,11 @@ class Adapter(ABC):
         """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""
         return ()
 
+    def code(self) -> Code | None:
+        """The framework's functions that `attach` depends on, with a record of their digests; see
+        `batchbridge.proven`. Imports no framework. Default: none."""
+        return None
+
     def hooks(self) -> Mapping[str, str]:
         """What `batchbridge run` hooks in each process of the framework's command: module -> `package.module:function`.
 
@@ -293,7 +302,8 @@ class Adapter(ABC):
     def check_attach(self, trainer: object, request: Request) -> None:
         """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
 
-        `wrap` asks before it takes an earlier attachment off. Default: nothing is known beforehand.
+        `wrap` asks before it takes an earlier attachment off, and where there is no plan (`request.plan` is None in any
+        mode), so that this hides no other reason. Default: nothing is known beforehand.
         """
         return
 

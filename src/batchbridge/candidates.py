@@ -74,9 +74,6 @@ class CandidatePlan(Plan):
         """Not known before the run: raises `PlanError`."""
         raise PlanError("; ".join(f"{path} = {why}" for path, why in self.undecided.items()))
 
-    def _digest(self) -> str:
-        return self.asked.digest()
-
     def _rollout_span(self, index: int) -> tuple[int, int, int]:
         _, start, prompts = super()._rollout_span(index)
         return 0, start, prompts  # the epoch of a place is its candidate's

@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -86,7 +86,8 @@ class Header:
 
     dataset_size: prompts. world_size, rank: training processes. started: "fresh" for a run's first start. at_step: the
     first optimizer step that this start will record; 0 when fresh. start_id: any text that all ranks of one start share
-    and no other start has; without it readers tell starts apart by `at_step` and `world_size`.
+    and no other start has; without it readers tell starts apart by `at_step` and `world_size`. evidence: what speaks
+    for the framework's code (`batchbridge.proven.Evidence.to_dict`); None, or missing in older ledgers: unknown.
     """
 
     framework: str
@@ -99,6 +100,7 @@ class Header:
     started: Literal["fresh", "resumed"] = "fresh"
     at_step: int = 0
     start_id: str | None = None
+    evidence: Mapping[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The header record, JSON types."""
@@ -116,6 +118,7 @@ class Header:
             "started": self.started,
             "at_step": self.at_step,
             "start_id": self.start_id,
+            "evidence": None if self.evidence is None else dict(self.evidence),
         }
 
 

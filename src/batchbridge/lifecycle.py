@@ -14,7 +14,8 @@ from typing import Any
 
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, check_allowed, reasons_against
+from batchbridge.proven import Code, graded
+from batchbridge.refusals import Refusal, not_allowable, reasons_against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +35,11 @@ class Patched:
 class Runtime:
     """One framework's running trainers.
 
-    version: of the code that the trainer runs, for the ledger and the report; raises `CannotAttach` for code that is
-    not known. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject: what
-    refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training loop
-    right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it is given.
+    version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
+    functions that a wrapped run depends on, held against recorded ones (`batchbridge.proven`); parts: the live objects
+    whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
+    what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
+    loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
     """
 
     framework: str
@@ -47,24 +49,32 @@ class Runtime:
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
+    code: Code | None = None
+    parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
 
 
-def check(runtime: Runtime, trainer: Any, request: Request) -> str:
-    """The version that is patched. Raises `CannotAttach` with every reason against it; changes nothing."""
-    version = runtime.version(trainer)
-    check_allowed(runtime.refusals, request.allow)
+def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
+    """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason; changes
+    nothing."""
+    runtime.version(trainer)
+    reasons = not_allowable(runtime.refusals, request.allow)
     if runtime.training(trainer):
-        raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
+        reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
+    if runtime.code is not None:
+        try:
+            request = graded(runtime.code, request, *runtime.parts(trainer))
+        except CannotAttach as error:
+            reasons |= error.reasons
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
     fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
-    if reasons := reasons_against(fitting, subject, request):
+    if reasons := reasons | reasons_against(fitting, subject, request):
         raise CannotAttach(reasons)
-    return version
+    return request
 
 
 def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
-    version = check(runtime, trainer, request)
+    request, version = check(runtime, trainer, request), runtime.version(trainer)
     patches = Patches()
     patched = Patched()
     try:

@@ -14,6 +14,7 @@ Imports torch; knows no framework.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,21 +79,24 @@ class Tap:
         self._objective, self._surrogate = objective, surrogate
         self._pending: list[_MicroBatch] = []
 
-    def watch(self, logprobs: torch.Tensor, rows: Rows, *, places: torch.Tensor | None = None) -> torch.Tensor:
+    def watch(
+        self, logprobs: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """Hooks a micro-batch's log-probabilities, (rows, tokens); returns them. Without a gradient nothing happens.
 
-        places: where the framework packs several completions into a row: shape of `rows`, each token's place in the
-        flattened log-probabilities; -1: none.
+        view: makes (rows, tokens) of them, and of their gradient, where a framework packs rows.
         """
         if logprobs.requires_grad:
-            seen = _MicroBatch(logprobs.detach(), rows, places)
+            seen = _MicroBatch(logprobs.detach(), rows, view)
             self._pending.append(seen)
             logprobs.register_hook(seen.arrive)
         return logprobs
 
-    def leaf(self, values: torch.Tensor, rows: Rows) -> torch.Tensor:
+    def leaf(
+        self, values: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> torch.Tensor:
         """A tensor of log-probabilities that no model made, hooked: stands in for a forward pass."""
-        return self.watch(values.detach().clone().requires_grad_(True), rows)
+        return self.watch(values.detach().clone().requires_grad_(True), rows, view=view)
 
     def drop(self) -> None:
         """Forgets what was watched since the last `take`."""
@@ -186,17 +190,16 @@ class Tap:
 class _MicroBatch:
     """A hooked micro-batch; its gradient is there once backward ran."""
 
-    def __init__(self, logprobs: torch.Tensor, rows: Rows, places: torch.Tensor | None) -> None:
-        self.logprobs, self.rows, self._places = self._placed(logprobs, places), rows, places
+    def __init__(
+        self, logprobs: torch.Tensor, rows: Rows, view: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
+        self._view = view or (lambda tensor: tensor)
+        self.logprobs, self.rows = self._view(logprobs), rows
         self.gradient: torch.Tensor | None = None
-
-    @staticmethod
-    def _placed(values: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
-        return values if places is None else values.flatten()[places].masked_fill(places < 0, 0.0)
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: several backward passes over one forward pass add up."""
-        gradient = self._placed(gradient.detach(), self._places)
+        gradient = self._view(gradient.detach())
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
@@ -205,40 +208,77 @@ class Witness:
 
     What stands between the two (averaging over ranks, an engine's own scaling and accumulation) shall be one known
     factor: micro-batches whose gradients were lost, or gradients that were changed after backward, show here and
-    nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective.
+    nowhere else. `all_reduce`: sums a small float64 tensor over the data-parallel ranks in place; collective. apart:
+    backward passes are kept apart, so that those whose gradients were lost can be told (`Factor.passes`). inside: the
+    module, and its attribute, in whose forward pass the weight is whole, where between passes a rank holds a part of
+    it (FSDP).
     """
 
-    def __init__(self, parameter: torch.Tensor, all_reduce: Callable[[torch.Tensor], object] | None = None) -> None:
+    def __init__(
+        self,
+        parameter: torch.Tensor,
+        all_reduce: Callable[[torch.Tensor], object] | None = None,
+        *,
+        apart: bool = False,
+        inside: tuple[torch.nn.Module, str] | None = None,
+    ) -> None:
         self._all_reduce = all_reduce or (lambda tensor: None)
-        self._sum: torch.Tensor | None = None
+        self._apart = apart
+        self._passes: list[torch.Tensor] = []
+        self._kind = parameter.dtype
+        self._whole: Callable[[], torch.Tensor | None] = lambda: None
         self.parameter = parameter
-        self._handle = parameter.register_hook(self.arrive)
+        if inside is None:
+            self._handles: list[Any] = [parameter.register_hook(self.arrive)]
+        else:
+            module, self._attribute = inside
+            self._handles = [module.register_forward_pre_hook(self._arm)]
 
     @classmethod
-    def choose(cls, named: Sequence[tuple[str, torch.Tensor]]) -> tuple[str, torch.Tensor] | None:
-        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any."""
-        trained = [(name, one) for name, one in named if one.requires_grad and one.numel()]
+    def choose(
+        cls, named: Sequence[tuple[str, torch.Tensor]], *, size: Callable[[torch.Tensor], int] = torch.Tensor.numel
+    ) -> tuple[str, torch.Tensor] | None:
+        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any.
+
+        size: values of a whole parameter, where the rank holds a part of it.
+        """
+        trained = [(name, one) for name, one in named if one.requires_grad and size(one)]
         weights = [(name, one) for name, one in trained if not name.endswith("bias")] or trained
-        return min(weights, key=lambda pair: pair[1].numel(), default=None)
+        return min(weights, key=lambda pair: size(pair[1]), default=None)
+
+    def _arm(self, module: torch.nn.Module, inputs: object) -> None:
+        weight: torch.Tensor = getattr(module, self._attribute)
+        if torch.is_grad_enabled() and weight.requires_grad and self._whole() is not weight:
+            self._whole = weakref.ref(weight)
+            del self._handles[1:]  # of a tensor that is no more
+            self._handles.append(weight.register_hook(self.arrive))
 
     def arrive(self, gradient: torch.Tensor) -> None:
         """A hook: this rank's own gradient of one backward pass."""
+        self._kind = gradient.dtype
         gradient = gradient.detach().double()
-        self._sum = gradient if self._sum is None else self._sum + gradient
+        if self._apart or not self._passes:
+            self._passes.append(gradient)
+        else:
+            self._passes[0] = self._passes[0] + gradient
 
     def remove(self) -> None:
-        """Takes the hook off the parameter."""
-        self._handle.remove()
+        """Takes the hooks off."""
+        for handle in self._handles:
+            handle.remove()
 
     def drop(self) -> None:
         """Forgets the gradients since the last `compare`."""
-        self._sum = None
+        self._passes.clear()
 
     def compare(self, found: torch.Tensor | None) -> Factor:
         """What became of the gradients since the last call. found: the whole gradient that the optimizer will use, or
-        None where it has none. Collective."""
-        total = torch.zeros_like(self.parameter, dtype=torch.float64) if self._sum is None else self._sum
-        self._sum = None
+        None where it has none. Collective; with `apart`, ranks have run as many backward passes each."""
+        passes, self._passes = self._passes, []
+        like = self.parameter if found is None else found
+        total = torch.zeros(like.shape, dtype=torch.float64, device=like.device)
+        for gradient in passes:
+            total += gradient.to(total.device)
         self._all_reduce(total)
         seen = torch.zeros_like(total) if found is None else found.detach().double()
         length = total.square().sum()
@@ -246,21 +286,51 @@ class Witness:
         rest = torch.linalg.vector_norm(seen - factor * total)
         rest = torch.where(rest > 0, rest / torch.linalg.vector_norm(seen).clamp(min=1e-300), rest)
         values: list[float] = torch.stack([factor, rest, length]).tolist()
-        kind = self.parameter.dtype if found is None else found.dtype
-        return Factor(
-            values[0], values[1], nothing=not values[2], tolerance=4 * TOLERANCE.get(kind, TOLERANCE[torch.float32])
-        )
+        kinds = {self._kind, self.parameter.dtype, self.parameter.dtype if found is None else found.dtype}
+        tolerance = 4 * max(TOLERANCE.get(kind, TOLERANCE[torch.float32]) for kind in kinds)
+        apart: tuple[float, ...] | None = None
+        if self._apart and passes and values[1] > tolerance:  # the same on every rank
+            apart = self._factors(torch.stack(passes), seen, tolerance)
+        return Factor(values[0], values[1], nothing=not values[2], tolerance=tolerance, passes=apart)
+
+    def _factors(self, passes: torch.Tensor, seen: torch.Tensor, tolerance: float) -> tuple[float, ...] | None:
+        """Of each backward pass's gradient, how much the optimizer finds; None where that is not decided. Collective.
+
+        Gradients of different micro-batches are no multiples of each other, so one sum of them is one set of factors.
+        """
+        self._all_reduce(passes)
+        columns, seen = passes.flatten(1).T.cpu(), seen.flatten().cpu()
+        if columns.shape[0] <= columns.shape[1]:
+            return None
+        factors = torch.linalg.lstsq(columns, seen[:, None], driver="gelsd").solution[:, 0]
+        rest = torch.linalg.vector_norm(seen - columns @ factors)
+        if not rest <= tolerance * torch.linalg.vector_norm(seen):
+            return None
+        return tuple(factors.tolist())
 
 
 @dataclass(frozen=True)
 class Factor:
     """What a `Witness` saw: the optimizer's gradient is `factor` times the sum of all ranks' own, but for `rest` (a
-    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains."""
+    share of its norm). nothing: there was no gradient at all, or none but zeros. tolerance: what rounding explains.
+    passes: the factor of each backward pass, in their order, where they differ and were kept apart; None: not known."""
 
     factor: float
     rest: float
     nothing: bool = False
     tolerance: float = 4 * TOLERANCE[torch.float32]
+    passes: tuple[float, ...] | None = None
+
+    def applied(self, expected: float, micro_batches: int) -> list[float]:
+        """Share of each micro-batch's gradient that reached the optimizer: 1 where `expected` times it did, 0 where it
+        was lost, NaN where nothing shows it."""
+        if self.nothing or self.objection(expected) is None:
+            return [1.0] * micro_batches
+        found = [self.factor] * micro_batches if self.rest <= self.tolerance else self.passes
+        if found is None or len(found) != micro_batches:
+            return [math.nan] * micro_batches
+        shares = [one / expected for one in found]
+        return [float(round(one)) if abs(one - round(one)) <= self.tolerance else one for one in shares]
 
     def objection(self, expected: float) -> str | None:
         """Why the gradient that the optimizer finds is not `expected` times what backward gave; None where it is."""

@@ -87,23 +87,19 @@ def verdict(taps: Sequence[Tap], term: LossTerm, *, scale: float = 1.0, remedy: 
     """
     rows = [Row(tokens=tokens, group=place, padding=not tokens) for place, tokens in enumerate(_lengths())]
     wanted = [float(weight) for weight in token_weights(term, rows)]
-    steps = []
+    shown: set[int] = set()
     for tap in taps:
         try:
             found = [row for part in tap.take(scale=scale) for row in part]
         except LostGradient as error:
             raise CannotAttach({"weight_probe": f"the trainer's loss gives no gradient: {error}; {remedy}"}) from None
+        shown |= {place for place, row in enumerate(found) if row.weight is not None}
         if (why := _objection(found, wanted)) is not None:
             raise CannotAttach({"weight_probe": f"{why} ({term.aggregation}); {remedy}"})
-        steps.append(found)
-    # A sequence whose one ratio is clipped has no gradient, and shows its weight in another probed step.
-    if hidden := [
-        place
-        for place, shown in enumerate(zip(*steps, strict=True))
-        if wanted[place] and not any(row.weight is not None for row in shown)
-    ]:
-        why = _weighs(_lengths()[hidden[0]], None, wanted[hidden[0]])
-        raise CannotAttach({"weight_probe": f"{why} ({term.aggregation}); {remedy}"})
+    # A completion whose ratio is its sequence's may be clipped as a whole, but never in the probe of ratios of one.
+    if hidden := [length for place, length in enumerate(_lengths()) if length and place not in shown]:
+        reason = f"the trainer's own loss gives a completion of {hidden[0]} tokens no gradient"
+        raise CannotAttach({"weight_probe": f"{reason} ({term.aggregation}); {remedy}"})
 
 
 def normaliser(term: LossTerm) -> Normaliser:
@@ -128,13 +124,8 @@ def _objection(found: Sequence[Measured], wanted: Sequence[float]) -> str | None
                 f"completion's tokens differs from it by {row.departure:.2g} of the largest"
             )
         if weight and row.weight is not None and abs(row.weight / weight - 1) > row.tolerance:
-            return _weighs(lengths[place], row.weight, weight)
+            return (
+                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight "
+                f"{row.weight:.6g} in its optimizer step, and the plan {weight:.6g}"
+            )
     return None
-
-
-def _weighs(tokens: int, found: float | None, wanted: float) -> str:
-    said = "nothing" if found is None else f"{found:.6g}"
-    return (
-        f"the trainer's own loss gives a token of a completion of {tokens} tokens the weight {said} in its optimizer "
-        f"step, and the plan {wanted:.6g}"
-    )

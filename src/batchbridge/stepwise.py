@@ -7,20 +7,17 @@ micro-batches take.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from batchbridge import checkpoints
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.layout import fillers, layout
-from batchbridge.plan import PlanError, StepPlan
+from batchbridge.plan import StepPlan
 from batchbridge.workers import Orders, Receipt
-
-STATE_FILE = "batchbridge.json"
-"""In every checkpoint's folder: the plan's state and the number of ranks."""
 
 
 @dataclass
@@ -36,6 +33,9 @@ class RolloutRows:
 
 class StepDriver(ABC):
     """The plan, the workers' receipts, and the cut of a rollout into steps."""
+
+    other_ranks: ClassVar[str]
+    """Why the framework's checkpoints cannot be loaded on another number of ranks, and what to do."""
 
     def __init__(self, request: Request, orders: Orders) -> None:
         assert request.plan is not None, "wrap refuses to enforce without a plan"
@@ -127,35 +127,25 @@ class StepDriver(ABC):
         """Rollouts of the run: what the framework counts as training steps."""
         return self.plan.total_rollouts
 
-    def state(self, rollouts_done: int, **more: int) -> str:
-        """What a checkpoint after `rollouts_done` rollouts remembers, and `more`."""
-        steps = self.steps_of(rollouts_done - 1)[-1].index + 1
-        return json.dumps({"plan": self.plan.state(steps), "ranks": self.ranks, "rollouts": rollouts_done, **more})
-
     def save(self, folder: Path, rollouts_done: int, **more: int) -> None:
         """Before the native checkpoint: what is complete there is complete for us, whenever the run is killed."""
-        folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / f"{STATE_FILE}.partial"
-        partial.write_text(self.state(rollouts_done, **more), encoding="utf-8")
-        partial.replace(folder / STATE_FILE)
+        steps = checkpoints.steps_before(self.plan, rollouts_done)
+        saved = checkpoints.state(self.plan, steps, ranks=self.ranks, rollouts=rollouts_done, **more)
+        checkpoints.write(folder, saved)
 
-    def check_state(self, folder: Path) -> dict[str, Any]:
-        """What `save` remembered. Raises `CannotAttach` unless the checkpoint in `folder` continues this plan on as
-        many ranks."""
-        state: dict[str, Any]
-        try:
-            state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-        except OSError:
-            reason = f"{folder} was written without batchbridge: its place in the plan is unknown"
-            raise CannotAttach({"resume": reason}) from None
-        if state["ranks"] != self.ranks:
-            reason = f"{folder} was written by {state['ranks']} ranks, this run has {self.ranks}: start as many"
-            raise CannotAttach({"resume": reason})
-        try:
-            self.plan.seek(state["plan"])
-        except PlanError as error:
-            raise CannotAttach({"resume": f"{folder}: {error.reason}"}) from None
-        return state
+    def resume(self, trainer: object, folder: Path) -> Mapping[str, Any]:
+        """What `save` remembered; what differs and may is told. Raises `CannotAttach` unless the checkpoint in `folder`
+        continues this plan."""
+        resumed = checkpoints.resume(
+            checkpoints.read(folder),
+            self.plan,
+            where=str(folder),
+            ranks=self.ranks,
+            other_ranks=self.other_ranks,
+            reading=self.request.reading,
+        )
+        checkpoints.tell(trainer, resumed.notes)
+        return resumed.saved
 
 
 def merged(outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

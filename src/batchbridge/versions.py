@@ -81,6 +81,30 @@ def installed(distribution: str | None) -> str | None:
         return None
 
 
+def readable(version: str, newest: str) -> str:
+    """The version whose tables `version` is read with: `newest` where it is newer than that, else itself."""
+    try:
+        return newest if holds(f">{newest}", version) else version
+    except ValueError:  # no version, or a number of more digits than Python reads
+        return version
+
+
+def newer_version(project: str, version: str, *, newest: str, code: str, difference: str = "") -> Finding:
+    """The warning that a version without tables of its own is read as the newest that has them.
+
+    difference: what its own configuration declares otherwise, where it is installed; see `batchbridge.declared`.
+    """
+    differs = f"; its own configuration {difference}" if difference else ""
+    return Finding(
+        code,
+        "warning",
+        "config",
+        f"{project} {version} is newer than the newest version known here and is read as {newest}{differs}",
+        where=(Where("framework version", version),),
+        fixes=(Fix("look for a newer batchbridge, or check the release notes for settings that decide batches"),),
+    )
+
+
 def unknown_version(
     project: str,
     version: str | None,

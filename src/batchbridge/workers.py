@@ -51,6 +51,10 @@ class Orders:
     detached: bool = False
     """The ratio's denominator is the current policy, whatever the batch carries."""
     steps_per_rollout: int = 1
+    allow: frozenset[str] = frozenset()
+    """Terms that the user accepts as they are; see `wrap`."""
+    evidence: Mapping[str, Any] | None = None
+    """What speaks for the framework's code, for the ledger; see `batchbridge.proven.Evidence.to_dict`."""
     native: Spec | None = None
     """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
 
@@ -128,7 +132,9 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         # Workers run in other folders.
         ledger=None if request.ledger is None else Path(request.ledger).absolute(),
         framework_version=version,
+        evidence=None if request.evidence is None else request.evidence.to_dict(),
         start_id=uuid.uuid4().hex,
+        allow=request.allow,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
         native=None if request.mode == "enforce" else own,
         **more,
@@ -203,11 +209,14 @@ class Recorder:
         learning_rate: float,
         gradient_norm: float | None,
         skipped: bool,
+        generated_at_step: Sequence[int] | None = None,
+        skips_tick: bool = False,
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
-        facts: of each row, see `StepRecord`.
+        facts: of each row, see `StepRecord`. generated_at_step: of each row of a native step, where the trainer's
+        rollouts have not one number of steps each. skips_tick: the schedule does not advance in a skipped step.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
@@ -216,6 +225,8 @@ class Recorder:
             index, tick = planned.members[0].pass_index, planned.lr_tick
         else:
             generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
+            if generated_at_step is not None:
+                generated = list(generated_at_step)
             index, tick = pass_index(), lr_tick()
         record = StepRecord(
             step=step,
@@ -224,7 +235,7 @@ class Recorder:
             learning_rate=learning_rate,
             gradient_norm=gradient_norm,
             skipped=skipped,
-            lr_tick=tick,
+            lr_tick=tick and not (skipped and skips_tick),
             rollout=[row.rollout for row in rows],
             pass_index=[index if row.pass_index is None else row.pass_index for row in rows],
             prompt=[row.prompt for row in rows],
@@ -253,6 +264,7 @@ class Recorder:
             started="resumed" if step else "fresh",
             at_step=step,
             start_id=self._orders.start_id,
+            evidence=self._orders.evidence,
         )
 
 

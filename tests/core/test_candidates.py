@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.attach import BatchDrift
+from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.checkpoints import resume, state
 from batchbridge.drift import compare_with_plan
 from batchbridge.plan import Plan, PlanError
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
@@ -110,13 +111,13 @@ def test_the_plan_of_a_spec_has_candidates_where_it_must() -> None:
     assert type(plan_of(spec(**CLOSED), PROMPTS)) is Plan
 
 
-def test_a_saved_state_belongs_to_the_spec_that_was_asked_for() -> None:
+def test_a_checkpoint_belongs_to_the_spec_that_was_asked_for() -> None:
     plan = CandidatePlan(spec(), PROMPTS)
-    state = plan.state(3)
-    assert plan.seek(state).optimizer_steps == 3
+    saved = state(plan, 4, ranks=1)
     other = CandidatePlan(spec(staleness=Staleness(mode="bounded", maximum=1)), PROMPTS)
-    with pytest.raises(PlanError, match="spec was"):
-        other.seek(state)
+    assert resume(saved, plan, where="it", ranks=1, other_ranks="").position.optimizer_steps == 4
+    with pytest.raises(CannotAttach, match=r"staleness\.mode: sync in the checkpoint, bounded now"):
+        resume(saved, other, where="it", ranks=1, other_ranks="")
 
 
 def test_a_step_is_held_against_its_places() -> None:

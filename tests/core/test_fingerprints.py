@@ -1,4 +1,4 @@
-"""Digests of a checkout's functions: what changes them, what does not, and how a difference is said."""
+"""Digests of functions: what changes them, and what does not."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.fingerprints import difference, digests
+from batchbridge.fingerprints import digests
 
 TEXT = "def f():\n    return 1\n\n\nclass C:\n    def m(self):\n        return 2\n"
-SEAMS = {"a.py": ("f", "C.m")}
+FUNCTIONS = {"a.py": ("f", "C.m")}
 
 
 def found(folder: Path, text: str) -> dict[str, str]:
     (folder / "a.py").write_text(text, encoding="utf-8")
-    return digests(folder, SEAMS)
+    return digests(folder, FUNCTIONS)
 
 
 @pytest.mark.parametrize("text", ["# one\n" + TEXT, TEXT.replace("return 1", "# why\n\n    return 1  ")])
@@ -22,19 +22,27 @@ def test_comments_blank_lines_and_trailing_blanks_change_no_digest(tmp_path: Pat
     assert found(tmp_path, text) == found(tmp_path, TEXT)
 
 
-@pytest.mark.parametrize(("old", "new", "seam"), [("return 1", "return 3", "f"), ("return 2", "return 3", "C.m")])
-def test_other_code_changes_the_digest_of_its_function_alone(tmp_path: Path, old: str, new: str, seam: str) -> None:
-    proven = found(tmp_path, TEXT)
-    assert difference(found(tmp_path, TEXT.replace(old, new)), proven) == f"a.py: {seam}"
+@pytest.mark.parametrize(
+    ("old", "new", "function"),
+    [
+        ("return 1", "return 3", "f"),
+        ("return 2", "return 3", "C.m"),
+        ("    def m", "    @property\n    def m", "C.m"),
+        ("def f", "async def f", "f"),
+    ],
+)
+def test_other_code_changes_the_digest_of_its_function_alone(tmp_path: Path, old: str, new: str, function: str) -> None:
+    native, other = found(tmp_path, TEXT), found(tmp_path, TEXT.replace(old, new))
+    assert [key for key in native if native[key] != other[key]] == [f"a.py: {function}"]
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    before = found(tmp_path, TEXT)
+    assert found(tmp_path, TEXT.replace("return 1", "return 10")) != before
+    assert found(tmp_path, TEXT) == before
 
 
 @pytest.mark.parametrize("text", ["", "def f(:\n"])
 def test_a_function_that_is_missing_or_cannot_be_read_has_an_empty_digest(tmp_path: Path, text: str) -> None:
     assert set(found(tmp_path, text).values()) == {""}
-    assert set(digests(tmp_path / "nowhere", SEAMS).values()) == {""}
-
-
-def test_a_difference_names_four_functions_and_counts_the_others() -> None:
-    proven = {f"a.py: f{index}": "x" for index in range(6)}
-    assert difference({}, proven) == "a.py: f0, a.py: f1, a.py: f2, a.py: f3 and 2 more"
-    assert difference(proven, proven) == ""
+    assert set(digests(tmp_path / "nowhere", FUNCTIONS).values()) == {""}

@@ -230,10 +230,25 @@ def test_a_resumed_run_needs_the_live_rollouts_and_no_other(spec: Spec, dataset_
     for done in range(1, len(steps)):
         seen = {member.rollout for step in steps[:done] for member, _ in step}
         ahead = {member.rollout for step in steps[done:] for member, _ in step}
-        position = plan.seek(plan.state(done))
+        position = plan.seek(done)
         assert position.optimizer_steps == done
         assert position.next_rollout == max(seen) + 1
         assert set(position.live_rollouts) == seen & ahead
+
+
+@given(specs(), sizes)
+def test_the_steps_that_use_a_rollout_are_those_that_train_on_it_and_go_on_after_the_end(
+    spec: Spec, dataset_size: int
+) -> None:
+    plan = Plan(spec, dataset_size)
+    steps = list(plan.steps())
+    assume(steps)
+    for rollout in {member.rollout for step in steps for member in step.members}:
+        using = list(plan.steps_using(rollout))
+        inside = [step for step in steps if rollout in step.rollouts]
+        assert using[: len(inside)] == inside
+        assert all(rollout in step.rollouts for step in using)
+        assert list(plan.steps_using(rollout, inside[0].index + 1)) == using[1:]
 
 
 @given(specs(), sizes)
@@ -338,7 +353,7 @@ def test_ten_billion_prompts_need_no_list(span: str) -> None:
         member = step.members[0]
         epoch = plan.rollout(member.rollout).epoch
         assert plan.step_of(member.prompt, member.sample, epoch=epoch, pass_index=member.pass_index) == index
-        assert plan.seek(plan.state(index)).optimizer_steps == index
+        assert plan.seek(index).optimizer_steps == index
     assert time.process_time() - started < 1.0  # seconds of CPU; a list of 10^10 would take minutes and 80 GB
 
 
@@ -398,6 +413,16 @@ def test_a_spec_that_leaves_membership_open_is_refused_by_name(spec: Spec, reaso
     assert reason in refusal.value.reason
 
 
+def test_every_field_that_leaves_the_plan_open_is_named() -> None:
+    changes = {"staleness.mode": "bounded", "rollout.group_filter": "drop_zero_variance", "order.seed": None}
+    with pytest.raises(PlanError) as refusal:
+        Plan(make_spec().replace(**{**changes, "order.prompt_shuffle": "epoch_permutation"}), 10)
+    assert refusal.value.reason == (
+        "rollout.group_filter = drop_zero_variance: rewards decide what is trained; "
+        "staleness.mode = bounded: timing decides what is trained; order.seed is open: the prompt order has no key"
+    )
+
+
 def test_an_empty_dataset_has_no_plan() -> None:
     with pytest.raises(PlanError, match="dataset_size = 0"):
         Plan(make_spec(), 0)
@@ -437,27 +462,10 @@ def test_step_of_something_outside_the_run_is_refused(arguments: dict[str, int])
         Plan(make_spec(), 10).step_of(**({"prompt": 0, "sample": 0} | arguments))
 
 
-# ---- saved states
+# ---- places in the run
 
 
-def test_a_state_of_another_spec_is_refused() -> None:
-    state = Plan(make_spec(), 10).state(1)
-    with pytest.raises(PlanError, match="spec was"):
-        Plan(make_spec(order={"seed": 8}), 10).seek(state)
-
-
-def test_a_state_of_another_dataset_size_is_refused() -> None:
-    state = Plan(make_spec(), 10).state(1)
-    with pytest.raises(PlanError, match="dataset_size was 10 when the state was saved, and is 11 now"):
-        Plan(make_spec(), 11).seek(state)
-
-
-def test_a_state_without_a_step_count_is_refused() -> None:
-    with pytest.raises(PlanError, match="state has no optimizer_steps"):
-        Plan(make_spec(), 10).seek({})
-
-
-def test_a_state_before_the_run_is_refused() -> None:
+def test_a_place_before_the_run_is_refused() -> None:
     with pytest.raises(PlanError, match="optimizer_steps = -1"):
         Plan(make_spec(), 10).seek(-1)
 

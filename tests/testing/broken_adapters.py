@@ -227,6 +227,13 @@ ALL = [
         read=_deaf_to({"framework_version": "2.0"}),
     ),
     _broken(
+        "ForgetsToWarn",
+        ["test_a_version_newer_than_the_newest_is_read_as_it_with_one_warning", "valid"],
+        "0 findings more",
+        newest_version="2.0",
+        read=_deaf_to({"framework_version": "2.0"}),
+    ),
+    _broken(
         "GuessesWorld",
         ["test_a_missing_world_size_leaves_it_undecided", "valid"],
         "verdict valid",

@@ -9,7 +9,6 @@ validation at the end. For tests; the stock entry is run by `scripted`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import types
@@ -19,7 +18,7 @@ from typing import Any
 
 from batchbridge.stepwise import StepDriver
 from batchbridge_easyr1.testing.scripted import arguments
-from batchbridge_easyr1.testing.steps import plain_descent
+from batchbridge_easyr1.testing.steps import optimizer
 
 GATHERED = ("generate_sequences", "compute_log_probs", "compute_ref_log_probs", "update_actor")
 EVERYWHERE = ("prepare_rollout_engine", "release_rollout_engine", "save_checkpoint", "load_checkpoint")
@@ -110,7 +109,7 @@ def reward_manager() -> Any:
 def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line.
 
-    sgd: in the place of AdamW, which hides uniform scaling; EasyR1's settings have none.
+    sgd: in the place of AdamW, which hides uniform scaling; see `steps`.
     """
     import ray
     import torch.distributed as dist
@@ -133,7 +132,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
         def init_workers(self) -> None:
             worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
-            with plain_descent() if sgd else contextlib.nullcontext():
+            with optimizer("sgd" if sgd else "adamw"):
                 worker.init_model()
             self.actor_rollout_ref_wg = LocalGroup(worker)
 

@@ -47,19 +47,23 @@ def _step_floored(run: Run) -> str | None:
 def _remainder_padded(run: Run) -> str | None:
     if not run.v1 or not run.plain or not run.replicas:
         return None
-    multiple = math.lcm(run.replicas, run.asked_per_step)
+    multiple, warmup = run.replicas, run["trainer.critic_warmup"]
     parts = f"{run.replicas} replicas, {run.asked_per_step} completions per step"
     if run.critic and run[f"{CRITIC}ppo_mini_batch_size"] >= 1:
         critic = run[f"{CRITIC}ppo_mini_batch_size"] * run[GROUP]
         multiple = math.lcm(multiple, critic)
         if critic != run.asked_per_step:
             parts += f", {critic} per step of the critic"
+    early = -run.completions_per_rollout % multiple
+    multiple = math.lcm(multiple, run.asked_per_step)
     padding = -run.completions_per_rollout % multiple
     if not padding:
         return None
+    when = f" from rollout {warmup} on (trainer.critic_warmup; {early} rows before)" if warmup > 1 else ""
     return (
-        f"a rollout of {run.completions_per_rollout} completions is padded with {padding} rows to a multiple of lcm("
-        f"{parts}) = {multiple}; they weigh nothing, but count in the mean over sequences, and are mixed into all steps"
+        f"a rollout of {run.completions_per_rollout} completions is padded with {padding} rows{when} to a multiple of "
+        f"lcm({parts}) = {multiple}; they weigh nothing, but count in the mean over sequences, and are mixed into all "
+        "steps"
     )
 
 
@@ -400,7 +404,7 @@ SILENT = (
         _remainder_padded,
         (PROMPTS, GROUP, MINI, f"{CRITIC}ppo_mini_batch_size", *DEVICES),
         "padding_utils.upsample_batch_to_divisible_size adds rows of 128 tokens",
-        "verl 0.9.1 trainer/ppo/padding_utils.py:137, trainer/ppo/v1/trainer_base.py _get_required_batch_multiple",
+        "verl 0.9.1 trainer/ppo/padding_utils.py:144, trainer/ppo/v1/trainer_base.py _get_required_batch_multiple",
         whole_steps,
         _V1,
     ),

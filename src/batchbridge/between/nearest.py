@@ -139,7 +139,8 @@ class Search:
         """What the framework does where it is told nothing but the world size."""
         world = spec.topology.world_size
         context = Context(framework_version=self.version, world_size=world, dataset_size=self.dataset_size)
-        for version in dict.fromkeys((self.version, *_versions_in(self.adapter.versions))):
+        offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
+        for version in dict.fromkeys(offered):
             try:
                 found = self.adapter.read(Source(), dataclasses.replace(context, framework_version=version)).spec
             except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli import FINE, INVALID
 from batchbridge.commands._tables import table_for_stdout
+
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -17,13 +20,26 @@ def _rows() -> list[dict[str, Any]]:
         {
             "framework": name,
             "reads": adapter.versions,
+            "tables_to": adapter.newest_version or None,
             "enforces": adapter.enforced_versions or None,
             "distribution": adapter.distribution,
             "installed": _installed_version(adapter.distribution),
+            "code": _code_of(adapter),
             "provided_by": plugins.provider(name),
         }
         for name, adapter in plugins.adapters().items()
     ]
+
+
+def _code_of(adapter: Adapter) -> str | None:
+    """How the installed framework's code is graded, and the recorded releases that it is; nothing is imported."""
+    from batchbridge import proven
+
+    code = adapter.code()
+    if code is None or proven.package_folder(code.packages[0]) is None:
+        return None
+    found = proven.evidence_here(code)
+    return f"{found.grade}: {found.label}" if found.label else found.text()
 
 
 def _installed_version(distribution: str | None) -> str | None:
@@ -40,7 +56,8 @@ def _installed_version(distribution: str | None) -> str | None:
 @click.command("adapters", short_help="List adapters and plugin problems.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def command(as_json: bool) -> int:
-    """List the installed adapters: framework, versions read and enforced, and who provides each.
+    """List the installed adapters: framework, versions read and enforced, how the installed code is graded,
+    and who provides each.
 
     Problems of plugins follow, and make the exit code 2.
     """

@@ -109,6 +109,10 @@ HOSTILE_SOURCES: Mapping[str, Source] = {
 """Whole inputs that are nobody's configuration, by name."""
 
 
+_LATER = "9999.1.1"
+"""A version that is newer than any."""
+
+
 class AdapterContract:
     """Subclass it as `Test...`, fill the attributes, and pytest runs the contract; see the module."""
 
@@ -268,6 +272,23 @@ class AdapterContract:
         assert reading.behaviour is None, "a behaviour of an unknown version"
         told = [" ".join([finding.message, *map(str, finding.where)]) for finding in findings]
         assert any(self.unknown_version in text for text in told), f"no finding names version {self.unknown_version}"
+
+    def test_a_version_newer_than_the_newest_is_read_as_it_with_one_warning(self, valid_case: ValidCase) -> None:
+        newest = self.adapter_class.newest_version
+        if not newest:
+            return
+        asked, later = ({**vars(valid_case.context), "framework_version": version} for version in (newest, _LATER))
+        known, known_findings = self._judge(valid_case.source, Context(**asked))
+        if known.spec is None:  # a case of older versions only
+            return
+        reading, findings = self._judge(valid_case.source, Context(**later))
+        assert reading.framework_version == known.framework_version, "another table than the newest"
+        assert (reading.spec, verdict(findings)) == (known.spec, verdict(known_findings)), "another meaning or verdict"
+        more = [finding for finding in findings if finding not in known_findings]
+        assert len(more) == 1, f"{len(more)} findings more than for the newest version"
+        assert more[0].severity == "warning", "a newer version is a warning"
+        assert newest in more[0].message, "the warning does not name the version that is read"
+        assert _LATER in more[0].message, "the warning does not name the version that was asked for"
 
     def test_a_missing_world_size_leaves_it_undecided(self, valid_case: ValidCase) -> None:
         if valid_case.source_has_world_size:

@@ -83,8 +83,3 @@ def flat(tensors: Iterable[Any]) -> torch.Tensor:
 def snapshots(folder: Path) -> list[Snapshot]:
     """What was kept, in the order of the steps."""
     return [Snapshot(int(file.stem), **torch.load(file, weights_only=True)) for file in sorted(folder.glob("*.pt"))]
-
-
-def moved(steps: Sequence[Snapshot]) -> torch.Tensor:
-    """Parameters at the end minus at the start, float64."""
-    return steps[-1].after.double() - steps[0].before.double()

@@ -104,7 +104,7 @@ def invalid(name, values, *codes, **said):
 class TestEasyR1(AdapterContract):
     adapter_class = EasyR1Adapter
     framework_modules = ("omegaconf", "ray", "torch", "transformers", "verl")
-    unknown_version = "0.4.0"
+    unknown_version = "0.2.0"
     written_version = VERSION
     valid = (
         valid("64 prompts x 8 in steps of 16 prompts", spec=MEANING),

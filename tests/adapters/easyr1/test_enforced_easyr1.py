@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from importlib import resources
-
 import pytest
 from packaging.specifiers import SpecifierSet
 
 from batchbridge.between.diff import UNIT_OF
+from batchbridge.proven import records
 from batchbridge.refusals import PLANNED
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.enforced import ENFORCED
@@ -22,10 +20,11 @@ def test_every_field_is_one_that_the_runtime_plans_or_sets(path: str) -> None:
 
 
 def test_the_adapter_enforces_the_versions_that_have_proofs() -> None:
-    proven = json.loads(resources.files("batchbridge_easyr1").joinpath("proven.json").read_text(encoding="utf-8"))
+    tested = records("batchbridge_easyr1")["verl"].tested
     versions = SpecifierSet(EasyR1Adapter.enforced_versions)
-    assert all(versions.contains(version, prereleases=True) for version in proven)
-    assert not any(versions.contains(version, prereleases=True) for version in ("0.3.0", "0.3.1", "0.3.3"))
+    assert tested == ("0.3.2", "0.3.3.dev0")
+    assert all(versions.contains(version, prereleases=True) for version in tested)
+    assert not any(versions.contains(version, prereleases=True) for version in ("0.3.0", "0.3.1"))
 
 
 @pytest.mark.parametrize(

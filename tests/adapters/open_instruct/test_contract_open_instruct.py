@@ -33,7 +33,7 @@ def spec(source: Source, context: Context, **changes: object) -> Spec:
 class TestGrpo(AdapterContract):
     adapter_class = OpenInstructAdapter
     framework_modules = FRAMEWORK
-    unknown_version = "2030.1.1"
+    unknown_version = "2024.1.1"
     written_version = "2026.8.20"
     foreign = FOREIGN
     unwritable = (
@@ -166,7 +166,7 @@ class TestGrpo(AdapterContract):
 class TestPpo(AdapterContract):
     adapter_class = OpenInstructAdapter
     framework_modules = FRAMEWORK
-    unknown_version = "2030.1.1"
+    unknown_version = "2024.1.1"
     written_version = "2025.11.3"
     foreign = FOREIGN
     unwritable = (

@@ -148,9 +148,9 @@ def test_another_script_is_refused_by_name_when_it_begins() -> None:
 
 
 def test_a_script_of_other_code_is_refused_when_it_begins() -> None:
-    with pytest.raises(CannotAttach, match=r"use commit e6c3044") as caught:
+    with pytest.raises(CannotAttach, match=r"not one that it knows: open-instruct grpo_fast\.py") as caught:
         launched.reach(script_module(**complete()))
-    assert set(caught.value.reasons) == {"version"}
+    assert set(caught.value.reasons) == {"unproven_code"}
 
 
 @pytest.mark.parametrize(("mode", "sends"), [("enforce", True), ("observe", False)])
@@ -159,7 +159,7 @@ def test_learners_follow_when_loaded_and_weights_are_held_where_the_plan_is_enfo
 ) -> None:
     launch = Launch(framework="open_instruct", hooks={}, mode=mode)
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
-    monkeypatch.setattr(launched, "checkout_in", lambda package: ("2026.8.20", ""))
+    monkeypatch.setattr(launched.proven, "require", lambda *asked, **more: None)
     followed: list[Any] = []
     monkeypatch.setattr(launched, "follow", followed.append)
     names = {**complete(), "WEIGHT_SYNC_TIMEOUT_S": 1.0}
@@ -178,7 +178,7 @@ def test_a_command_line_s_own_staleness_is_refused_with_the_spec_that_comes_near
     def follow(learner: Any) -> None:
         raise CannotAttach({"plan": "staleness.mode = bounded: timing decides", "clock": "another"})
 
-    monkeypatch.setattr(launched, "checkout_in", lambda package: ("2026.8.20", ""))
+    monkeypatch.setattr(launched.proven, "require", lambda *asked, **more: None)
     monkeypatch.setattr(launched, "follow", follow)
     names = complete()
     launched.reach(script_module(**names))
@@ -225,7 +225,7 @@ def test_a_script_started_as_a_file_or_as_a_module_is_reached_in_its_main(
         [sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "version: the training step of this open-instruct is not proven" in done.stderr
+    assert "unproven_code: the code that BatchBridge patches or relies on" in done.stderr
     assert "ran natively" not in done.stdout
 
 
@@ -257,7 +257,7 @@ def test_the_checkout_of_a_command_is_known_by_its_code(
     folder.mkdir()
     (folder / "grpo_fast.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(proven, "checkout_in", lambda package: ("2026.8.20" if package == folder else None, ""))
+    monkeypatch.setattr(proven, "checkout_of", lambda package: "2026.8.20" if package == folder else None)
     reading = read(["python", *(word.format(folder=folder) for word in words), "--total_episodes", "64"])
     assert (reading.framework, reading.framework_version) == ("open_instruct", "2026.8.20")
 
@@ -274,4 +274,4 @@ def test_a_checkout_of_other_code_has_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "grpo_fast.py").write_text("")
     reading = read(["python", str(tmp_path / "grpo_fast.py"), "--total_episodes", "64"])
     assert [found.code for found in reading.findings] == ["BB-OI-001"]
-    assert config.OpenInstructAdapter.enforced_versions == "==2026.8.20"
+    assert config.OpenInstructAdapter.enforced_versions == ">=2026.8.20"

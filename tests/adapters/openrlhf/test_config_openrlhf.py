@@ -21,6 +21,7 @@ from batchbridge.between.diff import diff
 from batchbridge.findings import verdict
 from batchbridge.sources import load
 from batchbridge.spec import LossTerm
+from batchbridge_openrlhf import declared
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import ABSENT, OPTIONS, RELEASES, defaults_of, names_of, options_of
 
@@ -285,10 +286,30 @@ def test_without_a_version_the_releases_that_know_the_options_are_named(monkeypa
     assert "exist in 0.8.6 to 0.9.7" in finding.message
 
 
-@pytest.mark.parametrize("version", ["0.7.5", "0.11.3", "1.0"])
+@pytest.mark.parametrize("version", ["0.7.5", "main"])
 def test_an_unknown_version_fails_closed(version):
     reading = read(SIZES, version=version)
     assert (codes(reading), reading.spec) == (["BB-ORL-002"], None)
+
+
+def test_what_an_installed_newer_version_declares_otherwise_is_named(tmp_path, monkeypatch):
+    known = json.loads((Path(declared.__file__).parent / "declared.json").read_text(encoding="utf-8"))["declared"]
+    options = {**known, "train.brand_new": "7", "rollout.batch_size": "512"}
+    del options["train.seed"]
+    (tmp_path / "cli").mkdir()
+    lines = [
+        f"parser.add_argument('--{name}', action={value})"
+        if value in ("'store_true'", "'store_false'")
+        else f"parser.add_argument('--{name}'{'' if value == 'no default' else f', default={value}'})"
+        for name, value in options.items()
+    ]
+    (tmp_path / "cli" / "train_ppo_ray.py").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(declared, "folder_of", lambda package: tmp_path)
+    monkeypatch.setattr("batchbridge_openrlhf.config.installed", lambda distribution: "0.12.0")
+    (found,) = read(SIZES, version="0.12.0").findings
+    assert (found.code, found.severity) == ("BB-ORL-002", "warning")
+    assert "adds train.brand_new (7); no longer has train.seed; has other defaults for " in found.message
+    assert "rollout.batch_size (512, was 1024)" in found.message
 
 
 # ---- meaning

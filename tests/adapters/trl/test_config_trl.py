@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from batchbridge.render.text import explain
 from batchbridge.solve import LARGEST
 from batchbridge.sources import load
 from batchbridge_open_r1.config import OpenR1Adapter
+from batchbridge_trl import declared
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.sizes import FIELDS
@@ -55,6 +57,15 @@ def test_micro_4_accumulation_2_on_3_devices_with_6_generations_for_2_epochs(pro
 @pytest.mark.parametrize(("epochs", "steps"), [(1.5, 3000), (2.3, 4600), (0.1, 200)])
 def test_fractional_epochs_are_counted_in_steps_of_whole_epochs(epochs, steps):
     assert read({**ARTICLE, "num_train_epochs": epochs}, prompts=8000).derived["total_optimizer_steps"] == steps
+
+
+@pytest.mark.parametrize("version", ["0.15.0", "0.18.0", "0.29.0", "1.16.0"])
+@pytest.mark.parametrize("value", [None, True, False, "full_shard auto_wrap", ["full_shard"], []])
+def test_fsdp_is_a_flag_text_or_a_list_in_every_version(version, value):
+    # transformers 4.51.3 to 5.23.0 TrainingArguments take each, whatever the field's annotation says.
+    reading = read({**ARTICLE, "fsdp": value}, version=version)
+    assert verdict(reading.findings) == "valid"
+    assert reading.spec == read(ARTICLE, version=version).spec
 
 
 def test_max_steps_wins_over_epochs():
@@ -128,10 +139,36 @@ def test_an_unknown_key_leaves_the_batch_readable():
 
 
 def test_an_unknown_version_fails_closed_and_names_the_known_ones():
-    reading = read(ARTICLE, version="1.17.0")
+    reading = read(ARTICLE, version="0.14.0")
     assert reading.spec is None
     assert codes(reading) == ["BB-TRL-002"]
-    assert ">=0.15,<1.17" in reading.findings[0].message
+    assert ">=0.15" in reading.findings[0].message
+
+
+def test_a_newer_version_is_read_as_the_newest_with_a_warning():
+    reading = read(ARTICLE, version="1.17.0")
+    assert (reading.framework_version, reading.spec) == ("1.16.0", read(ARTICLE, version="1.16.0").spec)
+    (found,) = reading.findings
+    assert (found.code, found.severity) == ("BB-TRL-002", "warning")
+    assert found.message == "trl 1.17.0 is newer than the newest version known here and is read as 1.16.0"
+
+
+def test_what_an_installed_newer_version_declares_otherwise_is_named(tmp_path, monkeypatch):
+    known = json.loads((Path(declared.__file__).parent / "declared.json").read_text(encoding="utf-8"))["declared"]
+    fields = {**known, "brand_new": "True", "num_generations": "16"}
+    del fields["beta"]
+    lines = [
+        f"    {name}: int" + ("" if value == "no default" else f" = field(default={value}, metadata=None)")
+        for name, value in fields.items()
+    ]
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "grpo_config.py").write_text("class GRPOConfig:\n" + "\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(declared, "folder_of", lambda package: tmp_path)
+    monkeypatch.setattr("batchbridge_trl.config.installed", lambda distribution: "1.17.0")
+    (found,) = read(ARTICLE, version="1.17.0").findings
+    assert "adds brand_new (True); no longer has beta; has other defaults for num_generations (16, was 8)" in (
+        found.message
+    )
 
 
 def test_a_missing_world_size_leaves_the_verdict_undecided():

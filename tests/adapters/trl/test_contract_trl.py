@@ -143,7 +143,7 @@ def invalid(name, values, *codes, **said):
 class TestTrl(AdapterContract):
     adapter_class = TrlAdapter
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
-    unknown_version = "1.17.0"
+    unknown_version = "0.14.0"
     written_version = VERSION
     valid = (
         valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),

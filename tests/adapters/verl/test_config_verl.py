@@ -19,6 +19,7 @@ from batchbridge.findings import verdict
 from batchbridge.reading import read_source
 from batchbridge.sources import load
 from batchbridge.spec import Loss, LossTerm
+from batchbridge_verl import composed
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import look
 from batchbridge_verl.settings import BY_KEY, defaults_of, engines_of
@@ -298,10 +299,43 @@ def test_the_devices_that_are_asked_about_win_over_those_of_the_command():
     assert codes(reading) == ["BB-VERL-009"]
 
 
-@pytest.mark.parametrize("version", ["0.3.0", "0.9.2", "0.10.0", "0.9.1.dev0", "main"])
+@pytest.mark.parametrize("version", ["0.3.0", "0.9.1.dev0", "main"])
 def test_an_unknown_version_fails_closed(version):
     reading = read(RUN, version=version)
     assert (reading.spec, codes(reading)) == (None, ["BB-VERL-002"])
+
+
+@pytest.mark.parametrize("version", ["0.9.2", "0.10.0", "0.10.0.dev0"])
+def test_a_newer_version_is_read_as_the_newest_with_a_warning(version):
+    reading = read(RUN, version=version)
+    assert (reading.framework_version, reading.verdict, codes(reading)) == ("0.9.1", "valid", ["BB-VERL-002"])
+    assert reading.spec == read(RUN, version="0.9.1").spec
+
+
+def nested(flat):
+    made = {}
+    for key, value in flat.items():
+        *groups, name = key.split(".")
+        inner = made
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[name] = value
+    return made
+
+
+def test_what_an_installed_newer_version_declares_otherwise_is_named(tmp_path, monkeypatch):
+    table = dict(defaults_of("0.9.1", "fsdp"))
+    table |= {"data.train_batch_size": 512, "trainer.brand_new": True}
+    del table["data.shuffle"]
+    file = tmp_path / composed.GENERATED
+    file.parent.mkdir(parents=True)
+    file.write_text(yaml.safe_dump(nested(table)), encoding="utf-8")
+    monkeypatch.setattr(composed, "package_folder", lambda version: tmp_path if version == "0.10.0" else None)
+    (found,) = read(RUN, version="0.10.0").findings
+    assert "adds trainer.brand_new (True); no longer has data.shuffle; has other defaults for " in found.message
+    assert "data.train_batch_size (512, was 1024)" in found.message
+    (other,) = read(RUN, version="0.11.0").findings
+    assert other.message == "verl 0.11.0 is newer than the newest version known here and is read as 0.9.1"
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -101,7 +101,7 @@ WORDS = ("python3", "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, v
 class TestVerl(AdapterContract):
     adapter_class = VerlAdapter
     framework_modules = ("hydra", "omegaconf", "ray", "torch", "transformers", "verl")
-    unknown_version = "0.10.0"
+    unknown_version = "0.3.0"
     written_version = VERSION
     valid = (
         valid("64 prompts x 4 in steps of 16 prompts", spec=MEANING),

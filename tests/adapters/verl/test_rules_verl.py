@@ -247,6 +247,24 @@ def test_what_holds_for_every_run_of_its_kind_is_a_defect_and_no_finding(values,
     assert code not in codes(values, version=version)
 
 
+def padding(values):
+    (finding,) = [one for one in judge(values) if one.code == "BB-VERL-023"]
+    return finding.message.partition("; they")[0]
+
+
+def test_rollouts_are_padded_to_whole_steps_of_the_actor_only_once_it_is_trained():
+    short = {f"{ACTOR}ppo_mini_batch_size": 48}
+    assert padding(short) == (
+        "a rollout of 256 completions is padded with 128 rows to a multiple of lcm(8 replicas, 192 completions per "
+        "step) = 192"
+    )
+    assert padding(short | {"trainer.critic_warmup": 1}) == padding(short)
+    assert padding(short | CRITIC | {"trainer.critic_warmup": 5, "critic.ppo_mini_batch_size": 40}) == (
+        "a rollout of 256 completions is padded with 704 rows from rollout 5 on (trainer.critic_warmup; 64 rows "
+        "before) to a multiple of lcm(8 replicas, 192 completions per step, 160 per step of the critic) = 960"
+    )
+
+
 def test_every_row_names_its_source_what_verl_does_and_a_way_out():
     without = {
         "BB-VERL-010",  # any size of at least 1

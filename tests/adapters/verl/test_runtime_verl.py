@@ -16,24 +16,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Reading
+from batchbridge.adapter import Mode, Reading
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.checkpoints import STATE_FILE
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
 from batchbridge.plan import PlanError
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
-from batchbridge.stepwise import STATE_FILE, RolloutRows, merged
+from batchbridge.stepwise import RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
+from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.driver import Driver
-from batchbridge_verl.engine import NATIVE_WEIGHTS, PROMPT, STEP
+from batchbridge_verl.engine import PROMPT, STEP
 from batchbridge_verl.installed import Installed
 from batchbridge_verl.sampling import SEED
 from batchbridge_verl.trainer_v0 import PlannedLoader
-from batchbridge_verl.trainer_v1 import V1
 
 COMMAND = [
     *("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.name=vllm"),
@@ -176,16 +177,21 @@ def test_a_rollout_that_lacks_a_completion_drifts() -> None:
 
 
 def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
-    made = driver(spec_of())
+    made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
-        made.check_state(tmp_path)
+        made.resume(trainer, tmp_path)
     made.save(tmp_path, 2)
-    assert json.loads((tmp_path / STATE_FILE).read_text())["plan"]["optimizer_steps"] == 4
-    made.check_state(tmp_path)
-    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1"):
-        driver(spec_of(), ranks=1).check_state(tmp_path)
-    with pytest.raises(CannotAttach, match="dataset_size was 12"):
-        driver(spec_of(), prompts=18).check_state(tmp_path)
+    assert json.loads((tmp_path / STATE_FILE).read_text())["optimizer_steps"] == 4
+    assert made.resume(trainer, tmp_path)["rollouts"] == 2
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; FSDP's checkpoint is"):
+        driver(spec_of(), ranks=1).resume(trainer, tmp_path)
+    with pytest.raises(CannotAttach, match="dataset_size: 12 prompts in the checkpoint, 18 now"):
+        driver(spec_of(), prompts=18).resume(trainer, tmp_path)
+    with pytest.raises(CannotAttach, match=r"order\.seed: "):
+        driver(spec_of().replace(**{"order.seed": 99})).resume(trainer, tmp_path)
+    budget = spec_of().replace(micro_batch=MicroBatch(tokens_per_device=512))
+    with pytest.warns(UserWarning, match=r"micro_batch\.tokens_per_device: open in the checkpoint, 512 now"):
+        driver(budget).resume(trainer, tmp_path)
 
 
 def test_metrics_of_several_calls_become_lists() -> None:
@@ -197,30 +203,18 @@ def test_metrics_of_several_calls_become_lists() -> None:
     [
         (None, "not a release of verl"),
         (Installed("easyr1", "0.3.2"), "not a release of verl"),
-        (Installed("verl", "0.7.1"), "its training step is not proven"),
-        (Installed("verl", "0.9.2"), "its training step is not proven"),
-        (Installed("verl", "0.9.1", ("it lacks a file",)), "it lacks a file"),
+        (Installed("verl", "0.7.1"), "verl 0.7.1 is older than 0.8.0, the oldest version whose trainer is wrapped"),
+        (Installed("verl", "0.9.2"), "not one that it knows: verl trainer/ppo/v1/trainer_base.py: PPOTrainer"),
     ],
 )
-def test_a_version_that_is_not_proven_is_refused(
+def test_another_project_an_old_release_and_unknown_code_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
 ) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
+    monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: found and found.version)
     request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
     with pytest.raises(CannotAttach, match=reason):
-        runtime.attach(object(), request)
-
-
-def test_the_engines_weights_are_those_that_the_table_of_behaviour_says() -> None:
-    tokens, completions, length, constant = 60.0, 8.0, 5, 16
-    found = {mode: weigh(tokens, completions, length, constant) for mode, weigh in NATIVE_WEIGHTS.items()}
-    assert found == {
-        "token-mean": 1 / 60,
-        "token-sum": 1.0,
-        "seq-mean-token-mean": 1 / 40,
-        "seq-mean-token-sum": 1 / 8,
-        "seq-mean-token-sum-norm": 1 / 128,
-    }
+        VerlAdapter().attach(trainer_of(request.reading, V1_TRAINER, {}), request)
 
 
 def test_what_another_spec_asks_for_reaches_the_workers_or_is_named() -> None:
@@ -289,6 +283,7 @@ class Asked:
     settings: Mapping[str, Any] = field(default_factory=dict)
     attributes: Mapping[str, Any] = field(default_factory=dict)
     trainer: type = V1_TRAINER
+    mode: Mode = "enforce"
 
     def names(self) -> set[str]:
         """The refusals that apply."""
@@ -300,7 +295,7 @@ class Asked:
             plan = plan_of(spec, 12)
         except PlanError:
             plan = None
-        request = Request(spec=spec, plan=plan, reading=reading, mode="enforce")
+        request = Request(spec=spec, plan=plan, reading=reading, mode=self.mode)
         return {refusal.name for refusal in runtime.REFUSALS if refusal.applies(trainer, request)}
 
 
@@ -311,6 +306,8 @@ ASKED = {
     "value_baseline": Asked(spec={"advantage.baseline": "value"}),
     "batch_scale": Asked(spec={"advantage.scale": "batch"}),
     "tokens_per_device": Asked(spec={"micro_batch.completions_per_device": 3}),
+    "asynchronous": Asked(("trainer.v1.trainer_mode=colocate_async",), mode="observe"),
+    "initialised": Asked(attributes={"actor_rollout_wg": None}),
     "distillation": Asked(attributes={"use_teacher_policy": True}),
     "group_filter": Asked(spec={"rollout.group_filter": "drop_zero_variance"}),
     "staleness": Asked(("trainer.v1.trainer_mode=colocate_async",), spec={"staleness": Staleness()}),
@@ -414,13 +411,29 @@ def test_filtered_groups_are_followed_on_the_release_that_they_are_proven_on(ver
     assert refusal.applies(None, request) == said
 
 
-def test_observing_a_run_that_generates_ahead_is_refused() -> None:
-    reading = read([*COMMAND, "trainer.v1.trainer_mode=colocate_async"], version="0.9.1", dataset_size=12)
+@pytest.mark.parametrize(
+    ("name", "words", "attributes"),
+    [
+        ("asynchronous", ("trainer.v1.trainer_mode=colocate_async",), {"trainer_mode": "colocate_async"}),
+        ("initialised", (), {"actor_rollout_wg": None}),
+        ("distillation", (), {"use_teacher_policy": True}),
+        ("critic", (), {"use_critic": True}),
+    ],
+)
+def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
+    monkeypatch: pytest.MonkeyPatch, name: str, words: tuple[str, ...], attributes: dict[str, Any]
+) -> None:
+    reading = read([*COMMAND, *words], version="0.9.1", dataset_size=12)
     assert reading.spec is not None, reading.findings
-    trainer = trainer_of(reading, V1_TRAINER, {}, trainer_mode="colocate_async")
+    trainer = trainer_of(reading, V1_TRAINER, {}, **attributes)
+    before = dict(vars(trainer))
+    monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", "0.9.1"))
+    monkeypatch.setattr("batchbridge.lifecycle.graded", lambda code, request, *parts: request)
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
-    with pytest.raises(CannotAttach, match="asynchronous: a step of colocate_async has rows of several rollouts"):
-        runtime._observe(trainer, request, "0.9.1")
+    with pytest.raises(CannotAttach) as refused:
+        VerlAdapter().check_attach(trainer, request)
+    assert list(refused.value.reasons) == [name]
+    assert vars(trainer) == before
 
 
 def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
@@ -513,11 +526,6 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
     launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
     Trainer().init_workers()
     assert ran == ["native", "orders"]
-
-
-def test_a_v1_trainer_that_was_initialised_is_refused() -> None:
-    with pytest.raises(CannotAttach, match="before init"):
-        V1(SimpleNamespace(actor_rollout_wg=None), driver(spec_of()), Patches())
 
 
 # ---- sampling seeds

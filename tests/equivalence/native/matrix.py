@@ -17,8 +17,8 @@ FORMS = {
     "open_instruct": ("shell", "sh"),
 }
 """Framework -> (form of `batchbridge convert`, ending of the file's name)."""
-INJECTED = ("carried.precision", "carried.optimizer")
-"""What a framework's command line lacks and its testing kit injects: float32, and SGD."""
+INJECTED = ("carried.precision", "carried.optimizer", "carried.optimizer_epsilon")
+"""What a framework's command line lacks and its testing kit injects: float32, SGD, and AdamW's epsilon."""
 WITHOUT_EFFECT = {
     "objective.nonfinite_step": "no gradient of a scripted run is infinite",
     "objective.reward_clip": "scripted rewards lie between 0 and 6",

@@ -20,6 +20,8 @@ import proofs
 import torch
 from started import finished, fit_failed, fit_run, parameters
 
+from batchbridge.testing.trajectories import distance
+
 FITS = {
     1: ("predicted", "enforced", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
     2: ("enforced", "seq", "sgd", "like", "observed", "resumed", "filtered", "filtered, resumed"),
@@ -48,7 +50,7 @@ def rounded(value: Any) -> Any:
 
 def runs_of(place: Path) -> dict[str, Any]:
     """Finished runs by name; outcomes of those that failed; how far each moved, over its parameters' norm, and how far
-    its end lies from its base's, over how far that moved."""
+    what its policy says at the end is from what its base's says, over how far that moved."""
     runs: dict[str, Any] = {}
     failed: dict[str, Any] = {}
     weights: dict[str, Path] = {}
@@ -79,7 +81,7 @@ def runs_of(place: Path) -> dict[str, Any]:
     apart = {}
     for name, end in ends.items():
         base = ends[BASES.get(name.removeprefix("fit ").partition(",")[0], BASE)]
-        apart[name] = float((end - base).norm() / (base - start).norm())
+        apart[name] = distance(start, end, base).said
     return {
         "runs": dict(sorted(runs.items())),
         "failed": dict(sorted(failed.items())),

@@ -18,6 +18,7 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.testing.trajectories import whole
 from batchbridge_easyr1.testing.scripted import command, environment, prepare
 from batchbridge_verl.testing.cuts import cuts_in
 
@@ -39,10 +40,6 @@ class Run:
     def parameters(self, end: str) -> torch.Tensor:
         """All of them, flat; end: first, last."""
         return parameters(self.weights / f"{end}.pt")
-
-    def moved(self) -> torch.Tensor:
-        """All parameters at the end minus at the start, flat."""
-        return self.parameters("last") - self.parameters("first")
 
     def summary(self) -> dict[str, Any]:
         """Of a run that ended well; that of a user's own driver has its report."""
@@ -71,7 +68,7 @@ def outcome(code: int, text: str, why: str, ledger: Path | None) -> dict[str, An
 
 def parameters(file: Path) -> torch.Tensor:
     """A file of weights, flat."""
-    return torch.cat([value.flatten() for value in torch.load(file, weights_only=True).values()])
+    return whole(torch.load(file, weights_only=True))
 
 
 def finished(place: Path, name: str) -> Run | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge import wrap
-from batchbridge.ledger import diff
+from batchbridge import CannotAttach, wrap
+from batchbridge.checkpoints import STATE_FILE
+from batchbridge.ledger import diff, read_steps
+from batchbridge.testing.tiny import tiny_policy
+from batchbridge.testing.trajectories import assert_same_end
 from batchbridge_trl.testing import flat_parameters
 
 SCRIPT = Path(__file__).parent / "two_ranks.py"
-BAR = 1e-5
 
 
 def _cases() -> Any:
@@ -63,7 +67,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 def test_every_step_on_two_ranks_has_the_oracles_gradient(measured: dict[str, Any]) -> None:
     errors = measured["errors"]
-    assert len(errors) == 36
+    assert len(errors) == len(TWO_RANKS.GRADIENTS) + 1
     for name, steps in errors.items():
         assert steps, name
         for each in steps:
@@ -72,16 +76,16 @@ def test_every_step_on_two_ranks_has_the_oracles_gradient(measured: dict[str, An
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw_torch"])
-def test_one_and_two_ranks_lead_to_the_same_parameters(
+def test_one_and_two_ranks_lead_to_the_same_policy(
     measured: dict[str, Any], folder: Path, tmp_path: Path, optimizer: str
 ) -> None:
     alone = TWO_RANKS.TRAJECTORIES[optimizer] | {"gradient_accumulation_steps": 4}
     built = wrap(TWO_RANKS.build(tmp_path / "out", **alone), ledger=tmp_path / "ledger")
     start = flat_parameters(built.model)
     built.train()
-    moved = flat_parameters(built.model) - start
-    assert moved.norm() >= 0.01 * start.norm()
-    assert (measured["ends"][optimizer] - moved).norm() / moved.norm() <= BAR
+    assert_same_end(
+        f"trl, {optimizer}: two ranks and one", start, measured["ends"][optimizer], flat_parameters(built.model)
+    )
     compared = diff(tmp_path / "ledger", folder / f"{optimizer}_ledger", rtol=1e-4)
     assert compared.equal, compared.text()
 
@@ -93,3 +97,80 @@ def test_two_ranks_resume_exactly_after_one_was_killed(measured: dict[str, Any],
     assert torch.equal(torch.load(folder / "resumed.pt", weights_only=True), measured["whole"])
     compared = diff(folder / "whole_ledger", folder / "killed_ledger", exact=True)
     assert compared.equal, compared.text()
+
+
+def test_a_rank_that_is_killed_while_it_saves_leaves_the_checkpoint_before(
+    measured: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    crashed = torchrun("crash_saving", folder, check=False)
+    assert crashed.returncode != 0
+    unfinished = folder / "saving" / "checkpoint-16"
+    assert not (unfinished / "trainer_state.json").exists()
+    one_rank = TWO_RANKS.RUN | {"gradient_accumulation_steps": 4, "steps_per_generation": 8}
+    reason = (
+        r"rank 1's file batchbridge/rank-00001\.pt is missing: the checkpoint was not finished when the run was "
+        r"killed; resume from .*saving/checkpoint-8"
+    )
+    with pytest.raises(CannotAttach, match=reason):
+        wrap(TWO_RANKS.build(tmp_path, **one_rank)).train(resume_from_checkpoint=str(unfinished))
+    torchrun("resume_before", folder)
+    assert torch.equal(torch.load(folder / "resumed_before.pt", weights_only=True), measured["whole"])
+    compared = diff(folder / "whole_ledger", folder / "saving_ledger", exact=True)
+    assert compared.equal, compared.text()
+
+
+@pytest.fixture(scope="module")
+def ends(folder: Path) -> dict[str, torch.Tensor]:
+    """Parameters after the cases of OTHER_RANKS: "case, ranks, whether resumed"."""
+    found = {f"{case}, 1, False": TWO_RANKS.run_on(1, folder, case) for case in TWO_RANKS.OTHER_RANKS}
+    torchrun("other_ranks", folder)
+    for case in TWO_RANKS.OTHER_RANKS:
+        with pytest.warns(UserWarning, match="topology.world_size: 2 in the checkpoint, 1 now") as caught:
+            found[f"{case}, 1, True"] = TWO_RANKS.run_on(1, folder, case, resume=True)
+        assert any("dropout and TRL's own sampling go on from other ones" in str(each.message) for each in caught)
+    result = {name: flat_parameters(built.model) for name, built in found.items()}
+    for name, parameters in torch.load(folder / "two.pt", weights_only=True).items():
+        case, _, resumed = name.rpartition(", ")
+        result[f"{case}, 2, {resumed}"] = parameters
+    return result
+
+
+def assert_same_movement(start: torch.Tensor, end: torch.Tensor, other: torch.Tensor) -> None:
+    moved = other - start
+    assert moved.norm() >= 0.01 * start.norm()
+    assert (end - other).norm() / moved.norm() <= 1e-5
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("case", TWO_RANKS.OTHER_RANKS)
+def test_another_number_of_ranks_goes_on_as_if_nothing_had_happened(
+    ends: dict[str, torch.Tensor], folder: Path, case: str, ranks: int
+) -> None:
+    """Resumed on `ranks` what the others began, against uninterrupted runs of both."""
+    start = flat_parameters(tiny_policy())
+    for uninterrupted in (1, 2):
+        whole_end = ends[f"{case}, {uninterrupted}, False"]
+        assert_same_movement(start, ends[f"{case}, {ranks}, True"], whole_end)
+        whole, ledger = (folder / case / f"{each}" for each in (uninterrupted, ranks))
+        compared = diff(whole / "ledger", ledger / "resumed_ledger", rtol=1e-4)
+        assert compared.equal, compared.text()
+    step = TWO_RANKS.OTHER_RANKS[case][2]
+    assert next(iter(read_steps(folder / case / f"{ranks}" / "resumed_ledger")))["step"] == step
+
+
+@pytest.mark.parametrize("case", ["inside the second of two passes", "another token budget too"])
+def test_negative_control_rows_of_one_rank_alone_are_refused(
+    ends: dict[str, torch.Tensor], folder: Path, tmp_path: Path, case: str
+) -> None:
+    """A checkpoint that is said to be of one rank, and lacks what the other trained. Of steps that wait for a rollout
+    every rank has all rows."""
+    common, own, step = TWO_RANKS.OTHER_RANKS[case]
+    checkpoint = tmp_path / f"checkpoint-{step}"
+    shutil.copytree(folder / case / "2" / "whole" / checkpoint.name, checkpoint)
+    saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    (checkpoint / STATE_FILE).write_text(json.dumps(saved | {"ranks": 1}), encoding="utf-8")
+    arguments = TWO_RANKS.DESCENT | common | own[1] | {"max_steps": step + 2}
+    budget = arguments.pop("tokens_per_device", None)
+    built = wrap(TWO_RANKS.build(tmp_path / "out", **arguments), tokens_per_device=budget)
+    with pytest.raises(CannotAttach, match=r"does not hold the completion \(prompt \d, sample \d\)"):
+        built.train(resume_from_checkpoint=str(checkpoint))

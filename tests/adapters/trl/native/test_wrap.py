@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
+from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import ParallelismConfig
+from packaging.version import Version
 from transformers import TrainerCallback
+from trl import GRPOTrainer
 
+import batchbridge
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
+from batchbridge.ledger import read_headers
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 from batchbridge_trl.testing import flat_parameters
 
@@ -66,12 +75,58 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
-def test_an_unknown_version_is_refused(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
-    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
-    with pytest.raises(CannotAttach, match=r"trl 1\.99\.0 is not in"):
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.8.0")
+    with pytest.raises(CannotAttach, match=r"trl 1\.8\.0 is older than 1\.9\.1"):
         wrap(built)
-    assert "training_step" not in vars(built)
+
+
+def test_a_new_number_with_known_code_is_wrapped(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = trainer()
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.99.0")
+    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
+    found = wrap(built).batchbridge
+    assert (found.framework_version, found.evidence.grade) == ("1.99.0", "proven")
+    assert "proven: the native tests ran on this code" in found.report()
+    assert found.evidence.labels["trl"] in ("1.9.1", "1.16.0")
+
+
+def test_control_flow_that_is_not_known_is_refused_by_name_and_can_be_allowed(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer.training_step
+
+    def other(self: Any, *arguments: Any, **options: Any) -> Any:
+        return native(self, *arguments, **options)
+
+    monkeypatch.setattr(GRPOTrainer, "training_step", other)
+    assert "GRPOTrainer.training_step" in refused(built)["unproven_code"]
+    wrap(built, allow=["unproven_code"])
+    assert built.batchbridge.evidence.grade == "measured"
+    built.train()
+    assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
+
+
+def test_what_is_allowed_must_still_weigh_as_the_plan_does(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native, loss = trainer(), GRPOTrainer.training_step, GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "training_step", lambda self, *words: native(self, *words))
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 7 * loss(self, model, inputs))
+    assert "weight_probe" in refused(built, allow=["unproven_code"])
+
+
+def test_a_loss_that_is_not_known_is_measured_and_said_to_be(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 1.0 * native(self, model, inputs))
+    wrap(built, ledger=tmp_path / "ledger").train()
+    assert built.batchbridge.evidence.grade == "measured"
+    (header,) = read_headers(tmp_path / "ledger")
+    assert header["evidence"]["grade"] == "measured"
+    assert any("_compute_loss" in name for name in header["evidence"]["loss"])
 
 
 def test_a_renamed_seam_is_refused_and_nothing_stays_patched(
@@ -163,6 +218,20 @@ def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
         assert list(refused(built, mode=mode)) == ["iterable_dataset"]
 
 
+@pytest.mark.parametrize(("missing", "like"), [("plan", {"staleness.mode": "bounded"}), ("iterable_dataset", {})])
+def test_what_leaves_no_plan_hides_no_other_reason(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
+) -> None:
+    built = trainer(top_entropy_quantile=0.5)
+    built.is_deepspeed_enabled = True
+    spec = batchbridge.read(built).spec.replace(**like)
+    if missing == "iterable_dataset":
+        built.train_dataset = built.train_dataset.to_iterable_dataset()
+    assert list(refused(built, like=spec, allow=["fsdp"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
+    monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
+    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
+
+
 def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]) -> None:
     from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
@@ -200,13 +269,66 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
 
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
+    assert refused(trainer(), allow=["deepspeed"]) == {
+        "allow": "deepspeed cannot be allowed; what can: tools, unproven_code, vllm"
+    }
 
 
-def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
+def test_liger_is_refused_while_it_replaces_the_loss(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, replaces_the_loss: bool
+) -> None:
+    """Only the version is another one here; `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
     built = trainer()
     built.args.use_liger_kernel = True
-    assert "liger" in refused(built)
+    (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
+    request = wrap(trainer("other")).batchbridge.request
+    monkeypatch.setattr(runtime, "installed_version", lambda name: version)
+    assert liger.applies(built, request) is replaces_the_loss
+
+
+def test_liger_has_a_loss_of_its_own_before_1_14() -> None:
+    own = hasattr(GRPOTrainer, "compute_liger_loss")
+    assert own is (Version(installed_version("trl")) < Version("1.14"))
+
+
+def test_kernels_for_layers_are_not_refused_where_the_loss_is_trls(trainer: Callable[..., Any]) -> None:
+    built = trainer(model_init_kwargs={"use_kernels": True})
+    assert wrap(built).batchbridge.mode == "enforce"
+
+
+def test_an_entropy_bonus_is_refused_with_what_it_is_in_each_version(trainer: Callable[..., Any]) -> None:
+    for loss_type in ("dapo", "grpo"):
+        reasons = refused(trainer(loss_type, entropy_coef=0.01, loss_type=loss_type))
+        assert reasons["entropy_bonus"].startswith("from TRL 1.10 on the entropy bonus")
+    # What the reason says of the installed version, in TRL's own words.
+    code = inspect.getsource(GRPOTrainer._compute_loss)
+    summed = re.search(r"\(entropies \* effective_mask\)\.sum\(\) / normalizer", code) is not None
+    assert summed is (Version(installed_version("trl")) < Version("1.10"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names"),
+    [
+        ({"tp_size": 2}, ["tensor_parallel"]),
+        ({"cp_size": 2}, ["context_parallel"]),
+        ({"dp_shard_size": 2}, ["fsdp"]),
+        ({"dp_replicate_size": 2}, ["fsdp"]),
+        ({"dp_shard_size": 2, "tp_size": 2}, ["fsdp", "tensor_parallel"]),
+    ],
+)
+def test_a_device_mesh_is_refused_by_the_dimension_that_it_has(
+    trainer: Callable[..., Any], sizes: dict[str, int], names: list[str]
+) -> None:
+    built = trainer()
+    built.accelerator.state.parallelism_config = ParallelismConfig(**sizes)
+    assert list(refused(built)) == names
+
+
+def test_a_device_mesh_of_one_device_is_not_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.accelerator.state.parallelism_config = ParallelismConfig()
+    wrap(built)
 
 
 def test_accelerates_own_accumulation_is_refused(trainer: Callable[..., Any]) -> None:

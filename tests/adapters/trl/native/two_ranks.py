@@ -3,6 +3,9 @@
     torchrun --nproc_per_node 2 two_ranks.py gradients FOLDER
     torchrun --nproc_per_node 2 two_ranks.py crash FOLDER
     torchrun --nproc_per_node 2 two_ranks.py resume FOLDER
+    torchrun --nproc_per_node 2 two_ranks.py crash_saving FOLDER
+    torchrun --nproc_per_node 2 two_ranks.py resume_before FOLDER
+    torchrun --nproc_per_node 2 two_ranks.py other_ranks FOLDER
 
 Rank 0 leaves what it measured in FOLDER; the comparing process asserts.
 """
@@ -23,49 +26,52 @@ import torch
 torch.set_num_threads(1)
 
 import transformers
+from representative import once
 from transformers import TrainerCallback
 
 from batchbridge import wrap
+from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-GRADIENTS: dict[str, dict[str, Any]] = {
-    f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **arguments}
-    for loss_type in ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
-    for name, arguments in {
-        "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
-        "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
-        "1x4": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
-        "1x4, generation below accumulation": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 4,
-            "steps_per_generation": 2,
-        },
-        "1x2, generation above accumulation, two passes, kl": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 4,
-            "num_iterations": 2,
-            "beta": 0.1,
-        },
-        "1x3, steps straddle rollouts, seven prompts": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 3,
-            "steps_per_generation": 4,
-            "prompts": 7,
-        },
-        "24 tokens, two passes, kl": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 4,
-            "num_iterations": 2,
-            "beta": 0.1,
-            "tokens_per_device": 24,
-        },
-    }.items()
+LOSSES = ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
+SPLITS: dict[str, dict[str, Any]] = {
+    "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
+    "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
+    "1x4": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
+    "1x4, generation below accumulation": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 4,
+        "steps_per_generation": 2,
+    },
+    "1x2, generation above accumulation, two passes, kl": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "beta": 0.1,
+    },
+    "1x3, steps straddle rollouts, seven prompts": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+        "steps_per_generation": 4,
+        "prompts": 7,
+    },
+    "24 tokens, two passes, kl": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "beta": 0.1,
+        "tokens_per_device": 24,
+    },
+}
+GRADIENTS = {
+    f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
+    for loss_type, name, _ in once(LOSSES, SPLITS)
 }
 TRAJECTORIES: dict[str, dict[str, Any]] = {
     optimizer: {
@@ -76,6 +82,7 @@ TRAJECTORIES: dict[str, dict[str, Any]] = {
         "prompts": 9,
         "max_steps": 10,
         "optim": optimizer,
+        "adam_epsilon": ADAM_EPSILON,
         "learning_rate": learning_rate,
         "beta": 0.04,
     }
@@ -94,6 +101,40 @@ RUN: dict[str, Any] = {
     "learning_rate": 3e-3,
     "save_strategy": "steps",
     "save_steps": 17,
+}
+DESCENT: dict[str, Any] = {
+    "per_device_train_batch_size": 1,
+    "beta": 0.1,
+    "learning_rate": 0.05,
+    "save_strategy": "steps",
+}
+"""With AdamW, parameters whose true gradient is zero move by the noise of another number of ranks."""
+OTHER_RANKS: dict[str, tuple[dict[str, Any], dict[int, dict[str, Any]], int]] = {
+    # what ranks have in common, what each has on one and on two ranks, and the step of the checkpoint
+    "inside the second of two passes": (
+        {"num_iterations": 2, "num_train_epochs": 1, "save_steps": 7},
+        {
+            1: {"gradient_accumulation_steps": 4, "steps_per_generation": 8},
+            2: {"gradient_accumulation_steps": 2, "steps_per_generation": 4},
+        },
+        7,
+    ),
+    "before a step that waits for the next rollout": (
+        {"prompts": 7, "num_train_epochs": 2, "save_steps": 5},
+        {
+            1: {"gradient_accumulation_steps": 6, "steps_per_generation": 8},
+            2: {"gradient_accumulation_steps": 3, "steps_per_generation": 4},
+        },
+        5,
+    ),
+    "another token budget too": (
+        {"num_iterations": 2, "num_train_epochs": 1, "save_steps": 5},
+        {
+            1: {"gradient_accumulation_steps": 4, "steps_per_generation": 8, "tokens_per_device": 60},
+            2: {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "tokens_per_device": 24},
+        },
+        5,
+    ),
 }
 
 
@@ -138,9 +179,8 @@ def gradients(folder: Path) -> None:
     ends = {}
     for name, arguments in TRAJECTORIES.items():
         built = wrap(build(folder / "out", **arguments), ledger=folder / f"{name}_ledger")
-        start = flat_parameters(built.model)
         built.train()
-        ends[name] = flat_parameters(built.model) - start
+        ends[name] = flat_parameters(built.model)
     whole = wrap(build(folder / "whole", **RUN), ledger=folder / "whole_ledger")
     whole.train()
     if whole.accelerator.is_main_process:
@@ -168,8 +208,54 @@ def resume(folder: Path) -> None:
         torch.save(flat_parameters(built.model), folder / "resumed.pt")
 
 
+def crash_saving(folder: Path) -> None:
+    """Rank 1 dies before it has written its file of the second checkpoint."""
+    built = wrap(build(folder / "saving", **RUN | {"save_steps": 8}), ledger=folder / "saving_ledger")
+    native = torch.save
+
+    def save(*arguments: Any, **options: Any) -> None:
+        if os.environ["RANK"] == "1" and built.state.global_step == 16:
+            os.kill(os.getpid(), signal.SIGKILL)
+        native(*arguments, **options)
+
+    torch.save = save
+    built.train()
+
+
+def resume_before(folder: Path) -> None:
+    built = wrap(build(folder / "saving", **RUN), ledger=folder / "saving_ledger")
+    built.train(resume_from_checkpoint=str(folder / "saving" / "checkpoint-8"))
+    if built.accelerator.is_main_process:
+        torch.save(flat_parameters(built.model), folder / "resumed_before.pt")
+
+
+def run_on(ranks: int, folder: Path, case: str, *, resume: bool = False) -> Any:
+    """A run of a case of OTHER_RANKS on as many ranks, or the end of the one that other ranks began; its trainer."""
+    common, own, step = OTHER_RANKS[case]
+    arguments = DESCENT | common | own[ranks]
+    budget, place = arguments.pop("tokens_per_device", None), folder / case / f"{ranks}"
+    built = build(place / ("resumed" if resume else "whole"), **arguments)
+    wrap(built, ledger=place / ("resumed_ledger" if resume else "ledger"), tokens_per_device=budget)
+    began = folder / case / f"{3 - ranks}" / "whole" / f"checkpoint-{step}"
+    built.train(resume_from_checkpoint=str(began) if resume else None)
+    return built
+
+
+def other_ranks(folder: Path) -> None:
+    """Two ranks run whole, and go on with what one rank began in the same folder."""
+    ends = {}
+    for case in OTHER_RANKS:
+        for resume in (False, True):
+            built = run_on(2, folder, case, resume=resume)
+            ends[f"{case}, {resume}"] = flat_parameters(built.model)
+            assert ("topology.world_size: 1 in the checkpoint, 2 now" in built.batchbridge.report()) is resume
+    if os.environ["RANK"] == "0":
+        torch.save(ends, folder / "two.pt")
+
+
 if __name__ == "__main__":
-    {"gradients": gradients, "crash": crash, "resume": resume}[sys.argv[1]](Path(sys.argv[2]))
+    commands = (gradients, crash, resume, crash_saving, resume_before, other_ranks)
+    {command.__name__: command for command in commands}[sys.argv[1]](Path(sys.argv[2]))
     # Together and in order: a rank that leaves while gloo's threads still serve the other can abort at exit.
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

@@ -28,7 +28,7 @@ from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.versions import holds
 from batchbridge.workers import Orders
-from batchbridge_verl.engine import install, remove
+from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
@@ -98,7 +98,7 @@ CASES = (
         aggregations=("sequence_mean",),
     ),
     Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
-    Case("dro", "dro", PPO, {"policy_loss.dro_beta": DRO_BETA}, dro),
+    Case("dro", "dro", dataclasses.replace(PPO, surrogate="dro"), {"policy_loss.dro_beta": DRO_BETA}, dro),
 )
 INSISTING = Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"))
 """Takes the mean over sequences, whatever it is told."""
@@ -107,23 +107,27 @@ INSISTING = Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"))
 class Bench(Steps):
     """The worker, the completions, and the oracle's answers."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *more: str) -> None:
         self.worker = training_worker(
             folder / "policy",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
             "actor_rollout_ref.actor.optim.lr=0.0",
             "actor_rollout_ref.actor.optim.clip_grad=1000000000.0",
+            *more,
         )
         super().__init__()
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self.gradient: torch.Tensor | None = None
-        native = self.worker.engine.optimizer_step
+        self.updates = 0
 
-        def spy() -> Any:
+        def before(*_: Any) -> None:
             self.gradient = full_gradient(self.worker)
-            return native()
 
-        self.worker.engine.optimizer_step = spy
+        def after(*_: Any) -> None:
+            self.updates += 1
+
+        self.worker.engine.optimizer.register_step_pre_hook(before)
+        self.worker.engine.optimizer.register_step_post_hook(after)
 
     def send(
         self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
@@ -178,6 +182,7 @@ def wrapped(bench: Bench) -> list[dict[str, Any]]:
             spec = spec_of(case, aggregation)
             plan = Plan(spec, PROMPTS)
             install(bench.worker, bench.orders(spec, case))
+            probe(bench.worker)
             for index in STEPS:
                 samples, members = bench.step(plan, index)
                 bench.send(samples, members, index, SPLITS[split])
@@ -242,6 +247,7 @@ def detached(bench: Bench) -> dict[str, float]:
     case = CASES[0]
     spec = spec_of(case, "token_mean").replace(**{"objective.old_logprobs": "detached"})
     install(bench.worker, bench.orders(spec, case, detached=True))
+    probe(bench.worker)
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
     bench.send(samples, members, 0, SPLITS["fixed 2"])
     remove(bench.worker)
@@ -256,8 +262,7 @@ def drifts(bench: Bench) -> list[str]:
     case = CASES[0]
     spec = spec_of(case, "sequence_sum")
     samples, members = bench.step(Plan(spec, PROMPTS), 1)
-    said = []
-    bench.gradient = None
+    said, before = [], bench.updates
     for change in ("members", "weights", "loss mode"):
         install(bench.worker, bench.orders(spec, INSISTING if change == "loss mode" else case))
         if change != "members":
@@ -273,7 +278,7 @@ def drifts(bench: Bench) -> list[str]:
             said.append("no drift")
         finally:
             remove(bench.worker)
-    said.append("nothing applied" if bench.gradient is None else "applied")
+    said.append("nothing applied" if bench.updates == before else "applied")
     return said
 
 
@@ -283,11 +288,11 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
     spec = spec_of(case, "token_mean")
     install(bench.worker, bench.orders(spec, case, ledger=folder / "empty_ledger"))
     samples, members = bench.step(Plan(spec, PROMPTS), 0)
-    bench.gradient = None
+    before = bench.updates
     silent = [dataclasses.replace(sample, loss_mask=[0] * len(sample.completion)) for sample in samples]
     bench.send(silent, members, 0, SPLITS["fixed 2"])
     samples, members = bench.step(Plan(spec, PROMPTS), 1)
-    untouched = bench.gradient is None
+    untouched = bench.updates == before
     bench.send(samples, members, 1, SPLITS["fixed 2"])
     remove(bench.worker)
     return {"untouched": untouched}

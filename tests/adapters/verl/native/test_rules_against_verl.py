@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib.util
+import inspect
 import io
+import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 from batchbridge.adapter import Context
 from batchbridge.reading import read_source
 from batchbridge.sources import load
 from batchbridge_verl.config import VerlAdapter
+from batchbridge_verl.rules import RULES
 from batchbridge_verl.rules.validated import VALIDATED
 from batchbridge_verl.settings import holds
 
@@ -101,3 +106,26 @@ def test_the_rollouts_dataclass_refuses_what_our_rule_refuses(values, refuses, v
     said = {f"actor_rollout_ref.rollout.{key}": value for key, value in {"name": "vllm", **values}.items()}
     findings = read_source(load(said), VerlAdapter(), Context(framework_version=validator.version)).findings
     assert ("BB-VERL-069" in [finding.code for finding in findings]) is refuses
+
+
+@pytest.mark.parametrize(("rollout", "critic", "rows"), [(4, True, 64), (5, True, 704), (4, False, 0), (5, False, 128)])
+def test_the_rows_of_a_padded_rollout_are_verls(rollout, critic, rows):
+    # 64 prompts x 4 completions on 8 replicas; BB-VERL-023 says the same rows, see test_rules_verl.py.
+    base = pytest.importorskip("verl.trainer.ppo.v1.trainer_base", reason="verl before 0.9 has no V1 trainer")
+    (trainer,) = [one for one in vars(base).values() if hasattr(one, "_get_required_batch_multiple")]
+    config = {
+        "trainer": {"critic_warmup": 5},
+        "critic": {"ppo_mini_batch_size": 40},
+        "actor_rollout_ref": {"actor": {"ppo_mini_batch_size": 48}, "rollout": {"n": 4}},
+    }
+    itself = SimpleNamespace(config=OmegaConf.create(config), use_critic=critic, global_steps=rollout)
+    assert -256 % trainer._get_required_batch_multiple(itself, 8) == rows
+
+
+def test_the_place_that_the_padding_rule_cites_is_verls():
+    from verl.trainer.ppo import padding_utils
+
+    (place,) = [
+        re.search(r"padding_utils\.py:(\d+)", rule.source) for rule in RULES if "padding_utils.py" in rule.source
+    ]
+    assert inspect.getsourcelines(padding_utils.upsample_batch_to_divisible_size)[1] == int(place[1])

@@ -1,0 +1,25 @@
+"""The options that OpenRLHF's own parser declares, against those of the newest table.
+
+`declared.json` beside this file records them; tests/upstream/record.py writes it. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import get_data
+
+from batchbridge import declared
+from batchbridge.proven import folder_of
+
+
+def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:
+    """Option to default of `openrlhf.cli.train_ppo_ray`, in the folder of `openrlhf`."""
+    folder = folders.get("openrlhf")
+    return {} if folder is None else declared.of_arguments(folder / "cli" / "train_ppo_ray.py")
+
+
+def difference() -> str:
+    """What the installed parser declares otherwise, as text."""
+    known = declared.recorded(get_data("batchbridge_openrlhf", "declared.json") or b"{}")
+    return declared.difference(known, declared_in({"openrlhf": folder_of("openrlhf")}))

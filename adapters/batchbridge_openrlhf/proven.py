@@ -1,0 +1,117 @@
+"""The functions of OpenRLHF and DeepSpeed that a wrapped trainer depends on.
+
+`proven.json` beside this file records them by release; tests/upstream/record.py writes it.
+"""
+
+from __future__ import annotations
+
+from batchbridge.proven import Code, Package
+from batchbridge_openrlhf.options import OLDEST_ENFORCED
+
+ENGINE = Package(
+    "deepspeed",
+    "deepspeed",
+    control={
+        "runtime/engine.py": (
+            "DeepSpeedEngine._backward_epilogue",
+            "DeepSpeedEngine._backward_post_hook",
+            "DeepSpeedEngine._backward_prologue",
+            "DeepSpeedEngine._scale_loss_by_gas",
+            "DeepSpeedEngine._take_model_step",
+            "DeepSpeedEngine.allreduce_gradients",
+            "DeepSpeedEngine.backward",
+            "DeepSpeedEngine.forward",
+            "DeepSpeedEngine.get_global_grad_norm",
+            "DeepSpeedEngine.is_gradient_accumulation_boundary",
+            "DeepSpeedEngine.set_gradient_accumulation_boundary",
+            "DeepSpeedEngine.step",
+            "DeepSpeedEngine.was_step_applied",
+            "DeepSpeedEngine.zero_grad",
+        ),
+        "runtime/zero/stage_1_and_2.py": (
+            "DeepSpeedZeroOptimizer.average_tensor",
+            "DeepSpeedZeroOptimizer.copy_grads_in_partition",
+            "DeepSpeedZeroOptimizer.get_flat_partition",
+            "DeepSpeedZeroOptimizer.independent_gradient_partition_epilogue",
+            "DeepSpeedZeroOptimizer.reduce_independent_p_g_buckets_and_remove_grads",
+            "DeepSpeedZeroOptimizer.reduce_ipg_grads",
+            "DeepSpeedZeroOptimizer.step",
+            "DeepSpeedZeroOptimizer.unscale_and_clip_grads",
+        ),
+    },
+)
+"""DeepSpeed's engine, whose accumulation the patches end. Open-Instruct's adapter has the same functions."""
+
+CODE = Code(
+    framework="openrlhf",
+    home="batchbridge_openrlhf",
+    oldest=OLDEST_ENFORCED,
+    packages=(
+        Package(
+            "openrlhf",
+            "openrlhf",
+            control={
+                "trainer/ppo_trainer.py": (
+                    "BasePPOTrainer.__init__",
+                    "BasePPOTrainer.init_checkpoint_states",
+                    "BasePPOTrainer.ppo_train",
+                    "BasePPOTrainer.save_logs_and_checkpoints",
+                    "BasePPOTrainer.train_step",
+                    "PPOTrainer.__init__",
+                    "PPOTrainer.fit",
+                ),
+                "trainer/ppo_utils/samples_generator.py": (
+                    "SamplesGenerator._dispatch_prompts_to_vllm",
+                    "SamplesGenerator._generate_vllm",
+                    "SamplesGenerator._process_response_into_experience",
+                    "SamplesGenerator.generate_samples",
+                ),
+                "trainer/ppo_utils/experience_maker.py": (
+                    "RemoteExperienceMaker.compute_advantages_and_returns",
+                    "RemoteExperienceMaker.make_experience",
+                    "RemoteExperienceMaker.make_experience_batch",
+                    "RemoteExperienceMaker.split_rollout_samples",
+                ),
+                "trainer/ppo_utils/experience.py": (
+                    "Experience.concat_experiences",
+                    "make_experience_batch",
+                    "remove_padding_in_sequences",
+                    "split_experience_batch",
+                ),
+                "trainer/ppo_utils/replay_buffer.py": (
+                    "NaiveReplayBuffer.__getitem__",
+                    "NaiveReplayBuffer.__init__",
+                    "NaiveReplayBuffer.append",
+                    "NaiveReplayBuffer.clear",
+                    "NaiveReplayBuffer.collate_fn",
+                    "NaiveReplayBuffer.setup_dynamic_batch",
+                ),
+                "trainer/ray/ppo_actor.py": (
+                    "ActorPPOTrainer.ppo_train",
+                    "ActorPPOTrainer.training_step",
+                    "PolicyModelActor.append",
+                    "PolicyModelActor.fit",
+                    "PolicyModelActor.save_checkpoint",
+                ),
+                "trainer/ray/launcher.py": (
+                    "BaseModelActor.execute_batch",
+                    "RayActorGroup.async_run_method_batch",
+                ),
+                "utils/deepspeed/deepspeed.py": (
+                    "DeepspeedStrategy.backward",
+                    "DeepspeedStrategy.load_ckpt",
+                    "DeepspeedStrategy.optimizer_step",
+                    "DeepspeedStrategy.save_ckpt",
+                    "DeepspeedStrategy.setup_dataloader",
+                ),
+            },
+            loss={
+                "models/loss.py": ("PolicyLoss.forward", "aggregate_loss"),
+                "models/utils.py": ("compute_approx_kl", "log_probs_from_logits", "masked_mean"),
+                "models/actor.py": ("Actor.forward",),
+                "utils/loss_utils.py": ("get_loss_batch_info",),
+            },
+        ),
+        ENGINE,
+    ),
+)

@@ -1,0 +1,32 @@
+"""The fields that TRL's and transformers' own configuration classes declare, against those of the newest tables.
+
+`declared.json` beside this file records them; tests/upstream/record.py writes it. Nothing is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from pkgutil import get_data
+
+from batchbridge import declared
+from batchbridge.proven import folder_of
+
+
+def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:
+    """Field to default of `GRPOConfig` and its bases, in the folders of `trl` and `transformers`."""
+    parts = []
+    for package, file, names in (
+        ("transformers", "training_args.py", ("TrainingArguments",)),
+        ("trl", "trainer/base_config.py", ("_BaseConfig",)),
+        ("trl", "trainer/grpo_config.py", ("GRPOConfig",)),
+    ):
+        folder = folders.get(package)
+        parts.append({} if folder is None else declared.of_classes(folder / file, names))
+    return declared.merged(parts)
+
+
+def difference() -> str:
+    """What the installed classes declare otherwise, as text."""
+    known = declared.recorded(get_data("batchbridge_trl", "declared.json") or b"{}")
+    return declared.difference(known, declared_in({name: folder_of(name) for name in ("trl", "transformers")}))

@@ -1,0 +1,96 @@
+"""The functions of TRL, transformers and Accelerate that a wrapped `GRPOTrainer` depends on.
+
+`proven.json` beside this file records them by release; tests/upstream/record.py writes it.
+"""
+
+from __future__ import annotations
+
+from batchbridge.proven import Code, Package
+from batchbridge_trl.settings import OLDEST_ENFORCED
+
+CODE = Code(
+    framework="trl",
+    home="batchbridge_trl",
+    oldest=OLDEST_ENFORCED,
+    packages=(
+        Package(
+            "trl",
+            "trl",
+            control={
+                "trainer/grpo_trainer.py": (
+                    "GRPOTrainer._calculate_rewards",
+                    "GRPOTrainer._generate_and_score_completions",
+                    "GRPOTrainer._get_train_sampler",
+                    "GRPOTrainer._load_optimizer_and_scheduler",
+                    "GRPOTrainer._prepare_inputs",
+                    "GRPOTrainer._save_checkpoint",
+                    "GRPOTrainer.get_train_dataloader",
+                    "GRPOTrainer.training_step",
+                ),
+                "trainer/utils.py": ("shuffle_sequence_dict", "split_tensor_dict"),
+            },
+            loss={
+                "trainer/grpo_trainer.py": (
+                    "GRPOTrainer._chunked_logps",
+                    "GRPOTrainer._compute_loss",
+                    "GRPOTrainer._full_logits_logps",
+                    "GRPOTrainer._get_per_token_logps_and_entropies",
+                    "GRPOTrainer.compute_liger_loss",
+                    "GRPOTrainer.compute_loss",
+                    "GRPOTrainer.get_gamma_weights",
+                    "GRPOTrainer.get_high_entropy_mask",
+                    "GRPOTrainer.get_off_policy_mask",
+                ),
+                "trainer/utils.py": ("entropy_from_logits", "selective_log_softmax"),
+            },
+        ),
+        Package(
+            "transformers",
+            "transformers",
+            control={
+                "trainer.py": (
+                    "Trainer._clip_grad_norm",
+                    "Trainer._finalize_training",
+                    "Trainer._get_grad_norm",
+                    "Trainer._get_num_items_in_batch",
+                    "Trainer._get_output_dir",
+                    "Trainer._init_training_state",
+                    "Trainer._inner_training_loop",
+                    "Trainer._load_optimizer_and_scheduler",
+                    "Trainer._maybe_log_save_evaluate",
+                    "Trainer._prepare_for_training",
+                    "Trainer._run_epoch",
+                    "Trainer._save_checkpoint",
+                    "Trainer._save_optimizer_and_scheduler",
+                    "Trainer._wrap_model",
+                    "Trainer.create_accelerator_and_postprocess",
+                    "Trainer.create_scheduler",
+                    "Trainer.get_batch_samples",
+                    "Trainer.set_initial_training_values",
+                    "Trainer.train",
+                    "Trainer.training_step",
+                ),
+                "trainer_callback.py": (
+                    "CallbackHandler.call_event",
+                    "CallbackHandler.on_optimizer_step",
+                    "CallbackHandler.on_pre_optimizer_step",
+                    "CallbackHandler.on_step_end",
+                ),
+            },
+        ),
+        Package(
+            "accelerate",
+            "accelerate",
+            control={
+                "accelerator.py": (
+                    "Accelerator.backward",
+                    "Accelerator.clip_grad_norm_",
+                    "Accelerator.gather",
+                    "Accelerator.no_sync",
+                ),
+                "optimizer.py": ("AcceleratedOptimizer.step", "AcceleratedOptimizer.zero_grad"),
+                "scheduler.py": ("AcceleratedScheduler.step",),
+            },
+        ),
+    ),
+)

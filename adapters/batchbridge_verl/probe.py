@@ -1,0 +1,153 @@
+"""verl's own loss on made-up log-probabilities: what it gives a token, measured before anything is trained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from batchbridge.attach import CannotAttach
+from batchbridge.measuring import Rows, Tap
+from batchbridge.probing import CUT, ProbeBatch, batches, normaliser, verdict
+from batchbridge.spec import Spec
+from batchbridge_verl.watching import Watch, responses_of
+
+REMEDY = (
+    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
+    """mode="observe" to record what it does, or use verl's own loss and aggregations"""
+)
+PROMPT_TOKENS = 2
+
+
+def hold_loss_against(spec: Spec, worker: Any, watch: Watch) -> None:
+    """Runs the worker's loss in the engine's own loop (denominators, micro-batches, factor for the ranks, backward) on
+    leaves, and raises `CannotAttach` unless its weights are those of `spec`. Collective; no model runs."""
+    taps = []
+    # With the current policy as the ratio's denominator every ratio is one.
+    for off_policy in (False, True) if spec.objective.old_logprobs != "detached" else (False,):
+        tap, made = watch.tap(), list(batches(watch.objective, off_policy=off_policy))
+        with _leaves_in(worker.engine, tap, made), _unchanged(worker.loss_fn.keywords["config"]):
+            _run(worker, _data(made, spec, first=worker.engine.get_data_parallel_rank() == 0))
+        taps.append(tap)
+    verdict(taps, spec.loss.policy, scale=watch.ranks, remedy=REMEDY)
+
+
+def _run(worker: Any, data: Any) -> None:
+    try:
+        worker.engine.forward_backward_batch(data, loss_function=worker.loss_fn)
+    except CannotAttach:
+        raise
+    except Exception as error:
+        reason = (
+            f"the worker's loss did not run on a made-up batch ({type(error).__name__}: {error}), so its weights "
+            f"cannot be measured; {REMEDY}"
+        )
+        raise CannotAttach({"weight_probe": reason}) from error
+
+
+@contextlib.contextmanager
+def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch]) -> Iterator[None]:
+    """While a loss is probed: a forward pass is none, its log-probabilities are the probe's."""
+    remaining, native = iter(made), vars(engine).get("forward_step")
+
+    def forward_step(micro_batch: Any, loss_function: Callable[..., Any], forward_only: bool) -> Any:
+        from verl.utils.device import get_device_id
+
+        micro_batch, probed = micro_batch.to(get_device_id()), next(remaining)
+        view, ids = responses_of(micro_batch), micro_batch["input_ids"]
+        packed = torch.cat(
+            [_packed(row[:length]) for row, length in zip(probed.logprobs, _lengths(probed), strict=True)]
+        )
+        leaf = tap.leaf(packed.to(ids.device), _rows(probed, view.width, ids.device), view=view)
+        output = {"log_probs": torch.nested.nested_tensor_from_jagged(leaf, ids.offsets())}
+        loss, metrics = loss_function(model_output=output, data=micro_batch, dp_group=engine.get_data_parallel_group())
+        return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
+
+    engine.forward_step = forward_step
+    try:
+        yield
+    finally:
+        if native is None:
+            del engine.forward_step
+        else:
+            engine.forward_step = native
+
+
+@contextlib.contextmanager
+def _unchanged(config: Any) -> Iterator[None]:
+    """What verl's loss leaves in its configuration is that of the last real batch again."""
+    kept = dict(config.global_batch_info)
+    try:
+        yield
+    finally:
+        config.global_batch_info.clear()
+        config.global_batch_info.update(kept)
+
+
+def _lengths(made: ProbeBatch) -> list[int]:
+    """Response tokens of each row; a filler has one, outside of its mask."""
+    return [max(length, 1) for length in made.lengths]
+
+
+def _packed(logprobs: torch.Tensor) -> torch.Tensor:
+    """One row as the engine has it: prompt and response, a value standing one place before its token."""
+    return torch.cat([logprobs.new_zeros(PROMPT_TOKENS - 1), logprobs, logprobs.new_zeros(1)])
+
+
+def _rows(made: ProbeBatch, width: int, device: torch.device) -> Rows:
+    def here(values: torch.Tensor) -> torch.Tensor:
+        return values[:, :width].to(device)
+
+    return Rows(
+        mask=here(made.mask),
+        advantages=here(made.advantages[:, None]),
+        old=None if made.old is None else here(made.old),
+        reference=None if made.reference is None else here(made.reference),
+    )
+
+
+def _data(made: list[ProbeBatch], spec: Spec, *, first: bool) -> Any:
+    """The probe's rows as the trainer would send them. first: whether this rank's tokens count; every rank has the same
+    rows, and the engine adds up tokens over the ranks."""
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils as tu
+
+    lengths = [length for part in made for length in _lengths(part)]
+
+    def nested(rows: list[torch.Tensor]) -> torch.Tensor:
+        return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+
+    def column(name: str) -> torch.Tensor:
+        return nested([row[:length] for row, length in zip(_all(made, name), lengths, strict=True)])
+
+    masks = column("mask")
+    columns = {
+        "input_ids": nested([torch.zeros(PROMPT_TOKENS + length, dtype=torch.long) for length in lengths]),
+        "position_ids": nested([torch.arange(PROMPT_TOKENS + length) for length in lengths]),
+        "prompts": nested([torch.zeros(PROMPT_TOKENS, dtype=torch.long) for _ in lengths]),
+        "responses": nested([torch.zeros(length, dtype=torch.long) for length in lengths]),
+        "response_mask": masks,
+        "loss_mask": masks if first else masks * 0,
+        "old_log_probs": column("logprobs" if made[0].old is None else "old"),
+        "advantages": nested(
+            [value.expand(length) for value, length in zip(_all(made, "advantages"), lengths, strict=True)]
+        ),
+    }
+    if made[0].reference is not None:
+        columns["ref_log_prob"] = column("reference")
+    data = TensorDict(columns, batch_size=len(lengths))
+    settings = {
+        "use_dynamic_bsz": False,
+        "micro_batch_size_per_gpu": len(CUT[0]),
+        "global_batch_size": normaliser(spec.loss.policy).completions,
+        "temperature": 1.0,
+        "calculate_entropy": False,
+    }
+    tu.assign_non_tensor(data, **settings)
+    return data
+
+
+def _all(made: list[ProbeBatch], name: str) -> list[torch.Tensor]:
+    return [row for part in made for row in getattr(part, name)]

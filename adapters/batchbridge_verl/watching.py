@@ -1,0 +1,302 @@
+"""What reaches the optimizer of one training worker: measured in every optimizer step, in every mode.
+
+Three places, none of which knows a denominator of verl's: the log-probabilities that the engine makes (a hook on the
+tensor), one small weight (its own gradients of every micro-batch against what the optimizer finds), and the optimizer
+itself, whose last moment before the update is where everything is held against the plan.
+
+Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py, workers/utils/padding.py, utils/fsdp_utils.py;
+torch 2.13.0 distributed/fsdp.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.objectives import Surrogate
+from batchbridge.patching import Patches
+from batchbridge.spec import Objective
+from batchbridge.workers import TrainedRow
+from batchbridge_verl.terms import KL_CLAMP
+
+ROW = "batchbridge_row"
+"""Column of a rank's batch: each row's place in it, which its micro-batches keep."""
+FORMULAS = ("ppo", "gspo", "cispo", "dro", "sapo", "gpg", "gmpo")
+"""Surrogates whose gradient has a formula here. clip_cov and kl_cov choose tokens by statistics of a micro-batch or at
+random, dppo's choice hangs on rounding: nothing shows what their rows weigh."""
+FURTHEST = 20.0
+"""Log of a token's ratio beyond which its loss has no gradient. Source: verl 0.9.1 compute_policy_loss_vanilla."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A rank's rows as they arrived: copies, since the loss may change what it is given.
+
+    All of shape (rows, tokens), kl_share (rows, 1). old, reference: log-probabilities; None where the loss has none.
+    sampler: the correction towards the sampler. kl_share: see `measuring.Rows`.
+    """
+
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    old: torch.Tensor | None
+    reference: torch.Tensor | None
+    sampler: torch.Tensor | None
+    kl_share: torch.Tensor | None
+
+    @classmethod
+    def of(cls, data: Any, *, detached: bool, penalised: bool, kl_share: Sequence[float] | None = None) -> Given:
+        """data: a batch as the trainer sends it. detached: ratios are over the current policy. penalised: a KL term is
+        in the loss."""
+
+        def column(name: str) -> torch.Tensor:
+            values: torch.Tensor = data[name]
+            # The V1 trainer sends nested tensors, the V0 trainer padded ones.
+            return values.to_padded_tensor(0) if values.is_nested else values.clone()
+
+        corrected = "rollout_is_weights" in data.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        return cls(
+            column("loss_mask"),
+            column("advantages"),
+            None if detached else column("old_log_probs"),
+            column("ref_log_prob") if penalised else None,
+            column("rollout_is_weights") if corrected else None,
+            None if kl_share is None else torch.tensor(kl_share, dtype=torch.float64)[:, None],
+        )
+
+    def rows(self, places: Sequence[int], width: int, device: torch.device, *, bounded: bool) -> Rows:
+        """What the rows at `places` are meant to train, `width` tokens wide. bounded: the loss has no gradient beyond
+        `FURTHEST`."""
+        picked = list(places)
+
+        def here(values: torch.Tensor) -> torch.Tensor:
+            return values[picked, :width].to(device)
+
+        old = None if self.old is None else here(self.old)
+        sampler = None if self.sampler is None else here(self.sampler)
+
+        def factor(new: torch.Tensor) -> torch.Tensor:
+            inside = torch.ones_like(new) if old is None else ((new - old).abs() <= FURTHEST).to(new.dtype)
+            return inside if sampler is None else inside * sampler
+
+        return Rows(
+            mask=here(self.mask),
+            advantages=here(self.advantages),
+            old=old,
+            reference=None if self.reference is None else here(self.reference),
+            multiplier=factor if bounded else sampler,
+            kl_share=None if self.kl_share is None else here(self.kl_share),
+        )
+
+
+class Watch:
+    """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
+
+    def __init__(self, engine: Any, objective: Objective, config: Any, patches: Patches) -> None:
+        self._engine, self._config = engine, config
+        self.objective = objective_of(objective)
+        self.shows = (self.objective.surrogate or "ppo") in FORMULAS
+        self._tap = self.tap()
+        self._given: Given | None = None
+        self._places: list[list[int]] = []
+        self._clipping = 1.0
+        self._native_outputs = engine.prepare_model_outputs
+        why = "what a step trains is measured"
+        patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
+        self._hook_clipping(patches)
+        self._witness, name = witness_of(engine)
+        if self._witness is not None:
+            patches.made(name, self._witness.remove, what="its gradients hooked", why=why)
+
+    def tap(self) -> Tap:
+        """A new one for this objective."""
+        return Tap(self.objective, surrogate=surrogates(self._config).get(self.objective.surrogate or ""))
+
+    @property
+    def ranks(self) -> int:
+        """Ranks that FSDP averages gradients over."""
+        return int(self._engine.get_data_parallel_size())
+
+    # ---- log-probabilities
+
+    @contextlib.contextmanager
+    def expecting(self, given: Given, before_update: Callable[[], None]) -> Iterator[None]:
+        """While an optimizer step runs: its rows, and what is called as the last thing before its update."""
+        self._tap.drop()
+        self._places.clear()
+        self._clipping = 1.0
+        if self._witness is not None:
+            self._witness.drop()
+        self._given = given
+        hook = self._engine.optimizer.register_step_pre_hook(lambda *_: before_update())
+        try:
+            yield
+        finally:
+            self._given = None
+            hook.remove()
+
+    def _outputs(self, *arguments: Any, **options: Any) -> Any:
+        outputs = self._native_outputs(*arguments, **options)
+        made = outputs.get("log_probs")
+        if self._given is not None and self.shows and made is not None and made.requires_grad:
+            micro_batch = options["micro_batch"]
+            view = responses_of(micro_batch)
+            places = [int(place) for place in micro_batch[ROW].tolist()]
+            rows = self._given.rows(places, view.width, made.device, bounded=self._bounded)
+            self._tap.watch(made, rows, view=view)
+            self._places.append(places)
+        return outputs
+
+    @property
+    def _bounded(self) -> bool:
+        return self.objective.surrogate in ("ppo", None) and self.objective.ratio_level != "sequence"
+
+    def look(self, rows: Sequence[TrainedRow], size: int) -> list[str]:
+        """Reads off what every row of the step weighed. Returns what this rank has against it. Collective.
+
+        rows: this rank's completions; the others of its `size` rows are fillers.
+        """
+        objections = []
+        parts, self._places = self._places, []
+        for row in rows:
+            row.measured(Measured(math.nan if self.shows else None, 0.0))
+        try:
+            seen = self._tap.take(scale=self.ranks * self._loss_scale)
+        except LostGradient as error:
+            objections.append(f"{error}: something took it away between the loss and the log-probabilities")
+        else:
+            trained = [place for part in parts for place in part]
+            if self.shows and sorted(trained) != list(range(size)):
+                objections.append(f"of the step's {size} rows on this rank, {len(set(trained))} reached the loss")
+            else:
+                found = dict(zip(trained, (one for part in seen for one in part), strict=True))
+                for row in rows:
+                    if (measured := found.pop(row.index, None)) is not None:
+                        row.measured(measured)
+                if any(filler.departure > filler.tolerance for filler in found.values()):
+                    objections.append("a filler row, which has nothing to train, got a gradient")
+        if self._witness is not None:
+            factor = self._witness.compare(_whole(self._witness.parameter.grad))
+            if (why := factor.objection(self._clipping / self.ranks / self._loss_scale)) is not None:
+                objections.append(why)
+        return objections
+
+    @property
+    def _loss_scale(self) -> float:
+        """fp16's, which the loss is multiplied with before backward, and gradients divided by before clipping."""
+        scaler = getattr(self._engine, "scaler", None)
+        return 1.0 if scaler is None else float(scaler.get_scale())
+
+    # ---- between backward and the optimizer
+
+    def _hook_clipping(self, patches: Patches) -> None:
+        """Has the engine's clipping tell what it multiplied the gradients with: FSDP1's is a method of the module,
+        FSDP2's a function of verl's."""
+        module = self._engine.module
+        owner, name = module, "clip_grad_norm_"
+        if not hasattr(module, name):
+            owner, name = (
+                sys.modules[_defining(type(self._engine), "optimizer_step").__module__],
+                "fsdp2_clip_grad_norm_",
+            )
+        native = getattr(owner, name)
+
+        def clip(*arguments: Any, **options: Any) -> Any:
+            norm = native(*arguments, **options)
+            limit = float(self._engine.optimizer_config.clip_grad)
+            value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+            # Source: torch.nn.utils.clip_grad_norm_ and FSDP1's, whose factor has this epsilon.
+            self._clipping = min(1.0, limit / (value + 1e-6)) if math.isfinite(limit) else 1.0
+            return norm
+
+        patches.set(owner, name, clip, what="its factor is recorded", why="what a step trains is measured")
+
+
+def _defining(kind: type, name: str) -> type:
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+class _View:
+    """Log-probabilities of the engine, or their gradient, as (rows, response tokens)."""
+
+    def __init__(self, micro_batch: Any) -> None:
+        from verl.workers.utils.padding import no_padding_2_padding
+
+        ids = micro_batch["input_ids"]
+        count = ids.values().shape[0]
+        # verl's own cut of the packed values, applied to their numbers; 0 is padding.
+        numbers = no_padding_2_padding(torch.arange(1, count + 1, device=ids.device), micro_batch)
+        self._places, self._real = (numbers - 1).clamp(min=0), numbers > 0
+        self.width = int(numbers.shape[1])
+
+    def __call__(self, packed: torch.Tensor) -> torch.Tensor:
+        values = packed.values() if packed.is_nested else packed
+        return torch.where(self._real, values[self._places], torch.zeros((), dtype=values.dtype, device=values.device))
+
+
+def responses_of(micro_batch: Any) -> _View:
+    """Makes (rows, response tokens) of what the engine packs: prompt and response, a value standing one place before
+    its token."""
+    return _View(micro_batch)
+
+
+def objective_of(objective: Objective) -> Objective:
+    """The objective with verl's own bound of k3, which no setting changes."""
+    own = KL_CLAMP if objective.kl_estimator == "k3" else None
+    return dataclasses.replace(objective, kl_clamp=own)
+
+
+def surrogates(config: Any) -> dict[str, Surrogate]:
+    """verl's own surrogates, for which the schema has names and no formulas. Source: verl 0.9.1 core_algos."""
+
+    def dro(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return 0.5 * config.policy_loss.dro_beta * (new - old) ** 2 - new * advantages
+
+    def sapo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        temperature = torch.where(advantages > 0, config.tau_pos, config.tau_neg)
+        ratio = (new - old).clamp(-FURTHEST, FURTHEST).exp()
+        return -torch.sigmoid(temperature * (ratio - 1)) * 4 / temperature * advantages
+
+    def gpg(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return -new * advantages
+
+    def gmpo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        low, high = (
+            config.clip_ratio if bound is None else bound for bound in (config.clip_ratio_low, config.clip_ratio_high)
+        )
+        sign, log_ratio = advantages.sign(), new - old
+        nearer = sign * torch.minimum(sign * log_ratio, sign * log_ratio.clamp(-low, high))
+        mean = (nearer * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+        return (-advantages * mean.exp()).expand_as(new)
+
+    return {"dro": dro, "sapo": sapo, "gpg": gpg, "gmpo": gmpo}
+
+
+def witness_of(engine: Any) -> tuple[Witness | None, str]:
+    """One small trained weight, and its name; None where no rank can see a whole weight's gradient in backward.
+
+    FSDP2's parameters are in pieces, and whole while their module runs. FSDP1 has them in flat parameters, and Ulysses'
+    ranks have parts of a sequence.
+    """
+    if not hasattr(engine.module, "set_requires_gradient_sync") or engine.ulysses_sequence_parallel_size > 1:
+        return None, ""
+    chosen = Witness.choose(list(engine.module.named_parameters()))
+    if chosen is None:
+        return None, ""
+    name, parameter = chosen
+    owner, _, attribute = name.rpartition(".")
+    module = engine.module.get_submodule(owner)
+    return Witness(parameter, all_reduce_over(), inside=(module, attribute)), name
+
+
+def _whole(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    if gradient is None or not hasattr(gradient, "full_tensor"):
+        return gradient
+    whole: torch.Tensor = gradient.full_tensor()
+    return whole

@@ -1,0 +1,462 @@
+"""Which code a running trainer consists of, told by its functions' text: a version number is only a label.
+
+An adapter lists, for every package involved, the functions of the *control flow*, which its patches replace or rely on,
+and those of the *loss* (`Code`). Its `proven.json` records their digests (`batchbridge.fingerprints`) in releases:
+
+- `tested`: the native tests run on this release;
+- `read`: every function that differs from a tested release was read, and what the patches rely on is the same;
+- `seen`: recorded by `nox -s upstream`, and nobody has looked yet. Such a release is only known by name.
+
+Each function is compared on its own, so that a release that changed none of them passes, whatever its number. Functions
+of a tested release everywhere are *proven*. Control flow that is known, with a loss that is not, or that was read only,
+is *measured*: the weights that the loss gives to tokens are measured at attach, and the run is refused unless they are
+the plan's. Control flow that is not known is *refused*, unless `allow=("unproven_code",)` accepts it; it is measured
+then.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from batchbridge import versions
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.fingerprints import Functions, digests
+
+UNPROVEN = "unproven_code"
+"""The name by which `wrap(..., allow=...)` accepts control flow that is not known."""
+NAMED = 4
+"""Functions that a message names."""
+
+Grade = Literal["proven", "measured", "refused"]
+Status = Literal["tested", "read", "seen"]
+KNOWN: tuple[Status, ...] = ("tested", "read")
+"""Statuses of releases whose code is known."""
+_DECORATORS = ("torch", "ray", "contextlib", "functools")
+"""Modules whose decorators may stand around a framework's function; the framework's own may, too."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """The functions of one package that a wrapped run depends on.
+
+    name: as it is imported. distribution: its name on PyPI; None for a checkout, which has no release. control: what
+    the patches replace or rely on. loss: what decides the weight of a token, which can be measured. title: its name for
+    people, by default `name`. marker: a file that only this project has, where another has a package of this name.
+    """
+
+    name: str
+    distribution: str | None
+    control: Functions
+    loss: Functions = field(default_factory=dict)
+    title: str = ""
+    marker: str = "__init__.py"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.name)
+
+    @property
+    def functions(self) -> Functions:
+        """Control flow and loss together."""
+        files = [*self.control, *self.loss]
+        return {file: (*self.control.get(file, ()), *self.loss.get(file, ())) for file in files}
+
+    def digests(self, folder: Path | None) -> dict[str, str]:
+        """`file: function` -> digest, empty where it is missing; see `batchbridge.fingerprints`."""
+        if folder is None:
+            return {f"{file}: {name}": "" for file, names in self.functions.items() for name in names}
+        return digests(folder, self.functions)
+
+    def decides_control(self, key: str) -> bool:
+        """Whether `file: function` is part of the control flow."""
+        file, _, name = key.partition(": ")
+        return name in self.control.get(file, ())
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code of one framework that a wrapped run depends on.
+
+    home: the adapter's Python package, which holds `proven.json`. oldest: the oldest supported version of the first
+    package; older ones are refused by their number.
+    """
+
+    framework: str
+    home: str
+    packages: tuple[Package, ...]
+    oldest: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The digests of one package's functions in the releases that were recorded.
+
+    labels: release to status, oldest first. functions: `file: function` -> digest (empty: the release has no such
+    function) -> releases.
+    """
+
+    labels: Mapping[str, Status]
+    functions: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The releases that the native tests run on."""
+        return tuple(label for label, status in self.labels.items() if status == "tested")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The releases whose code is known, oldest first."""
+        return tuple(label for label, status in self.labels.items() if status in KNOWN)
+
+    def statuses(self, key: str, digest: str) -> set[Status]:
+        """Statuses of the releases whose function `key` has this digest."""
+        return {self.labels[label] for label in self.functions.get(key, {}).get(digest, ())}
+
+    def equal(self, have: Mapping[str, str]) -> list[str]:
+        """The releases that agree with every digest of `have`."""
+        left = list(self.labels)
+        for key, digest in have.items():
+            same = self.functions.get(key, {}).get(digest, ())
+            left = [label for label in left if label in same]
+        return left
+
+    def lacks_as_known(self, missing: frozenset[str]) -> bool:
+        """Whether a known release lacks exactly the functions `missing`: one that is gone was renamed otherwise."""
+        for label, status in self.labels.items():
+            lacking = {key for key, digest in self.functions.items() if label in digest.get("", ())}
+            if status in KNOWN and lacking == missing:
+                return True
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What speaks for the code that a wrapped run consists of.
+
+    grade: "proven": the native tests ran on this very code. "measured": the weights of this loss are measured at
+    attach. "refused": control flow that is not known. labels: package to the recorded release with the same code, None
+    where there is none. control, loss: the functions that are not known. read: those that are known by reading alone.
+    """
+
+    grade: Grade
+    labels: Mapping[str, str | None]
+    control: tuple[str, ...] = ()
+    loss: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str | None:
+        """The recorded releases whose code this is (`trl 1.16.0, transformers 5.23.0`); None where one is not known."""
+        if None in self.labels.values():
+            return None
+        return ", ".join(f"{name} {label}" for name, label in self.labels.items())
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether the weights must be measured before anything is trained."""
+        return self.grade != "proven"
+
+    def text(self) -> str:
+        """One sentence for the attachment's report."""
+        code = self.label or ", ".join(f"{name} {label or 'unrecorded'}" for name, label in self.labels.items())
+        if self.grade == "proven":
+            return f"proven: the native tests ran on this code ({code})"
+        parts = [
+            f"{what}: {named(keys)}"
+            for what, keys in (
+                ("control flow that is not known", self.control),
+                ("a loss that is not known", self.loss),
+                ("known by reading, not by running", self.read),
+            )
+            if keys
+        ]
+        return f"{self.grade} ({code}); {'; '.join(parts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "grade": self.grade,
+            "labels": dict(self.labels),
+            "control": list(self.control),
+            "loss": list(self.loss),
+            "read": list(self.read),
+        }
+
+
+def named(keys: Iterable[str]) -> str:
+    """The first functions by name, and how many more there are."""
+    listed = list(keys)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return f"{', '.join(listed[:NAMED])}{more}"
+
+
+# ---- recorded releases
+
+
+@lru_cache(maxsize=16)
+def records(home: str) -> Mapping[str, Record]:
+    """Package to its recorded releases: `proven.json` of the adapter `home`."""
+    return parse(json.loads(resources.files(home).joinpath("proven.json").read_text(encoding="utf-8")))
+
+
+def parse(made: Mapping[str, Any]) -> dict[str, Record]:
+    """The records in the JSON form of `proven.json`, where a digest's releases are one text."""
+    return {
+        name: Record(
+            labels=dict(one["labels"]),
+            functions={
+                key: {digest: tuple(labels.split()) for digest, labels in known.items()}
+                for key, known in one["functions"].items()
+            },
+        )
+        for name, one in made.items()
+    }
+
+
+def evidence(
+    code: Code,
+    folders: Mapping[str, Path | None],
+    *,
+    installed: Mapping[str, str | None] | None = None,
+    foreign: Iterable[tuple[str, bool]] = (),
+    known: Mapping[str, Record] | None = None,
+) -> Evidence:
+    """What speaks for the code in `folders` (package to folder; None: not there).
+
+    installed: package to its version; of several releases with the same code, the label is that one. foreign: functions
+    of live objects that stand in no recorded file, and whether they are control flow; see `foreign_functions`. known:
+    recorded releases; None: those of the adapter.
+    """
+    known = records(code.home) if known is None else known
+    control, loss, read = list[str](), list[str](), list[str]()
+    labels: dict[str, str | None] = {}
+    for package in code.packages:
+        record = known.get(package.name, Record({}, {}))
+        found = package.digests(folders.get(package.name))
+        missing = frozenset(key for key, digest in found.items() if not digest)
+        misses_as_known = record.lacks_as_known(missing)
+        for key, digest in found.items():
+            statuses = record.statuses(key, digest) if digest or misses_as_known else set()
+            title = f"{package.title} {key}" if digest else f"{package.title} {key} (missing)"
+            if "tested" in statuses:
+                continue
+            if "read" in statuses:
+                read.append(title)
+            else:
+                (control if package.decides_control(key) else loss).append(title)
+        labels[package.title] = label = _label(record, found, (installed or {}).get(package.name))
+        if label is None and not (control or loss or read):
+            read.append(f"{package.title}, whose functions are those of several releases")
+    for name, decides in foreign:
+        (control if decides else loss).append(name)
+    grade: Grade = "refused" if control else "measured" if loss or read else "proven"
+    return Evidence(grade=grade, labels=labels, control=tuple(control), loss=tuple(loss), read=tuple(read))
+
+
+def _label(record: Record, have: Mapping[str, str], version: str | None) -> str | None:
+    equal = record.equal(have)
+    if version in equal:
+        return version
+    tested = [label for label in equal if record.labels[label] == "tested"]
+    return next(reversed(tested or equal), None)
+
+
+# ---- what is installed, and what runs
+
+
+def folder_of(package: str) -> Path | None:
+    """The folder of an installed package, which is not imported; None where there is none."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if found is None or not found.submodule_search_locations:
+        return None
+    return Path(next(iter(found.submodule_search_locations)))
+
+
+def package_folder(package: Package) -> Path | None:
+    """The folder of an installed package; None where there is none, or one of another project."""
+    folder = folder_of(package.name)
+    return folder if folder is not None and (folder / package.marker).is_file() else None
+
+
+def evidence_here(code: Code, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Evidence:
+    """What speaks for the installed packages; with `objects`, for what is loaded in this process and for them, too.
+
+    folders: where a package is found otherwise.
+    """
+    where = {package.name: package_folder(package) for package in code.packages} | dict(folders or {})
+    there = {package.name: versions.installed(package.distribution) for package in code.packages}
+    foreign = foreign_functions(code, where, objects) if objects else ()
+    return evidence(code, where, installed=there, foreign=foreign)
+
+
+def require(
+    code: Code, allow: Iterable[str], *objects: object, folders: Mapping[str, Path | None] | None = None
+) -> Evidence:
+    """The evidence for the installed code and for the live `objects`; grade "proven" or "measured".
+
+    Raises `CannotAttach` for a version below the oldest supported, and, unless `allow` has "unproven_code", for control
+    flow that is not known, naming the functions.
+    """
+    first = code.packages[0]
+    version = versions.installed(first.distribution)
+    if version is not None and code.oldest is not None and not versions.holds(f">={code.oldest}", version):
+        reason = f"{first.title} {version} is older than {code.oldest}, the oldest version whose trainer is wrapped"
+        raise CannotAttach({"version": reason})
+    found = evidence_here(code, *objects, folders=folders)
+    if found.grade != "refused":
+        return found
+    if UNPROVEN not in allow:
+        raise CannotAttach({UNPROVEN: refusal(found)})
+    return replace(found, grade="measured")
+
+
+def graded(code: Code, request: Request, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Request:
+    """The request with its evidence; see `require`, which says what is raised."""
+    return replace(request, evidence=require(code, request.allow, *objects, folders=folders))
+
+
+def refusal(found: Evidence) -> str:
+    """Why control flow that is not known is refused, and what can be done."""
+    return (
+        f"the code that BatchBridge patches or relies on is not one that it knows: {named(found.control)}; "
+        f'use a recorded version, or allow=("{UNPROVEN}",), which measures the weights of this code at attach and is '
+        "still refused where they are not the plan's"
+    )
+
+
+def foreign_functions(
+    code: Code, folders: Mapping[str, Path | None], objects: Iterable[object]
+) -> list[tuple[str, bool]]:
+    """Functions that this process would run in the place of recorded ones, and whether they are control flow.
+
+    A loaded module or class whose function was replaced; a method that the class of one of `objects` overrides; a
+    method that was set on the object. What BatchBridge itself has patched is looked through.
+    """
+    homes = [folder.resolve() for folder in folders.values() if folder is not None]
+    found = []
+    for package in code.packages:
+        folder = folders.get(package.name)
+        for key, digest in package.digests(folder).items() if folder is not None else ():
+            file, _, name = key.partition(": ")
+            module = _loaded(package.name, file, folder) if digest and folder is not None else None
+            if module is None or folder is None:
+                continue
+            function = _resolved(module, name)
+            if function is None or not _stands_in(function, folder / file, name, homes):
+                by = "" if function is None else f" by {_origin(function)}"
+                found.append((f"{package.title} {key} (replaced{by})", package.decides_control(key)))
+    for one in objects:
+        found += _overridden(code, one)
+    return found
+
+
+def _overridden(code: Code, one: object) -> Iterator[tuple[str, bool]]:
+    """Methods of an object that stand in another class than a recorded one, or on the object itself."""
+    mro, own = type(one).__mro__, vars(one) if hasattr(one, "__dict__") else {}
+    recorded: dict[str, dict[tuple[str, str], bool]] = {}
+    for package in code.packages:
+        for file, names in package.functions.items():
+            for name in names:
+                cls, dot, method = name.rpartition(".")
+                if dot:
+                    place = _module_name(package.name, file), cls
+                    recorded.setdefault(method, {})[place] = package.decides_control(f"{file}: {name}")
+    for method, classes in recorded.items():
+        kinds = [decides for place, decides in classes.items() if any(_is_place(base, place) for base in mro)]
+        if not kinds:
+            continue
+        owner = next((base for base in mro if method in vars(base)), None)
+        if owner is not None and not any(_is_place(owner, place) for place in classes):
+            yield f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
+        if method in own and not _is_ours(own[method]):
+            yield f"{type(one).__qualname__}.{method} (set on the object, {_origin(own[method])})", any(kinds)
+
+
+def _is_place(cls: type, place: tuple[str, str]) -> bool:
+    """Whether a class is the recorded one; that of a script is of the main module."""
+    return cls.__qualname__ == place[1] and cls.__module__ in (place[0], "__main__")
+
+
+def _module_name(package: str, file: str) -> str:
+    return f"{package}.{file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
+
+
+def _loaded(package: str, file: str, folder: Path) -> ModuleType | None:
+    """The module of a file, where it is loaded; a script is its own main module."""
+    main = sys.modules.get("__main__")
+    if main is not None and _same_file(getattr(main, "__file__", None) or "", folder / file):
+        return main
+    found = sys.modules.get(_module_name(package, file))
+    return found if found is not None and _same_file(getattr(found, "__file__", None) or "", folder / file) else None
+
+
+def _resolved(module: ModuleType, name: str) -> Any:
+    """A function or method as the module has it now, not bound; None where it has none."""
+    owner, dot, method = name.rpartition(".")
+    if not dot:
+        return vars(module).get(name)
+    cls = vars(module).get(owner)
+    cls = getattr(getattr(cls, "__ray_metadata__", None), "modified_class", cls)  # Ray's stand-in for a class
+    return None if not isinstance(cls, type) else inspect.getattr_static(cls, method, None)
+
+
+def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:
+    """Whether a function is the one that stands in `file` as `name`, decorators of the frameworks around it or not."""
+    while True:
+        function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
+        made = getattr(function, "__code__", None)
+        if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
+            return True
+        inner = getattr(function, "__wrapped__", None)
+        if inner is None or not (_is_ours(function) or _decorates(made, function, homes)):
+            return False
+        function = inner
+
+
+def _decorates(made: Any, function: Any, homes: list[Path]) -> bool:
+    """Whether the wrapper around a function is a decorator of one of the packages, or of those that they build on."""
+    if made is None:
+        return type(function).__module__.partition(".")[0] in _DECORATORS
+    file = Path(made.co_filename).resolve()
+    if any(home in file.parents for home in homes):
+        return True
+    name = getattr(function, "__globals__", {}).get("__name__", "")
+    return str(name).partition(".")[0] in _DECORATORS
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether BatchBridge made a function or an object."""
+    function = getattr(value, "__func__", value)
+    scope = getattr(function, "__globals__", None)
+    module = str(scope.get("__name__")) if scope is not None else type(value).__module__
+    top = module.partition(".")[0]
+    return top == "batchbridge" or top.startswith("batchbridge_")
+
+
+def _origin(value: Any) -> str:
+    function = getattr(value, "__func__", value)
+    made = getattr(function, "__code__", None)
+    if made is None:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+    return f"{function.__globals__.get('__name__')}.{made.co_qualname}"
+
+
+def _same_file(one: str, other: Path) -> bool:
+    return bool(one) and (one == str(other) or _resolved_path(one) == _resolved_path(str(other)))
+
+
+@lru_cache(maxsize=256)
+def _resolved_path(file: str) -> Path:
+    return Path(file).resolve()
