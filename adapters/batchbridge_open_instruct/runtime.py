@@ -282,5 +282,6 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     subject=_view,
     training=lambda trainer: is_inside(trainer, "step"),
+    code=CODE,
     patch=_patch,
 )

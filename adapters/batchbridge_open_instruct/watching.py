@@ -11,12 +11,12 @@ resolve_old_logprob, compute_rho_correction; deepspeed 0.19.6 utils.safe_get_ful
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over, unpacked
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.objectives import KL_ESTIMATORS
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch
@@ -29,8 +29,8 @@ from batchbridge_open_instruct.feed import Piece
 class Given:
     """A micro-batch as it arrived: copies, since the loss may change what it is given.
 
-    mask, advantages, sampled: (rows, tokens) of the log-probabilities, packed. places: (completions + 1, tokens), see
-    `Tap.watch`; the last are the tokens of no completion.
+    mask, advantages, sampled: (rows, tokens) of the log-probabilities, packed. places: (completions + 1, tokens), each
+    token's place in them, flattened; -1: none. The last are the tokens of no completion.
     """
 
     mask: torch.Tensor
@@ -60,6 +60,11 @@ class Given:
             batch.vllm_logprobs[index][:, 1:].clone(),
             places.reshape(len(taken), most),
         )
+
+    def cut(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
+        """What makes (completions + 1, tokens) of packed values."""
+        places = self.places.to(device)
+        return lambda values: values.flatten()[places].masked_fill(places < 0, 0)
 
 
 class Watch:
@@ -140,13 +145,12 @@ class Watch:
             self._moved = True
             return
         if self._measures:
-            places = given.places.to(logprobs.device)
-            self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), places), view=unpacked(places))
+            cut = given.cut(logprobs.device)
+            self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
 
-    def _rows(self, given: Given, index: int, current: torch.Tensor, places: torch.Tensor) -> Rows:
-        def cut(values: torch.Tensor) -> torch.Tensor:
-            return values.flatten()[places].masked_fill(places < 0, 0)
-
+    def _rows(
+        self, given: Given, index: int, current: torch.Tensor, cut: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Rows:
         sampled = given.sampled.to(current.device).nan_to_num(nan=self._invalid)
         old = self._old[index]
         if self._learner.args.use_vllm_logprobs:
