@@ -277,7 +277,6 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
 RUNTIME = Runtime(
     framework="open_instruct",
     version=lambda trainer: _checkout(),
-    code=CODE,
     refusals=REFUSALS,
     always=UNOBSERVED,
     subject=_view,
