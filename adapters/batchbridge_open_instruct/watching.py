@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over, unpacked
 from batchbridge.objectives import KL_ESTIMATORS
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch
@@ -60,11 +60,6 @@ class Given:
             batch.vllm_logprobs[index][:, 1:].clone(),
             places.reshape(len(taken), most),
         )
-
-    def cut(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What makes (completions + 1, tokens) of packed values."""
-        places = self.places.to(device)
-        return lambda values: values.flatten()[places].masked_fill(places < 0, 0)
 
 
 class Watch:
@@ -145,7 +140,7 @@ class Watch:
             self._moved = True
             return
         if self._measures:
-            cut = given.cut(logprobs.device)
+            cut = unpacked(given.places.to(logprobs.device))
             self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
 
     def _rows(

@@ -395,6 +395,9 @@ class EngineLayer:
 
     def _update(self, *arguments: Any, **options: Any) -> Any:
         """The optimizer's own step: all is there that the update will use, and nothing is applied yet."""
+        if self._enforces and not self._turns:
+            step = int(self._engine.global_steps)
+            raise BatchDrift(step, "clock", "the optimizer is to update once more than the rollout's plan has steps")
         turn = self._turns.popleft() if self._enforces else None
         step = int(self._engine.global_steps) if turn is None else turn.step.index
         if turn is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Request
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
@@ -343,7 +343,22 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
     layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
-    return Patched(detach=layer.close, probe=layer.probe)
+    return Patched(detach=layer.close, probe=lambda: _on_all_ranks(layer.probe))
+
+
+def _on_all_ranks(probe: Callable[[], None]) -> None:
+    """Refuses on every rank what `probe` refuses on one: the others would wait for it. Collective."""
+    import torch
+
+    reasons: Mapping[str, str] | None = None
+    try:
+        probe()
+    except CannotAttach as refused:
+        reasons = refused.reasons
+    everyone: list[Mapping[str, str] | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everyone, reasons)
+    if found := next((each for each in everyone if each is not None), None):
+        raise CannotAttach(found)
 
 
 def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:

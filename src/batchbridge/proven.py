@@ -414,15 +414,23 @@ def _resolved(module: ModuleType, name: str) -> Any:
 
 def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:
     """Whether a function is the one that stands in `file` as `name`, decorators of the frameworks around it or not."""
-    while True:
-        function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
-        made = getattr(function, "__code__", None)
-        if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
-            return True
-        inner = getattr(function, "__wrapped__", None)
-        if inner is None or not (_is_ours(function) or _decorates(made, function, homes)):
-            return False
-        function = inner
+    function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
+    made = getattr(function, "__code__", None)
+    if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
+        return True
+    if not (_is_ours(function) or _decorates(made, function, homes)):
+        return False
+    inner = getattr(function, "__wrapped__", None)
+    # A decorator that leaves no trace (DeepSpeed's) has the function among its variables.
+    held = [inner] if inner is not None else [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
+    return any(callable(one) and one is not function and _stands_in(one, file, name, homes) for one in held)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
 
 
 def _decorates(made: Any, function: Any, homes: list[Path]) -> bool:

@@ -46,6 +46,51 @@ def test_every_case_is_recorded_as_it_is_now(suite: ModuleType, results: dict[st
     }
 
 
+def test_no_framework_s_code_has_changed_since_its_runs_were_recorded(results: dict[str, Any]) -> None:
+    digests = importlib.import_module("digests")
+    stale = {
+        framework: changed
+        for result in results.values()
+        for framework, recorded in result["code"].items()
+        if (changed := digests.changed(recorded, digests.digests(framework)))
+    }
+    assert not stale, message(stale)
+
+
+def message(stale: dict[str, list[str]]) -> str:
+    """What to do about runs whose code has changed."""
+    parts = [f"{framework} ({', '.join(changed)})" for framework, changed in stale.items()]
+    away = [f"BATCHBRIDGE_{name.upper()}" for name in ("easyr1", "open_instruct")]
+    return (
+        f"stale: recorded.json has runs of other code of {'; '.join(parts)}: run `nox -s equivalence_full`, with"
+        f" {' and '.join(away)} naming checkouts (docs/easyr1.md, docs/open_instruct.md)"
+    )
+
+
+def test_every_framework_s_digest_has_the_core_and_its_own_engine() -> None:
+    digests = importlib.import_module("digests")
+    for framework in digests.FRAMEWORKS:
+        names = set(digests.files(framework))
+        assert {f"batchbridge.{name}" for name in digests.CORE} < names
+        assert f"batchbridge_{framework}.runtime" in names
+        assert any(name.partition(".")[2] in ("engine", "enforce") for name in names)
+
+
+def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
+    digests = importlib.import_module("digests")
+    plain = digests.digest("def f(x):\n    return x + 1\n")
+    assert plain == digests.digest('"""Words."""\n# why\ndef f(x):\n    """More."""\n\n    return (x + 1)\n')
+    assert plain != digests.digest("def f(x):\n    return x + 2\n")
+    recorded = {"batchbridge.plan": plain}
+    assert digests.changed(recorded, recorded) == []
+    now = {"batchbridge.plan": "other", "batchbridge_trl.rows": plain}
+    assert digests.changed(recorded, now) == ["batchbridge.plan", "batchbridge_trl.rows"]
+    said = message({"trl": digests.changed(recorded, now)})
+    assert said.startswith(
+        "stale: recorded.json has runs of other code of trl (batchbridge.plan, batchbridge_trl.rows)"
+    )
+
+
 def test_every_framework_ran_every_case_that_it_can_say(suite: ModuleType, results: dict[str, Any]) -> None:
     for name, result in results.items():
         more = set() if "open_instruct" in suite.CASES[name].cannot else {"open_instruct"}

@@ -22,6 +22,8 @@ A movement is that of what the policy says (`says` of `compare`) where the compa
 parameters, which float32 itself rounds. Later gradients are taken at parameters that float noise has parted already,
 and are measured but not judged here: the movement is what they add up to, and the oracle of
 `batchbridge.testing.oracle` is what each is held against at its own parameters."""
+CONTROL = 10 * TRAJECTORY_BAR
+"""By how much a negative control must at least be apart: a run that trains something else, or with one fault in it."""
 LEAST_MOVEMENT = 0.01
 """Of the parameters' norm: a run that moves less than that shows nothing."""
 ADAM_EPSILON = 3e-3

@@ -28,13 +28,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from batchbridge.plan import Plan
-from batchbridge.testing.equivalence import ADAM_EPSILON, LEAST_MOVEMENT, TRAJECTORY_BAR
+from batchbridge.testing.equivalence import ADAM_EPSILON, CONTROL, LEAST_MOVEMENT, TRAJECTORY_BAR
 from batchbridge.testing.oracle import Sample, ScriptedRun, logprobs, relative_error, step_gradient
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge.weights import Row, token_weights
 
-CONTROL = 10 * TRAJECTORY_BAR
-"""What a run with one fault in it must at least be apart from the sound one."""
 FIGURES = "BATCHBRIDGE_TRAJECTORIES"
 """The environment variable that names a file for the figures of every comparison, one JSON object per line."""
 PROMPTS, SAMPLES = 12, 4

@@ -29,6 +29,7 @@ from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.workers import Orders
 from batchbridge_easyr1.engine import install, remove
@@ -119,19 +120,18 @@ class Bench(Steps):
         self.gradient: torch.Tensor | None = None
         self.config = self.worker.config.actor
         actor = self.worker.actor
-        native = type(actor)._optimizer_step
-
-        def spy(actor: Any) -> Any:
-            self.gradient = full_gradient(self.worker) if self.keeps_gradients else None
-            return native(actor)
 
         self.updates, self.keeps_gradients = 0, True
+
+        def keep(actor: Any) -> None:
+            self.gradient = full_gradient(self.worker) if self.keeps_gradients else None
 
         def updated(*_: Any) -> None:
             self.updates += 1
 
         self.worker.optimizer.register_step_post_hook(updated)
-        type(actor)._optimizer_step = spy  # of the class: the layer refuses an instance that is patched already
+        # Of the class: the layer refuses an instance that is patched already.
+        type(actor)._optimizer_step = watched(type(actor)._optimizer_step, keep)
 
     def cut(self, split: str) -> None:
         self.config.dynamic_batching, self.config.micro_batch_size_per_device_for_update = SPLITS[split]

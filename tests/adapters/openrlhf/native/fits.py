@@ -38,6 +38,7 @@ from batchbridge.ledger import read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import MicroBatch, Spec
 from batchbridge.testing.oracle import ScriptedRun, advantages, double, relative_error
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
 PROMPTS, GROUP = 12, 3
@@ -156,19 +157,17 @@ class Bench:
         """As `openrlhf.cli.train_ppo_ray.train` goes on."""
         self._start()
         engine = self.worker.trainer.actor.model
-        native = engine.step
 
-        def spy(*given: Any, **options: Any) -> Any:
+        def keep(*given: Any, **options: Any) -> None:
             if engine.is_gradient_accumulation_boundary():
                 self.weights.append(full_parameters(self.worker.trainer))
                 self.gradients.append(full_gradient(self.worker.trainer))
-            return native(*given, **options)
 
         def see(module: Any, given: tuple[Any, ...], options: dict[str, Any]) -> None:
             tokens = options["input_ids"] if "input_ids" in options else given[0]
             self.passes.append((torch.is_grad_enabled(), *tokens.shape))
 
-        engine.step = spy
+        engine.step = watched(engine.step, keep)
         engine.module.register_forward_pre_hook(see, with_kwargs=True)
         self.trainer.fit()
         self.weights.append(full_parameters(self.worker.trainer))

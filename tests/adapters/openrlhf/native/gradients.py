@@ -46,10 +46,11 @@ from batchbridge.spec import (
     Topology,
 )
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge.weights import Row, token_weights
 from batchbridge.workers import Orders
-from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.engine import IDENTITY, KL_COEFFICIENT, install, remove
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
 SPLITS = {
@@ -173,14 +174,12 @@ class Bench:
         made = actor_trainer(self.saved, steps=10, dataset_size=PROMPTS, **settings)
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         engine = made.actor.model
-        native = engine.step
 
-        def spy(*arguments: Any, **options: Any) -> Any:
+        def keep(*arguments: Any, **options: Any) -> None:
             if engine.is_gradient_accumulation_boundary():
                 self.gradients.append(full_gradient(made))
-            return native(*arguments, **options)
 
-        engine.step = spy
+        engine.step = watched(engine.step, keep)
         return made
 
     def sample(self, prompt: int, number: int) -> Sample:
@@ -359,8 +358,15 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     case, folder = CASES["token_mean"], bench.folder / f"native-{zero}-{dynamic}"
     spec = spec_of(case, "fixed 2")
     said = verified(bench, trainer, case) if dynamic else ""
+    bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
+    for item in trainer.replay_buffer.items:
+        del item.info[IDENTITY]  # upstream would log it
+    torch.manual_seed(3)  # of the loader's shuffle
+    bench.run(trainer, 0.0)
+    alone = list(bench.gradients)
     install(trainer, bench.orders(spec, "observe", ledger=folder))
     bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
+    torch.manual_seed(3)
     bench.run(trainer, 0.0)
     remove(trainer)
     torch.distributed.barrier()
@@ -376,6 +382,7 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
         "canonical": relative_error(gradient, canonical) / bar,
         "recorded": relative_error(gradient, recorded) / bar,
         "steps": len(bench.gradients),
+        "untouched": all(map(torch.equal, alone, bench.gradients)),
         "verified": said,
     }
 
@@ -402,11 +409,12 @@ def clean(trainer: Any) -> None:
 
 
 def refused(bench: Bench, trainer: Any) -> dict[str, str]:
-    """What wrapping says of losses that weigh otherwise, and whether it leaves anything behind."""
+    """What wrapping says of losses that weigh otherwise on the last rank, and whether it leaves anything behind."""
     said = {}
     for name, alter in LOSSES.items():
         patches = Patches()
-        alter(trainer, patches)
+        if bench.rank == bench.ranks - 1:
+            alter(trainer, patches)
         parts = (trainer, trainer.strategy, trainer.replay_buffer, trainer.actor, trainer.actor_loss_fn)
         before = [dict(vars(part)) for part in parts]
         try:

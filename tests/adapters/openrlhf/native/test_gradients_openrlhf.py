@@ -135,6 +135,7 @@ def test_the_ledger_of_an_observed_run_has_the_weights_that_were_really_applied(
     found = measured[ranks]["natively"][trainer]
     assert found["recorded"] <= 1
     assert found["steps"] == 2
+    assert found["untouched"], "measuring changes no bit of a gradient"
 
 
 @pytest.mark.parametrize("trainer", LOSES)
@@ -155,6 +156,7 @@ def test_verify_accepts_the_same_native_run_where_nothing_is_lost(
 def test_a_loss_that_weighs_otherwise_is_refused_and_the_trainer_is_as_it_was(
     measured: dict[int, dict[str, Any]], ranks: int, loss: str
 ) -> None:
+    """The first rank says so, whichever rank has the loss."""
     said = measured[ranks]["refused"][loss]
     assert said.startswith("the trainer's own "), said
     assert not said.endswith("; changed"), said
