@@ -164,17 +164,16 @@ class _ShardedWeight:
     def __init__(self, handle: Any, place: int) -> None:
         flat = handle.flat_param
         self._handle, self._place = handle, place
-        self._attribute, self._module, module_name = flat._param_infos[place]
-        self.name = f"{module_name}.{self._attribute}" if module_name else str(self._attribute)
+        attribute, module, module_name = flat._param_infos[place]
+        self.name = f"{module_name}.{attribute}" if module_name else str(attribute)
         self._shape = flat._shapes[place]
         kinds = [kind for kind in (flat.dtype, handle._reduce_dtype) if kind is not None]
         self._kind = max(kinds, key=lambda kind: TOLERANCE.get(kind, 0.0))
         """Of the sum over ranks, which rounds."""
-        # In the place of the weight, which is no one tensor: hooks are set in every forward pass.
-        stands = torch.zeros(self._shape, dtype=self._kind, device=handle.device, requires_grad=True)
+        # In the place of the weight, which is no one tensor.
+        stands = torch.zeros(self._shape, dtype=self._kind, device=handle.device)
         self._sum = all_reduce_over()
-        self._witness = Witness(stands, self._sum)
-        self._hook = self._module.register_forward_pre_hook(self._arm)
+        self._witness = Witness(stands, self._sum, inside=(module, attribute))
 
     @classmethod
     def smallest(cls, root: Any) -> _ShardedWeight | None:
@@ -196,11 +195,6 @@ class _ShardedWeight:
             return None
         _, _, handle, place = min(found, key=lambda one: one[:2])
         return cls(handle, place)
-
-    def _arm(self, module: Any, inputs: Any) -> None:
-        weight = getattr(module, self._attribute)
-        if torch.is_grad_enabled() and weight.requires_grad:
-            weight.register_hook(self._witness.arrive)
 
     def objection(self, expected: float) -> str | None:
         """What happened to its gradient after backward; None where it is `expected` times the sum. Collective."""
@@ -228,7 +222,6 @@ class _ShardedWeight:
 
     def remove(self) -> None:
         """Takes the hooks off."""
-        self._hook.remove()
         self._witness.remove()
 
 

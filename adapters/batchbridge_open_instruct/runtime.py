@@ -277,10 +277,10 @@ def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> P
 RUNTIME = Runtime(
     framework="open_instruct",
     version=lambda trainer: _checkout(),
+    code=CODE,
     refusals=REFUSALS,
     always=UNOBSERVED,
     subject=_view,
     training=lambda trainer: is_inside(trainer, "step"),
-    code=CODE,
     patch=_patch,
 )

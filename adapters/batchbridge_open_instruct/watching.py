@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over, unpacked
 from batchbridge.objectives import KL_ESTIMATORS
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch
@@ -61,11 +61,6 @@ class Given:
             places.reshape(len(taken), most),
         )
 
-    def cut(self, device: torch.device) -> Callable[[torch.Tensor], torch.Tensor]:
-        """What makes (completions + 1, tokens) of packed values."""
-        places = self.places.to(device)
-        return lambda values: values.flatten()[places].masked_fill(places < 0, 0)
-
 
 class Watch:
     """The measuring of one learner's optimizer steps. objective: what its loss computes. ranks: DeepSpeed averages
@@ -92,15 +87,11 @@ class Watch:
         why = "what a step trains is measured"
         patches.set(grpo_utils, "forward_for_logprobs", self._forward, what="log-probabilities hooked", why=why)
         patches.set(grpo_utils, "compute_logprobs", self._compute, what="recorded", why=why)
-        self._witness, self._parameter = None, None
-        named = [(name, one) for name, one in learner.model.module.named_parameters() if one.requires_grad]
-        named = [pair for pair in named if not pair[0].endswith("bias")] or named
-        if named:
-            name, self._parameter = min(named, key=lambda pair: _shape(pair[1]).numel())
-            stands = torch.zeros(_shape(self._parameter), dtype=self._parameter.dtype, device=learner.device)
-            self._witness = Witness(stands.requires_grad_(True), all_reduce_over())
-            handle = self._parameter.register_hook(self._witness.arrive)
-            patches.made(name, handle.remove, what="its gradients hooked", why=why)
+        self._witness: Witness | None = None
+        chosen = Witness.choose(list(learner.model.module.named_parameters()), size=_whole_size)
+        if chosen is not None:
+            self._witness = Witness(chosen[1], all_reduce_over())
+            patches.made(chosen[0], self._witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -116,22 +107,26 @@ class Watch:
         self.drop()
 
     def _compute(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model is not self._learner.model and model is not getattr(self._learner, "ref_policy", None):
+            return self._native_compute(model, *arguments, **options)  # of another learner in this process
         if self.references_of_probe is not None:
             return [one.clone() for one in self.references_of_probe]
         made = self._native_compute(model, *arguments, **options)
         copies = [one.detach().clone() for one in made]
-        if model is getattr(self._learner, "ref_policy", None):
-            self._reference = copies
-        else:
+        if model is self._learner.model:
             self._old = [*copies]
+        else:
+            self._reference = copies
         return made
 
-    def _forward(self, *arguments: Any, **options: Any) -> Any:
+    def _forward(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model is not self._learner.model:
+            return self._native_forward(model, *arguments, **options)
         if self._leaves and torch.is_grad_enabled():
             tap, made, rows = self._leaves.pop(0)
             leaf = tap.leaf(made.logprobs if rows.old is not None or made.old is None else made.old, rows)
             return leaf, torch.zeros_like(leaf) if options.get("return_entropy") else None
-        result = self._native_forward(*arguments, **options)
+        result = self._native_forward(model, *arguments, **options)
         logprobs = result[0]
         if self._given and logprobs.requires_grad:
             self._expect_next(logprobs)
@@ -145,7 +140,7 @@ class Watch:
             self._moved = True
             return
         if self._measures:
-            cut = given.cut(logprobs.device)
+            cut = unpacked(given.places.to(logprobs.device))
             self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
 
     def _rows(
@@ -217,7 +212,10 @@ class Watch:
         except LostGradient as error:
             objections.append(str(error))
         if self._witness is not None:
-            why = self._witness.compare(self._found()).objection(1.0 / self.ranks)
+            from deepspeed.utils import safe_get_full_grad
+
+            found = self._witness.compare(safe_get_full_grad(self._witness.parameter))
+            why = found.objection(1.0 / self.ranks)
             objections += [] if why is None else [why]
         return objections
 
@@ -231,13 +229,6 @@ class Watch:
                 objections.append("tokens outside of every completion, which train nothing, got a gradient")
         return objections
 
-    def _found(self) -> torch.Tensor | None:
-        from deepspeed.utils import safe_get_full_grad
-
-        assert self._parameter is not None, "with a witness there is one"
-        found = safe_get_full_grad(self._parameter)
-        return None if found is None else found.to(self._parameter.dtype).view(_shape(self._parameter))
-
     def drop(self) -> None:
         """Forgets what was seen since the last `look`."""
         self._tap.drop()
@@ -246,6 +237,6 @@ class Watch:
             self._witness.drop()
 
 
-def _shape(parameter: torch.Tensor) -> torch.Size:
-    """Of the whole parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
-    return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+def _whole_size(parameter: torch.Tensor) -> int:
+    """Values of a parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

@@ -187,6 +187,12 @@ class Tap:
         return edge & mask.bool()
 
 
+def unpacked(places: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A `view` of rows that hold several completions. places: shape (completions, tokens), each token's place in the
+    flattened log-probabilities; -1: none."""
+    return lambda values: values.flatten()[places].masked_fill(places < 0, 0.0)
+
+
 class _MicroBatch:
     """A hooked micro-batch; its gradient is there once backward ran."""
 

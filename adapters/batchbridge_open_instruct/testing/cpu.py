@@ -10,6 +10,7 @@ Source: open-instruct e6c3044 grpo_fast.py, model_utils.py, utils.py; deepspeed 
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import os
@@ -109,6 +110,7 @@ def after_utils(module: Any) -> None:
         setattr(module, name, _in_float32(getattr(module, name)))
     native, complete = module.check_oe_eval_internal, module.ModelDims.__post_init__
 
+    @functools.wraps(native)
     def begun() -> None:
         after_script(sys.modules["__main__"])
         native()
