@@ -377,7 +377,8 @@ def _overridden(code: Code, one: object) -> Iterator[tuple[str, bool]]:
         kinds = [decides for place, decides in classes.items() if any(_is_place(base, place) for base in mro)]
         if not kinds:
             continue
-        owner = next((base for base in mro if method in vars(base)), None)
+        # Ray's stand-in for a class has every method again, with tracing around it; `_resolved` looks into it.
+        owner = next((base for base in mro if method in vars(base) and "__ray_actor_class__" not in vars(base)), None)
         if owner is not None and not any(_is_place(owner, place) for place in classes):
             yield f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
         if method in own and not _is_ours(own[method]):
