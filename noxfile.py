@@ -163,7 +163,9 @@ def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs"), f"{THIRD_PARTY}/tests")
+    pytest(
+        session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs", "testing"), f"{THIRD_PARTY}/tests"
+    )
 
 
 @nox.session
@@ -172,6 +174,37 @@ def trl_oldest(session: nox.Session) -> None:
     # TRL 1.9.1 imports requests (generation/vllm_client.py, from GRPOTrainer on) without declaring it.
     install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "requests", ".[trl]")
     pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1"))
+
+
+@nox.session
+def upstream(session: nox.Session) -> None:
+    """The newest TRL, transformers, Accelerate, verl, OpenRLHF and DeepSpeed against what is recorded of their code and
+    settings; in minutes, by name only: `nox -s upstream -- --write` records what is new. See docs/versions.md."""
+    install(session, "core", "setuptools", "wheel", ".")
+    # DeepSpeed comes as source, whose name and version pip asks of it; nothing of it is compiled.
+    words = ("python", "tests/upstream/upstream.py", *session.posargs)
+    session.run(*words, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    session.notify("upstream_probe", posargs=())
+
+
+@nox.session
+def upstream_probe(session: nox.Session) -> None:
+    """The weight probe on the newest TRL, transformers and Accelerate, on a CPU; `upstream` starts it."""
+    install(session, "trl", f"torch=={TORCH}", "peft", ".[trl]")
+    session.install("-q", "--upgrade", "trl", "transformers", "accelerate", env=ENVIRONMENT)
+    session.run("python", "tests/upstream/probe_trl.py", env=ENVIRONMENT)
+
+
+@nox.session
+@nox.parametrize("release", ["newest", "oldest"])
+def trl_full(session: nox.Session, release: str) -> None:
+    """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part; by name only."""
+    constraints, more = ("trl", ()) if release == "newest" else ("trl_oldest", ("requests",))
+    install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
+    (folder,) = native("adapters/trl")
+    files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks")]
+    environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
+    session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
 
 
 @nox.session
@@ -188,7 +221,7 @@ def properties(session: nox.Session) -> None:
 def openrlhf(session: nox.Session) -> None:
     """OpenRLHF's own parser, strategy and policy trainer, and DeepSpeed; no GPU, no vLLM, no flash-attn."""
     install_openrlhf(session)
-    pytest(session, *native("adapters/openrlhf"))
+    pytest(session, *native("adapters/openrlhf"), *TWO_PROCESSES)
 
 
 @nox.session(python="3.11")  # as above
@@ -211,7 +244,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
     DeepSpeed comes as source, without kernels."""
-    install(session, "openrlhf", f"torch=={TORCH}", *TEST, *OPENRLHF, *DEEPSPEED, ".")
+    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", *OPENRLHF, *DEEPSPEED, ".")
     alone = ("--no-deps", "--no-build-isolation", f"openrlhf=={release}", *OPENRLHF_WITH[release])
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
 
@@ -285,6 +318,13 @@ def equivalence_full(session: nox.Session) -> None:
     folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
     written = ("docs/equivalence.md", "tests/equivalence/recorded.json")
     session.run(sys.executable, "tests/equivalence/native/report.py", folder, *written, external=True)
+
+
+@nox.session(venv_backend="none")
+def kernels(session: nox.Session) -> None:
+    """Trajectories with the kernels of older processors, and the table of docs/testing.md; by name only, 30 minutes."""
+    named = [f"--python={name}={python}" for name, python in environments(session, "trl", "openrlhf", "verl").items()]
+    session.run(sys.executable, "tests/kernels/record.py", *named, external=True, env=ENVIRONMENT)
 
 
 def environments(session: nox.Session, *names: str) -> dict[str, Path]:

@@ -200,10 +200,18 @@ class EasyR1Adapter(Adapter):
         return source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports EasyR1."""
-        from batchbridge_easyr1.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports EasyR1."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_easyr1.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_easyr1.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
         return EasyR1Reading(

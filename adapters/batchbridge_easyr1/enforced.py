@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from batchbridge.promises import Promises, also_off, kept, one_of
-from batchbridge_easyr1.engine import AVERAGED
 from batchbridge_verl.enforced import ENFORCED as SHARED
 
+AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
+"""Aggregations whose weights a completion's own length and the step's denominators decide."""
 ENFORCED: Promises = {
     **SHARED,
     "loss.policy.aggregation": one_of(*AVERAGED),

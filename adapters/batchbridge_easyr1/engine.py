@@ -2,9 +2,10 @@
 
 The native function runs as it is written, on this actor alone, with three of its names bound to ours: the average of a
 micro-batch, the policy loss (that average in it, too) and the cut by token budget (written down). Micro-batches,
-forward and backward passes, gradient clipping and the optimizer stay EasyR1's.
+forward and backward passes, gradient clipping and the optimizer stay EasyR1's. What each step trains is measured
+(`watching`), and held against the plan right before the update, after whatever else has touched the gradients.
 
-Imports torch and EasyR1 only inside functions that a worker runs.
+Imports torch; EasyR1 only inside functions that a worker runs.
 """
 
 from __future__ import annotations
@@ -12,20 +13,28 @@ from __future__ import annotations
 import contextlib
 import math
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from batchbridge import proven
 from batchbridge.attach import CannotAttach
+from batchbridge.measuring import Measured
 from batchbridge.patching import Patches, rebound
+from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.weights import Normaliser, Row
 from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge_easyr1.clock import Ticks, schedule_of
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
+from batchbridge_easyr1.watching import Given, Watch
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 
-AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
-"""Aggregations whose weights a completion's own length and the step's denominators decide."""
+_REMEDY = (
+    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
+    """mode="observe" to record what it does, or use EasyR1's own"""
+)
 
 
 def install(worker: Any, orders: Orders) -> Receipt:
@@ -38,6 +47,14 @@ def install(worker: Any, orders: Orders) -> Receipt:
     remove(worker)
     worker.batchbridge = ActorLayer(worker, orders)
     return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
+
+
+def probe(worker: Any) -> None:
+    """Holds the loss of a worker that `install` has patched against the plan's weights, where it shall be enforced.
+
+    Raises `CannotAttach`. Collective.
+    """
+    worker.batchbridge.probe()
 
 
 def remove(worker: Any) -> None:
@@ -62,13 +79,14 @@ class ActorLayer:
         self._patches = Patches()
         self._undo_settings: list[tuple[str, Any]] = []
         self._native_optimizer_step = self._actor._optimizer_step
+        self._probing = False
         self._data: Any = None
         self._rows: list[TrainedRow | None] = []
         self._first_step, self._done = 0, 0
         self._last: int | None = None
         self._cuts: list[list[int]] | None = None
         self._normaliser: Normaliser | None = None
-        self._tokens_seen = 0
+        self._looked = False
         self._tick = True
         names: dict[str, Any] = {"prepare_dynamic_batch": self._cut_by_tokens}
         if orders.mode == "enforce":
@@ -84,22 +102,63 @@ class ActorLayer:
         self._native_update = types.MethodType(update, self._actor)
         for name, value in (("update_policy", self._update), ("_optimizer_step", self._optimizer_step)):
             self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
+        self._watch = Watch(self._actor, orders.trained.objective, ranks=self._ranks, patches=self._patches)
 
     def remove(self) -> None:
         """Restores the worker and closes the ledger."""
-        self._patches.undo()
-        while self._undo_settings:
-            name, value = self._undo_settings.pop()
-            setattr(self._config, name, value)
-        self._recorder.close()
+        try:
+            self._patches.undo()
+        finally:
+            while self._undo_settings:
+                name, value = self._undo_settings.pop()
+                setattr(self._config, name, value)
+            self._recorder.close()
+
+    # ---- the probe
+
+    def probe(self) -> None:
+        """See `probe`: `update_policy` on made-up log-probabilities, without a model or an update."""
+        if self._orders.mode != "enforce":
+            return
+        term, taps = self._orders.spec.loss.policy, []
+        device = torch.device(torch.cuda.current_device())
+        # With the current policy as the ratio's denominator every ratio is one.
+        for off_policy in (False,) if self._orders.detached else (False, True):
+            tap, made = self._watch.tap(), list(batches(self._watch.objective, off_policy=off_policy, device=device))
+            self._watch.leaves(tap, made)
+            self._run_probe(made, normaliser(term))
+            taps.append(tap)
+        # Every rank brings the probe's tokens, and has the denominators of its own: the native factor for the ranks
+        # cancels against the native sum of their tokens.
+        verdict(taps, term, remedy=_REMEDY)
+
+    def _run_probe(self, made: Sequence[ProbeBatch], step: Normaliser) -> None:
+        training, self._probing, self._normaliser = self._actor.actor_module.training, True, step
+        rows = len(made[0].lengths)
+        try:
+            with self._one_step(rows * len(made), dynamic_batching=False, micro_batch_size_per_device_for_update=rows):
+                self._native_update(made_up(made))
+        except CannotAttach:
+            raise
+        except Exception as error:
+            reason = (
+                f"EasyR1's update did not run on made-up micro-batches ({type(error).__name__}: {error}); {_REMEDY}"
+            )
+            raise CannotAttach({"weight_probe": reason}) from error
+        finally:
+            self._watch.leaves(self._watch.tap(), ())
+            self._probing, self._normaliser, self._cuts = False, None, None
+            self._actor.actor_module.train(training)
 
     def _require_proven_code(self) -> None:
         actor = type(self._actor)
         if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
+        if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
+            raise CannotAttach({"actor": "the worker's actor is no FSDP1 module"})
         proven.require(CODE, self._orders.allow, self._worker, self._actor)
-        if {"update_policy", "_optimizer_step"} & vars(self._actor).keys():
-            raise CannotAttach({"actor": "something else has replaced update_policy or _optimizer_step of this actor"})
+        if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
+            raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
 
     # ---- what the native loss and clock read
 
@@ -120,7 +179,7 @@ class ActorLayer:
             manager = worker.checkpoint_manager
             why = "horizon of the spec"
             self._patches.set(manager, "lr_scheduler", schedule, what=f"{ticks} ticks", why=why)
-        due = _Ticks(schedule, lambda: self._tick)
+        due = Ticks(schedule, lambda: self._tick)
         self._patches.set(worker, "lr_scheduler", due, what="moves when the plan says so", why="clock of the spec")
 
     # ---- one call of update_policy: one optimizer step where the plan is enforced, else a rollout's
@@ -130,6 +189,9 @@ class ActorLayer:
             reason = "a batch without BatchBridge's columns reached the actor's optimizer"
             raise CannotAttach({"unplanned_batch": reason})
         self._data, self._rows, self._done = data, identified(data), 0
+        detached = self._orders.detached and self._orders.mode == "enforce"
+        penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
+        self._watch.expect(Given.of(data.batch, detached=detached, penalised=penalised), self._places)
         try:
             if self._orders.mode != "enforce":
                 rollouts = [row[0] for row in self._gather([(row.rollout,) for row in self._rows if row is not None])]
@@ -138,13 +200,14 @@ class ActorLayer:
             return self._enforced(data)
         finally:
             self._data, self._normaliser = None, None
+            self._watch.expect(None, self._places)
 
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
         step = int(data.meta_info[STEP])
         if self._last is not None and step != self._last + 1:
             raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
-        self._first_step, self._tick, self._tokens_seen = step, self._plan.step(step).lr_tick, 0
+        self._first_step, self._tick = step, self._plan.step(step).lr_tick
         mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
         everyone = [Row(tokens=row[2], group=row[:2]) for row in self._gather(mine)]
         self._normaliser = Normaliser.of(self._orders.spec.loss.policy, everyone)
@@ -153,22 +216,23 @@ class ActorLayer:
                 metrics = dict(self._native_update(data))
         else:
             metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
-            self._weigh(self._of_this_step())
             self._recorder.compare(step, self._native_pass, self._of_this_step())
             self._write(gradient_norm=None, skipped=True)
         self._last = step
         return metrics
 
     @contextlib.contextmanager
-    def _one_step(self, rows: int) -> Iterator[None]:
-        """The native loop sees one mini-batch of `rows` rows, once."""
-        config = self._config
-        own = config.global_batch_size_per_device, config.ppo_epochs
-        config.global_batch_size_per_device, config.ppo_epochs = rows, 1
+    def _one_step(self, rows: int, **more: Any) -> Iterator[None]:
+        """The native loop sees one mini-batch of `rows` rows, once; and `more` of its settings."""
+        settings = {"global_batch_size_per_device": rows, "ppo_epochs": 1, **more}
+        own = {name: getattr(self._config, name) for name in settings}
+        for name, value in settings.items():
+            setattr(self._config, name, value)
         try:
             yield
         finally:
-            config.global_batch_size_per_device, config.ppo_epochs = own
+            for name, value in own.items():
+                setattr(self._config, name, value)
 
     def _average(self, values: Any, mask: Any, mode: str, eps: float = 1e-8) -> Any:
         """This micro-batch's share of the step's weighted sum, times T over its own tokens: `update_policy` multiplies
@@ -181,7 +245,6 @@ class ActorLayer:
         return share * self._normaliser.tokens / tokens if tokens else share
 
     def _policy_loss(self, **inputs: Any) -> Any:
-        self._tokens_seen += int(inputs["response_mask"].sum())
         if self._orders.detached:
             inputs["old_log_probs"] = inputs["log_probs"].detach()
         return self._native_policy_loss(**inputs)
@@ -193,16 +256,33 @@ class ActorLayer:
         return parts, self._cuts
 
     def _optimizer_step(self) -> Any:
+        if self._probing:
+            return torch.zeros(())
         if self._data is None:
             return self._native_optimizer_step()
-        rows = self._of_this_step()
-        self._weigh(rows)
-        self._recorder.compare(self._first_step + self._done, self._native_pass, rows)
-        rate = float(self._actor.actor_optimizer.param_groups[0]["lr"])
-        norm = self._native_optimizer_step()
+        optimizer, self._looked = self._actor.actor_optimizer, False
+        rate = float(optimizer.param_groups[0]["lr"])
+        last = optimizer.register_step_pre_hook(lambda *_: self._look())
+        try:
+            norm = self._native_optimizer_step()
+        finally:
+            last.remove()
+        if not self._looked:  # a norm that is not finite: nothing was applied, and no weight can be read off
+            self._watch.drop()
+            for row in self._of_this_step():
+                row.measured(Measured(None, 0.0))
+            self._compare(())
         self._write(gradient_norm=float(norm), skipped=not math.isfinite(float(norm)), learning_rate=rate)
         self._done, self._cuts = self._done + 1, None
         return norm
+
+    def _look(self) -> None:
+        """Everything is there that the update will use: it is measured, and held against the plan."""
+        self._looked = True
+        self._compare(self._watch.look(self._step_rows(), self._start))
+
+    def _compare(self, objections: Sequence[str]) -> None:
+        self._recorder.compare(self._first_step + self._done, self._native_pass, self._of_this_step(), objections)
 
     # ---- facts
 
@@ -210,11 +290,21 @@ class ActorLayer:
         return [row for row in self._step_rows() if row is not None]
 
     def _step_rows(self) -> Sequence[TrainedRow | None]:
-        if self._normaliser is not None:
-            return self._rows
+        size = len(self._rows) if self._normaliser is not None else self._config.global_batch_size_per_device
+        return self._rows[self._start : self._start + size]
+
+    @property
+    def _start(self) -> int:
+        """The place of the step's first row in the batch."""
         size = self._config.global_batch_size_per_device
-        start = self._done % (len(self._rows) // size) * size
-        return self._rows[start : start + size]
+        return 0 if self._normaliser is not None else int(self._done % max(len(self._rows) // size, 1) * size)
+
+    def _places(self, number: int, rows: int) -> Sequence[int]:
+        """Of the rows of a micro-batch of the step, in the batch. Source: EasyR1 DataProto.split."""
+        if self._cuts is not None:
+            return [self._start + place for place in self._cuts[number]] if number < len(self._cuts) else []
+        first = self._start + number * self._config.micro_batch_size_per_device_for_update
+        return range(first, min(first + rows, len(self._rows)))
 
     def _native_pass(self) -> int:
         return int(self._done // max(len(self._rows) // self._config.global_batch_size_per_device, 1))
@@ -222,34 +312,6 @@ class ActorLayer:
     def _natively_last(self) -> bool:
         steps = self._config.ppo_epochs * (len(self._rows) // self._config.global_batch_size_per_device)
         return bool(self._done + 1 == steps)
-
-    def _weigh(self, rows: Sequence[TrainedRow]) -> None:
-        """What a token of each row weighs with what the loss has just read."""
-        if self._normaliser is None:
-            self._weigh_natively(rows)
-            return
-        trained = sum(row.tokens for row in rows)
-        factor = self._normaliser.step_factor() if self._tokens_seen == trained else math.nan
-        for row in rows:
-            by_length = row.tokens if self._normaliser.aggregation == "sequence_mean" else 1
-            row.weight = factor / by_length if row.tokens else 0.0
-
-    def _weigh_natively(self, rows: Sequence[TrainedRow]) -> None:
-        """Source: EasyR1 dp_actor.update_policy, core_algos.average_loss (0.3.2 to 0.3.3.dev0); FSDP's mean over the
-        ranks cancels world_size."""
-        size = self._config.micro_batch_size_per_device_for_update
-        cuts = self._cuts or [list(range(start, start + size)) for start in range(0, len(rows), size)]
-        total = sum(row[0] for row in self._gather([(row.tokens,) for row in rows]))
-        for cut in cuts:
-            part = [rows[place] for place in cut]
-            tokens = sum(row.tokens for row in part)
-            for row in part:
-                if not row.tokens:
-                    row.weight = 0.0
-                elif self._config.loss_avg_mode == "token":
-                    row.weight = 1.0 / total
-                else:
-                    row.weight = tokens / (total * len(part) * row.tokens)
 
     def _write(self, *, gradient_norm: float | None, skipped: bool, learning_rate: float | None = None) -> None:
         rows = self._of_this_step()
@@ -276,38 +338,6 @@ class ActorLayer:
         return [row for part in parts for row in part]
 
 
-class _Ticks:
-    """A learning-rate schedule that moves when `due` says so."""
-
-    def __init__(self, native: Any, due: Callable[[], bool]) -> None:
-        self._native, self._due = native, due
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._native, name)
-
-    def step(self) -> None:
-        """Natively called after every call of `update_policy`."""
-        if self._due():
-            self._native.step()
-
-
-def schedule_of(optim: Any, optimizer: Any, ticks: int) -> Any:
-    """EasyR1's own schedule over `ticks` ticks. Source: EasyR1 fsdp_workers._build_model_optimizer."""
-    from verl.utils import torch_functional
-
-    warmup = optim.lr_warmup_steps
-    warmup = int(optim.lr_warmup_ratio * ticks) if warmup is None else warmup
-    if getattr(optim, "lr_scheduler_type", "constant") == "constant":
-        return torch_functional.get_constant_schedule_with_warmup(optimizer=optimizer, num_warmup_steps=warmup)
-    return torch_functional.get_cosine_schedule_with_warmup(
-        optimizer=optimizer,
-        num_warmup_steps=warmup,
-        num_training_steps=ticks,
-        min_lr_ratio=optim.min_lr_ratio,
-        num_cycles=0.5,
-    )
-
-
 def identified(data: Any) -> list[TrainedRow | None]:
     """This rank's rows of a `DataProto`; None for fillers."""
     columns = [data.non_tensor_batch[name].tolist() for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
@@ -316,6 +346,24 @@ def identified(data: Any) -> list[TrainedRow | None]:
         TrainedRow(int(rollout), int(prompt), int(position), int(sample), int(count), index) if position >= 0 else None
         for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
     ]
+
+
+def made_up(parts: Sequence[ProbeBatch]) -> Any:
+    """The `DataProto` of a probe's micro-batches: its tokens are one token, which nothing reads."""
+    from verl.protocol import DataProto
+
+    masks = torch.cat([part.mask for part in parts])
+    old = torch.cat([part.logprobs if part.old is None else part.old for part in parts])
+    references = [part.logprobs if part.reference is None else part.reference for part in parts]
+    ids = torch.ones_like(masks)
+    tensors = {name: ids.clone() for name in ("input_ids", "attention_mask", "position_ids", "responses")}
+    tensors |= {
+        "response_mask": masks,
+        "old_log_probs": old,
+        "ref_log_probs": torch.cat(references),
+        "advantages": torch.cat([part.advantages[:, None] * part.mask for part in parts]),
+    }
+    return DataProto.from_dict(tensors=tensors, meta_info={"temperature": 1.0})
 
 
 def facts_of(batch: Mapping[str, Any], index: int) -> dict[str, Any]:

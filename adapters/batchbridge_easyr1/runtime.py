@@ -6,20 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge import proven
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge.writing import Problems
-from batchbridge_easyr1.engine import AVERAGED
+from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
-from batchbridge_easyr1.trainer import Driver, Observer, Planned, install_everywhere
+from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 from batchbridge_verl.installed import installed
 from batchbridge_verl.omega import flatten
@@ -194,58 +194,19 @@ SETTABLE: Settable = {
 }
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    version = _version()
-    check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
-    patches, left = Patches(), dict[str, str]()
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode != "enforce":
-        refuse([refusal for refusal in REFUSALS if refusal.name in UNOBSERVED], trainer, request)
-        made: Driver | Observer = _observed(trainer, request, version, patches, evidence)
-    else:
-        refuse(REFUSALS, trainer, request)
-        settings, left = settings_for(trainer, request)
-        made = _planned(trainer, request, version, patches, settings, evidence)
-        for name in settings:
-            what = f"{settings[name]} in every worker"
-            patches.note(f"worker.actor.{name}", what=what, why="objective of the requested spec")
-
-    def detach() -> None:
-        if isinstance(made, Observer):
-            made.detach()
-        patches.undo()
-        if made.receipts:
-            install_everywhere(trainer.actor_rollout_ref_wg, None)
-
-    return Attachment(
-        framework="easyr1",
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        left_different=left,
-        detach=detach,
-        evidence=evidence,
-    )
+        observer = Observer(trainer, orders_of(request, version), patches)
+        return Patched(detach=observer.detach)
+    settings, left = settings_for(trainer, request)
+    _follow_plan(trainer, request, version, patches, settings)
+    for name in settings:
+        what = f"{settings[name]} in every worker"
+        patches.note(f"worker.actor.{name}", what=what, why="objective of the requested spec")
+    return Patched(left_different=left)
 
 
-def _observed(trainer: Any, request: Request, version: str, patches: Patches, evidence: proven.Evidence) -> Observer:
-    try:
-        return Observer(trainer, orders_of(request, version, evidence=evidence.to_dict()), patches)
-    except BaseException as error:
-        patches.undo()
-        _explain(error, version)
-        raise
-
-
-def _planned(
-    trainer: Any,
-    request: Request,
-    version: str,
-    patches: Patches,
-    settings: dict[str, Any],
-    evidence: proven.Evidence,
-) -> Driver:
+def _follow_plan(trainer: Any, request: Request, version: str, patches: Patches, settings: dict[str, Any]) -> None:
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     objective, plan = request.spec.objective, request.plan
     per_rollout = request.spec.horizon.lr_tick == "rollout"
@@ -254,25 +215,17 @@ def _planned(
         version,
         ticks=plan.total_rollouts if per_rollout else plan.total_optimizer_steps,
         settings=settings,
-        evidence=evidence.to_dict(),
         detached=objective.old_logprobs == "detached",
     )
-    driver = Driver(trainer, request, orders)
-    try:
-        configure(trainer.config.worker, _budget(request)[0], patches)
-        if objective.kl_placement == "reward":  # subtracted in this process, before advantages
-            why, wanted = "KL penalty of the spec", settings.get("kl_penalty", trainer.config.algorithm.kl_penalty)
-            coefficient = objective.kl_coefficient or 0.0
-            patches.set(trainer.kl_ctrl, "kl_coef", coefficient, what=f"{coefficient}", why=why)
-            patches.set(trainer.config.algorithm, "kl_penalty", wanted, what=wanted, why=why)
-        if settings.get("use_kl_loss"):  # else EasyR1 takes it from the rewards
-            patches.set(trainer.config.algorithm, "use_kl_loss", True, what="KL in the loss", why="the spec")
-        Planned(trainer, driver, patches)
-    except BaseException as error:
-        patches.undo()
-        _explain(error, version)
-        raise
-    return driver
+    configure(trainer.config.worker, _budget(request)[0], patches)
+    if objective.kl_placement == "reward":  # subtracted in this process, before advantages
+        why, wanted = "KL penalty of the spec", settings.get("kl_penalty", trainer.config.algorithm.kl_penalty)
+        coefficient = objective.kl_coefficient or 0.0
+        patches.set(trainer.kl_ctrl, "kl_coef", coefficient, what=f"{coefficient}", why=why)
+        patches.set(trainer.config.algorithm, "kl_penalty", wanted, what=wanted, why=why)
+    if settings.get("use_kl_loss"):  # else EasyR1 takes it from the rewards
+        patches.set(trainer.config.algorithm, "use_kl_loss", True, what="KL in the loss", why="the spec")
+    Planned(trainer, Driver(trainer, request, orders), patches)
 
 
 def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> None:
@@ -286,13 +239,7 @@ def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> Non
                 patches.set(config, name, value, what=what, why=why)
 
 
-def _explain(error: BaseException, version: str) -> None:
-    """Raises `CannotAttach` for an attribute that this trainer lacks."""
-    if isinstance(error, AttributeError):
-        raise CannotAttach({"seam": f"{error}; EasyR1 {version}"}) from error
-
-
-def _version() -> str:
+def _version(trainer: Any) -> str:
     found = installed()
     if found is None or found.project != "easyr1" or found.version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
@@ -300,6 +247,17 @@ def _version() -> str:
         reason = f"EasyR1 {found.version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
         raise CannotAttach({"version": reason})
     return found.version
+
+
+RUNTIME = Runtime(
+    framework="easyr1",
+    version=_version,
+    code=CODE,
+    refusals=REFUSALS,
+    always=UNOBSERVED,
+    training=lambda trainer: is_inside(trainer, "fit"),
+    patch=_patch,
+)
 
 
 def settings_for(trainer: Any, request: Request) -> tuple[dict[str, Any], dict[str, str]]:

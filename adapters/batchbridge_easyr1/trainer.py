@@ -33,9 +33,10 @@ class Driver(StepDriver):
         super().__init__(request, orders)
         self._trainer, self._actor = trainer, trainer.config.worker.actor
 
-    def install(self) -> None:
-        """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same."""
-        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders)
+    def install(self, patches: Patches) -> None:
+        """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
+        loss is the plan's."""
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders, patches)
 
     @property
     def ranks(self) -> int:
@@ -101,7 +102,7 @@ class Planned:
         self._arrive()
 
     def _arrive(self) -> None:
-        self._driver.install()
+        self._driver.install(self._patches)
         group, order = self._trainer.actor_rollout_ref_wg, "membership of the plan"
         for name, patch, what in (
             ("generate_sequences", self._generate, "any number of prompts, each with its completions' seeds"),
@@ -276,7 +277,7 @@ class Observer:
         self._arrive()
 
     def _arrive(self) -> None:
-        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders)
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders, self._patches)
 
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
@@ -332,20 +333,39 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def install_everywhere(group: Any, orders: Orders | None) -> list[Receipt]:
-    """Runs `engine.install` in every process of a worker group; None: undoes it."""
-    return workers_ray.install_everywhere(group.workers, orders, _in_worker)
+def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
+    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
+    what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
+
+    def undo() -> None:
+        workers_ray.install_everywhere(group.workers, None, _in_worker)
+
+    patches.made("actor_rollout_ref_wg", undo, what=what, why=why)
+    return receipts
 
 
 def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the worker group. Source: EasyR1 single_controller/ray/base.py."""
+    """Runs inside a Ray actor of the worker group."""
     from batchbridge_easyr1.engine import install, remove
 
+    if orders is None:
+        remove(_actor_worker(worker))
+        return None
+    return install(_actor_worker(worker), orders)
+
+
+def _probed(worker: Any) -> None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_easyr1.engine import probe
+
+    probe(_actor_worker(worker))
+
+
+def _actor_worker(worker: Any) -> Any:
+    """The `FSDPWorker` in a process that trains. Source: EasyR1 single_controller/ray/base.py."""
     held = getattr(worker, "worker_dict", None) or {"": worker}
     actors = [inner for inner in held.values() if getattr(inner, "actor", None) is not None]
     if len(actors) != 1:
         raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
-    if orders is None:
-        remove(actors[0])
-        return None
-    return install(actors[0], orders)
+    return actors[0]

@@ -209,10 +209,18 @@ class OpenInstructAdapter(Adapter):
         return runtime.source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`."""
-        from batchbridge_open_instruct import runtime
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports Open-Instruct."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_open_instruct.runtime import RUNTIME
 
-        return runtime.attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_open_instruct.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def enforces(self, path: str, value: object) -> bool:
         """What a wrapped run plans, weighs or sets itself: see `enforced`."""

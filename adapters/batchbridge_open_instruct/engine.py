@@ -2,7 +2,8 @@
 
 `PolicyTrainerRayProcess.step` runs as it is written; what it reads and calls is patched on the instance: its data
 loader, its arguments, its DeepSpeed engine's `backward` and `step`. Forward and backward passes, the loss of a token,
-DeepSpeed, the optimizer and its schedule stay theirs.
+DeepSpeed, the optimizer and its schedule stay theirs. What each step trains is measured (`watching`), and held against
+the plan before DeepSpeed's step, which is where it updates.
 
 Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.calculate_token_counts; deepspeed
 0.19.6.
@@ -60,6 +61,8 @@ class LearnerLayer:
     def __init__(self, learner: Any, orders: Orders) -> None:
         import torch.distributed as dist
 
+        from batchbridge_open_instruct.watching import Watch
+
         self._learner, self._orders, self._engine = learner, orders, learner.model
         self._ranks = dist.get_world_size()
         self._recorder = Recorder(
@@ -68,6 +71,7 @@ class LearnerLayer:
         self._plan = self._recorder.plan
         self._patches = Patches()
         self._native_backward, self._native_step = self._engine.backward, self._engine.step
+        self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
         self._normaliser: Normaliser | None = None
         self._first_step, self._backwards, self._steps = 0, 0, 0
@@ -75,6 +79,7 @@ class LearnerLayer:
         self._last: int | None = None
         try:
             self._patch()
+            self._watch = Watch(learner, orders.trained.objective, ranks=self._ranks, patches=self._patches)
         except BaseException:
             self.remove()
             raise
@@ -105,8 +110,20 @@ class LearnerLayer:
     def remove(self) -> None:
         """Restores the learner and its actor, and closes the ledger."""
         ask(self._learner, feed.remove)
-        self._patches.undo()
-        self._recorder.close()
+        try:
+            self._patches.undo()
+        finally:
+            self._recorder.close()
+
+    def probe(self) -> None:
+        """Holds this learner's own loss against the plan's weights, where it shall be enforced. Collective.
+
+        Raises `CannotAttach`.
+        """
+        from batchbridge_open_instruct.probe import hold_loss_against
+
+        if self._enforces:
+            hold_loss_against(self._orders.spec, self._learner, self._watch)
 
     # ---- a rollout
 
@@ -132,6 +149,7 @@ class LearnerLayer:
             [trained(batch, index, row, piece) for row, pieces in enumerate(rows) for piece in pieces]
             for index, rows in enumerate(table.micro_batches)
         ]
+        self._watch.expect(batch, table.micro_batches[: self._kept])
         if not self._learner.args.use_vllm_logprobs:
             for _, told in [pair for part in self._micro_batches for pair in part]:
                 told["old_logprobs"] = None  # type: ignore[index]  # the native step computes them inside of itself
@@ -153,8 +171,7 @@ class LearnerLayer:
         if not self._normaliser.tokens:
             reason = "no completion of the rollout has a trained token: the native loss has no gradient then, and fails"
             raise BatchDrift(self._first_step, "weights", reason)
-        factor = self._normaliser.step_factor()
-        self._learner.args.loss_denominator = "token" if term.aggregation == "token_mean" else repr(1.0 / factor)
+        self._learner.args.loss_denominator = denominator(self._normaliser)
 
     # ---- one optimizer step
 
@@ -166,11 +183,9 @@ class LearnerLayer:
     def _step(self, *arguments: Any, **options: Any) -> Any:
         rows = [row for index in self._open for row, _ in self._micro_batches[index]]
         told = [fact for index in self._open for _, fact in self._micro_batches[index]]
-        weight = self._weight(rows)
-        for row in rows:
-            row.weight = weight if row.tokens else 0.0
         index = self._first_step + self._steps
-        self._recorder.compare(index, self._pass, rows)
+        # Nothing updates before the engine's step: all that it will use is there.
+        self._recorder.compare(index, self._pass, rows, self._watch.look(self._parts()))
         rate = float(self._engine.optimizer.param_groups[0]["lr"])
         said = self._native_step(*arguments, **options)
         norm = self._engine.get_global_grad_norm()
@@ -189,6 +204,10 @@ class LearnerLayer:
         self._steps, self._open, self._last = self._steps + 1, [], index
         return said
 
+    def _parts(self) -> list[list[TrainedRow]]:
+        """The completions of each micro-batch of the step."""
+        return [[row for row, _ in self._micro_batches[index]] for index in self._open]
+
     @property
     def _group(self) -> int:
         """Micro-batches of one native optimizer step."""
@@ -204,14 +223,6 @@ class LearnerLayer:
     def _pass(self) -> int:
         return int(self._steps // (self._kept // self._group))
 
-    def _weight(self, rows: Sequence[TrainedRow]) -> float:
-        """Of a token, as the native loss has it: its factor `world_size` cancels DeepSpeed's mean over the ranks."""
-        tokens = sum(count for (count,) in self._gather([(row.tokens,) for row in rows]))
-        said = self._learner.args.loss_denominator
-        denominator = float(tokens) if said == "token" else float(said)
-        scale = self._learner.args.world_size // self._learner.args.sequence_parallel_size / self._ranks
-        return scale / denominator if denominator else 0.0
-
     @staticmethod
     def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Every rank's tuples. Collective."""
@@ -220,6 +231,11 @@ class LearnerLayer:
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, list(mine))
         return [row for part in parts for row in part]
+
+
+def denominator(step: Normaliser) -> str:
+    """What `loss_denominator` says for a step of the plan: the one number that divides its sum."""
+    return "token" if step.aggregation == "token_mean" else repr(1.0 / step.step_factor())
 
 
 def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:

@@ -8,9 +8,11 @@ from typing import Any
 
 from batchbridge import proven
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of
-from batchbridge.refusals import Refusal, Settable, check_allowed, common, own_spec, refuse, split
+from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.patching import Patches
+from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of
 from batchbridge_open_instruct import feed, settings
@@ -56,7 +58,7 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
     checkout = _checkout()
     if not hasattr(trainer, "_streaming_dataloader"):
         raise CannotAttach({"not_loaded": "the learner has no model yet; wrap it after from_pretrained"})
-    values = values_of(checkout, trainer.args, trainer.streaming_config, trainer.vllm_config)
+    values = values_of(checkout, _own_args(trainer), trainer.streaming_config, trainer.vllm_config)
     prompts = int(ask(trainer, feed.facts_of)["prompts"])
     context = Context(framework_version=checkout, world_size=int(trainer.world_size), dataset_size=prompts)
     return Source(values=values), context
@@ -241,38 +243,44 @@ SETTABLE: Settable = {
 """What the native loss reads of the learner's arguments; see `refusals.Settable`."""
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches the learner and its actor as `request.mode` says. Collective: all learners are wrapped together.
+def _view(trainer: Any) -> View:
+    tools = tuple(ask(trainer, feed.facts_of)["tools"])
+    return View(_own_args(trainer), trainer.streaming_config, tools)
 
-    Raises `CannotAttach` with every reason.
-    """
+
+def _own_args(trainer: Any) -> Any:
+    """The learner's arguments, wrapped or not."""
+    layer = vars(trainer).get("batchbridge_layer")
+    return trainer.args if layer is None else layer.native_args
+
+
+def _patch(trainer: Any, request: Request, patches: Patches, checkout: str) -> Patched:
+    """Patches the learner and its actor as `request.mode` says. Collective: all learners are wrapped together."""
     import torch.distributed as dist
 
-    checkout = _checkout()
-    check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer)
-    known = ask(trainer, feed.facts_of)
-    view = View(trainer.args, trainer.streaming_config, tuple(known["tools"]))
-    enforces = request.mode == "enforce"
-    refuse([one for one in REFUSALS if enforces or one.name in UNOBSERVED], view, request)
-    own, left = split(request, SETTABLE) if enforces else ({}, {})
+    own, left = split(request, SETTABLE) if request.mode == "enforce" else ({}, {})
     own.pop("use_kl_loss", None)  # the coefficient says it
-    orders = orders_of(request, checkout, settings=own, evidence=evidence.to_dict())
+    orders = orders_of(request, checkout, settings=own)
     shared = [orders.start_id]  # one start of all learners
     dist.broadcast_object_list(shared, src=0)
-    try:
-        install(trainer, dataclasses.replace(orders, start_id=shared[0]))
-    except AttributeError as error:
-        raise CannotAttach({"seam": f"{error}; open-instruct {checkout}"}) from error
-    patches = trainer.batchbridge_layer.patches
+    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
+    layer = trainer.batchbridge_layer
+    # One change: while data preparation runs, none of it can be undone.
+    patches.made("batchbridge_layer", lambda: remove(trainer), what="held", why="what follows is undone with it")
+    for change in layer.patches.changes:
+        patches.note(change.attribute, what=change.what, why=change.why)
     for name, value in own.items():
         patches.note(name, what=f"{value} in the loss", why="objective of the requested spec")
-    return Attachment(
-        framework="open_instruct",
-        framework_version=checkout,
-        request=request,
-        changes=patches.changes,
-        left_different=left,
-        detach=lambda: remove(trainer),
-        evidence=evidence,
-    )
+    return Patched(left_different=left, probe=layer.probe)
+
+
+RUNTIME = Runtime(
+    framework="open_instruct",
+    version=lambda trainer: _checkout(),
+    code=CODE,
+    refusals=REFUSALS,
+    always=UNOBSERVED,
+    subject=_view,
+    training=lambda trainer: is_inside(trainer, "step"),
+    patch=_patch,
+)

@@ -225,10 +225,18 @@ class OpenRlhfAdapter(Adapter):
         return source_of(trainer)
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `runtime.attach`; the only way into code that imports OpenRLHF."""
-        from batchbridge_openrlhf.runtime import attach
+        """See `lifecycle.attach`; with `check_attach` the only way into code that imports OpenRLHF."""
+        from batchbridge.lifecycle import attach
+        from batchbridge_openrlhf.runtime import RUNTIME
 
-        return attach(trainer, request)
+        return attach(RUNTIME, trainer, request)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """See `lifecycle.check`."""
+        from batchbridge.lifecycle import check
+        from batchbridge_openrlhf.runtime import RUNTIME
+
+        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
         """A reading that could say nothing but its findings."""

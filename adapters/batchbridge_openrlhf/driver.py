@@ -23,7 +23,7 @@ from batchbridge.shares import deal, steps_of_rollout
 from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere
 from batchbridge_openrlhf.engine import IDENTITY, identify
-from batchbridge_openrlhf.sampling import SeededEngines, reach
+from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 
 
 class Driver:
@@ -34,9 +34,10 @@ class Driver:
         assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
         self._trainer, self._orders, self._plan = trainer, orders, request.plan
         self._request = request
-        self._patches = patches
         self._next, self._scored_tokens = 0, 0
         self._receipts: list[Receipt] = []
+        self._sent = False
+        self._reached = False
         self._generator, self._maker = trainer.samples_generator, trainer.experience_maker
         self._group, self._dataset = trainer.actor_model_group, trainer.prompts_dataloader.dataset
         self._native_start, self._native_send = trainer.init_checkpoint_states, self._group.async_run_method_batch
@@ -70,10 +71,15 @@ class Driver:
             patches.set(target, name, value, what=what, why=why)
 
     def detach(self) -> None:
-        """Restores the trainer and, where they have orders, the training processes."""
-        self._patches.undo()
-        if self._receipts:
-            install_everywhere(self._group._actor_handlers, None, in_worker)
+        """Undoes what is in other processes: of those that train, where they have orders, and of the engines."""
+        try:
+            if self._sent:
+                install_everywhere(self._group._actor_handlers, None, in_worker)
+                self._sent, self._receipts = False, []
+        finally:
+            if self._reached:
+                release(self._generator.vllm_engines)
+                self._reached = False
 
     @property
     def ranks(self) -> int:
@@ -83,6 +89,7 @@ class Driver:
     # ---- start and resume
 
     def _start(self) -> Any:
+        self._sent = True  # also where one of them refuses
         self._receipts = install_everywhere(self._group._actor_handlers, self._orders, in_worker)
         states = self._native_start()
         saved = states.get("data_loader_state_dict") or {}
@@ -131,6 +138,7 @@ class Driver:
             batch_vllm_engine_call(generator.vllm_engines, "wake_up")
         engines, seeds = generator.vllm_engines, self._plan.sampling_seeds(planned.index)
         reach(engines)
+        self._reached = True
         generator.vllm_engines = SeededEngines(engines, seeds)
         try:
             waiting = generator._dispatch_prompts_to_vllm(prompts, labels, images=images, **options)

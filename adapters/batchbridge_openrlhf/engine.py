@@ -1,4 +1,4 @@
-"""Inside a training process: every optimizer step of an `ActorPPOTrainer` is cut by the plan, weighed, held against it
+"""Inside a training process: every optimizer step of an `ActorPPOTrainer` is cut by the plan, measured, held against it
 and written down.
 
 OpenRLHF's own code for dynamic batches runs any list of micro-batches with given denominators and given steps, and
@@ -15,24 +15,23 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
-import warnings
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from batchbridge import plugins, proven
+from batchbridge import proven
 from batchbridge.attach import BatchDrift, CannotAttach
-from batchbridge.drift import compare_with_plan
-from batchbridge.ledger import Header, StepRecord, Writer
 from batchbridge.microbatch import Length
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.shares import cut_shares, steps_of_rollout
 from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Orders, Receipt, facts
+from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_openrlhf.proven import CODE
+
+if TYPE_CHECKING:
+    from batchbridge_openrlhf.watching import Given
 
 IDENTITY = "batchbridge"
 """Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
@@ -42,25 +41,6 @@ NO_TOKEN = 1e-9
 """Tokens that a micro-batch without any reports: upstream divides its metrics by them."""
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
-
-
-@dataclass
-class TrainedRow:
-    """One completion of the current step on this rank. turn: its micro-batch, counted from the step's first.
-
-    The core's `workers.Recorder` knows one pass per step; here a step may reach across the passes of its rollout, and
-    its micro-batches may have lost their gradients.
-    """
-
-    rollout: int
-    pass_index: int
-    prompt: int
-    position: int
-    sample: int
-    tokens: int
-    turn: int
-    weight: float
-    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -109,21 +89,35 @@ def identify(experience: Any, *, rollout: int, prompt: int, position: int, sampl
 
 
 def install(trainer: Any, orders: Orders) -> Receipt:
-    """Patches an `ActorPPOTrainer`; replaces what an earlier call installed. Raises `CannotAttach`."""
+    """Patches an `ActorPPOTrainer` and probes its loss; replaces what an earlier call installed. Raises `CannotAttach`;
+    the trainer is then unpatched."""
     import torch
 
     remove(trainer)
     held = (trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn)
     proven.require(CODE, orders.allow, trainer, *held)
-    trainer.batchbridge_engine = EngineLayer(trainer, orders)
+    patches = Patches()
+    layer = None
+    try:
+        layer = EngineLayer(trainer, orders, patches)
+        layer.probe()
+    except BaseException:
+        patches.undo()
+        if layer is not None:
+            layer.close()
+        raise
+    trainer.batchbridge_engine = patches, layer
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
 
 def remove(trainer: Any) -> None:
     """Undoes `install`; a trainer without it is left alone."""
-    layer = vars(trainer).pop("batchbridge_engine", None)
+    patches, layer = vars(trainer).pop("batchbridge_engine", (None, None))
     if layer is not None:
-        layer.remove()
+        try:
+            patches.undo()
+        finally:
+            layer.close()
 
 
 class EngineLayer:
@@ -132,62 +126,70 @@ class EngineLayer:
     `Orders.settings` are attributes of its loss (`loss.clip_eps_low`) and of its arguments (`actor.entropy_coef`).
     """
 
-    def __init__(self, trainer: Any, orders: Orders) -> None:
-        self._trainer, self._orders = trainer, orders
+    def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+        from batchbridge_openrlhf.watching import Watch
+
+        self._trainer, self._orders, self._patches = trainer, orders, patches
         self._engine, self._buffer, self._loss = trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn
-        self._plan = orders.plan()
-        self._writer: Writer | None = None
+        self._recorder = Recorder(
+            "openrlhf", orders, rank=self._rank, world_size=self._ranks, gather=self._gather_tuples
+        )
+        self._plan = self._recorder.plan
         self._turns: deque[_Turn] = deque()
-        self._rows: list[TrainedRow] = []
-        self._micro_batch: Sequence[tuple[int, ...]] = ()
-        self._items: Sequence[Any] = ()
-        self._turn = 0
+        self._parts: list[list[TrainedRow | None]] = []
+        self._facts: list[Mapping[str, Any]] = []
+        self._looked_at: _Step | None = None
         self._seen: Counter[tuple[int, ...]] = Counter()
         self._first_step_on: dict[int, int] = {}
         self._ticks = True
-        self._patches = Patches()
         self._native_train, self._native_training_step = trainer.ppo_train, trainer.training_step
-        self._native_loss, self._native_engine_step = self._loss.forward, self._engine.step
+        self._native_engine_step, self._native_update = self._engine.step, self._engine.optimizer.step
         self._native_collate = self._buffer.collate_fn
-        try:
-            self._patch()
-        except BaseException:
-            self.remove()
-            raise
+        self._patch()
+        self._watch = Watch(trainer, orders.trained, patches)
 
-    @property
-    def patches(self) -> Patches:
-        """What was patched."""
-        return self._patches
-
-    def remove(self) -> None:
-        """Restores the trainer and closes the ledger."""
-        self._patches.undo()
+    def close(self) -> None:
+        """Undoes what is no attribute, and closes the ledger."""
+        self._watch.close()
         self._engine._is_gradient_accumulation_boundary = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._recorder.close()
+
+    def probe(self) -> None:
+        """Holds the trainer's own loss against the plan's weights, where it shall follow the plan. Raises
+        `CannotAttach`."""
+        if not self._enforces:
+            return
+        from batchbridge_openrlhf.probe import hold_loss_against
+
+        hold_loss_against(
+            self._orders.spec,
+            self._trainer,
+            self._watch,
+            training_step=self._native_training_step,
+            kl_coefficient=self._orders.settings.get(KL_COEFFICIENT, 0.0),
+            layout=self._layout_of,
+        )
 
     def _patch(self) -> None:
-        trainer, buffer = self._trainer, self._buffer
+        trainer, buffer, patches = self._trainer, self._buffer, self._patches
         if self._enforces:
             self._check_clock()
             self._apply_settings()
             cut, why = "the plan's steps, whole", "membership and weights of the plan"
-            self._patches.set(trainer, "max_epochs", 1, what="every pass is laid out at once", why=why)
-            self._patches.set(buffer, "dynamic_batch", True, what="micro-batches are given", why=why)
-            self._patches.set(buffer, "sample_batch_size", 1, what="micro-batches are given", why=why)
-            self._patches.set(buffer, "setup_dynamic_batch", self._lay_out, what=cut, why=why)
+            patches.set(trainer, "max_epochs", 1, what="every pass is laid out at once", why=why)
+            patches.set(buffer, "dynamic_batch", True, what="micro-batches are given", why=why)
+            patches.set(buffer, "sample_batch_size", 1, what="micro-batches are given", why=why)
+            patches.set(buffer, "setup_dynamic_batch", self._lay_out, what=cut, why=why)
             if self._orders.spec.horizon.lr_tick == "rollout":
                 schedule = trainer.actor_scheduler
                 self._native_tick = schedule.step
-                self._patches.set(schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
+                patches.set(schedule, "step", self._tick, what="once per rollout", why="clock of the spec")
         held, why = "held against the plan", "ledger"
-        self._patches.set(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
-        self._patches.set(trainer, "ppo_train", self._train, what=held, why=why)
-        self._patches.set(trainer, "training_step", self._training_step, what=held, why=why)
-        self._patches.set(self._loss, "forward", self._forward_loss, what="its denominators are read", why=why)
-        self._patches.set(self._engine, "step", self._engine_step, what=held, why=why)
+        patches.set(buffer, "collate_fn", self._collate, what="rows are told apart", why=why)
+        patches.set(trainer, "ppo_train", self._train, what=held, why=why)
+        patches.set(trainer, "training_step", self._training_step, what=held, why=why)
+        patches.set(self._engine, "step", self._engine_step, what="written down", why=why)
+        patches.set(self._engine.optimizer, "step", self._update, what=held, why="the last moment before an update")
 
     @property
     def _enforces(self) -> bool:
@@ -252,14 +254,22 @@ class EngineLayer:
             mine = cuts[rank] if normaliser.tokens else []
             silent = () if mine else tuple(row.index for row in shares[rank])
             self._turns.append(_Turn(step, normaliser, len(mine), silent))
-            for turn, members in enumerate(mine):
+            for name, values in self._layout_of(normaliser, len(mine)).items():
+                getattr(buffer, name).extend(values)
+            for members in mine:
                 indices = [filler if row is None else shares[rank][row].index for row in members]
                 buffer.dynamic_indices.append(indices)
                 buffer.dynamic_sample_loss_scale.append(gas * len(indices) / max(len(shares[rank]), 1))
-                # DeepSpeed divides every loss by its accumulation steps, whatever a step really has.
-                buffer.dynamic_batch_num_tokens.append(normaliser.tokens / gas)
-                buffer.dynamic_global_batch_size.append(max(normaliser.completions, 1) / gas)
-                buffer.dynamic_optimizer_step.append(int(turn == len(mine) - 1))
+
+    def _layout_of(self, normaliser: Normaliser, micro_batches: int) -> dict[str, list[Any]]:
+        """What the replay buffer says of an optimizer step, by attribute: one value per micro-batch."""
+        gas = self._accumulation
+        # DeepSpeed divides every loss by its accumulation steps, whatever a step really has.
+        return {
+            "dynamic_batch_num_tokens": [normaliser.tokens / gas] * micro_batches,
+            "dynamic_global_batch_size": [max(normaliser.completions, 1) / gas] * micro_batches,
+            "dynamic_optimizer_step": [int(turn == micro_batches - 1) for turn in range(micro_batches)],
+        }
 
     def _held(self, item: Any, index: int) -> _Held:
         if IDENTITY not in item.info:
@@ -319,6 +329,9 @@ class EngineLayer:
     def _train(self, kl_ctl: float) -> Any:
         self._seen.clear()
         self._turns.clear()
+        if self._enforces:  # natively micro-batches that fill no step go on into the next one
+            self._forget()
+            self._watch.drop()
         status = self._native_train(self._orders.settings.get(KL_COEFFICIENT, kl_ctl))
         self._skip_empty()
         if self._turns:
@@ -327,85 +340,116 @@ class EngineLayer:
         return status
 
     def _collate(self, batch: Any) -> Any:
-        """The native batch without our columns in its info: upstream would log them."""
+        """The native batch without our columns in its info (upstream would log them), and beside it what its rows are
+        meant to train, as the buffer has them now."""
+        from batchbridge_openrlhf.watching import Given
+
         items = batch[0] if self._buffer.dynamic_batch else batch
+        given = Given.of(items)
         experience = self._native_collate(batch)
         experience.info.pop(IDENTITY, None)
-        experience.batchbridge = [tuple(int(value) for value in item.info.get(IDENTITY, _NOBODY)) for item in items]
-        experience.batchbridge_items = _Opaque(items)
+        experience.batchbridge = _Beside(items, given)
         return experience
 
     def _training_step(self, experience: Any, kl_ctl: float, step: int, loss_batch_info: Any = None) -> Any:
         if self._enforces:
             self._skip_empty()
             self._engine.set_gradient_accumulation_boundary(bool(self._buffer.dynamic_optimizer_step[step]))
-        self._micro_batch, self._items = experience.batchbridge, experience.batchbridge_items.items
-        status = self._native_training_step(experience, kl_ctl, step, loss_batch_info)
-        real = sum(identity != _NOBODY for identity in self._micro_batch)
-        self._micro_batch, self._items = (), ()
+        beside: _Beside = experience.batchbridge
+        identities = [tuple(int(value) for value in item.info.get(IDENTITY, _NOBODY)) for item in beside.items]
+        self._parts.append(
+            [
+                None if identity == _NOBODY else self._row(item, identity)
+                for item, identity in zip(beside.items, identities, strict=True)
+            ]
+        )
+        with self._watch.expecting(beside.given):
+            status = self._native_training_step(experience, kl_ctl, step, loss_batch_info)
+        real = sum(identity != _NOBODY for identity in identities)
         return _finite(status, real) if self._enforces else status
 
-    def _forward_loss(self, *arguments: Any, **options: Any) -> Any:
-        """The native loss; the weights that it gives to this micro-batch's rows are written down."""
-        for identity, item in zip(self._micro_batch, self._items, strict=True):
-            if identity != _NOBODY:
-                self._rows.append(self._row(item, identity, options))
-        self._turn += 1
-        return self._native_loss(*arguments, **options)
-
-    def _row(self, item: Any, identity: Sequence[int], loss: Mapping[str, Any] | None) -> TrainedRow:
-        """loss: what the native loss was called with; None: it was not, the row weighs nothing."""
+    def _row(self, item: Any, identity: Sequence[int]) -> TrainedRow:
         rollout, prompt, position, sample, prompt_tokens = identity
-        tokens = int(item.action_mask.sum())
         seen = (rollout, position, sample)
         self._seen[seen] += 1
+        self._facts.append(facts_of(item, prompt_tokens) if self._orders.ledger is not None else _NO_FACTS)
         return TrainedRow(
             rollout,
-            self._seen[seen] - 1,
             prompt,
             position,
             sample,
-            tokens,
-            self._turn,
-            0.0 if loss is None else self._applied_weight(tokens, loss),
-            facts_of(item, prompt_tokens) if self._orders.ledger is not None else {},
+            int(item.action_mask.sum()),
+            len(self._facts) - 1,
+            weight=None,
+            pass_index=self._seen[seen] - 1,
         )
 
-    def _applied_weight(self, tokens: int, options: Mapping[str, Any]) -> float:
-        """What one token of a completion with `tokens` tokens weighs: the loss's own factor over DeepSpeed's two means,
-        over its accumulation steps and over the ranks. Source: aggregate_loss; engine._scale_loss_by_gas."""
-        if not tokens:
-            return 0.0
-        factor = float(options["dp_size"]) / self._accumulation / self._ranks
-        if self._loss.token_level_loss:
-            total = float(options["batch_num_tokens"])
-            return factor / total if total else math.nan
-        return factor / (float(options["global_batch_size"]) * tokens)
-
     def _engine_step(self, *arguments: Any, **options: Any) -> Any:
-        engine = self._engine
-        if not engine.is_gradient_accumulation_boundary():
-            return self._native_engine_step(*arguments, **options)
-        turn = self._turns.popleft() if self._enforces else None
-        step = int(engine.global_steps) if turn is None else turn.step.index
-        if turn is None:
-            self._forget_lost_gradients()
-        else:
-            self._name_passes(turn.step)
-        self._check(step)
-        self._ticks = turn is None or turn.step.lr_tick
-        rate = float(self._trainer.actor_scheduler.get_last_lr()[0])
         result = self._native_engine_step(*arguments, **options)
-        norm = engine.get_global_grad_norm()
-        self._write(step, turn, rate, None if norm is None else float(norm), skipped=not engine.was_step_applied())
-        self._rows, self._turn = [], 0
+        if self._looked_at is not None:
+            norm = self._engine.get_global_grad_norm()
+            self._write(
+                self._looked_at, None if norm is None else float(norm), skipped=not self._engine.was_step_applied()
+            )
         return result
 
-    def _forget_lost_gradients(self) -> None:
-        """Native dynamic batches under ZeRO-1 and 2: only the last micro-batch's gradient is applied."""
-        if self._trainer.args.train.dynamic_batch_enable and self._trainer.args.ds.zero_stage in (1, 2):
-            for row in self._rows:
-                row.weight = row.weight if row.turn == self._turn - 1 else 0.0
+    def _update(self, *arguments: Any, **options: Any) -> Any:
+        """The optimizer's own step: all is there that the update will use, and nothing is applied yet."""
+        if self._enforces and not self._turns:
+            step = int(self._engine.global_steps)
+            raise BatchDrift(step, "clock", "the optimizer is to update once more than the rollout's plan has steps")
+        turn = self._turns.popleft() if self._enforces else None
+        step = int(self._engine.global_steps) if turn is None else turn.step.index
+        if turn is not None:
+            self._name_passes(turn.step)
+        self._recorder.compare(step, lambda: 0, self._rows, self._measure(turn))
+        self._ticks = turn is None or turn.step.lr_tick
+        self._looked_at = _Step(step, turn, float(self._trainer.actor_scheduler.get_last_lr()[0]))
+        return self._native_update(*arguments, **options)
+
+    def _measure(self, turn: _Turn | None) -> list[str]:
+        """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
+        from batchbridge.measuring import LostGradient
+        from batchbridge_openrlhf.watching import OtherInputs
+
+        objections = []
+        try:
+            for part, seen in zip(self._parts, self._watch.take(self._normaliser(turn)), strict=True):
+                for row, measured in zip(part, seen, strict=True):
+                    if row is not None:
+                        row.measured(measured)
+                    elif measured.departure > measured.tolerance:
+                        objections.append("a filler row, which has nothing to train, got a gradient")
+        except (LostGradient, OtherInputs) as error:
+            objections.append(str(error))
+        except ValueError:
+            objections.append("the loss did not take the micro-batches of log-probabilities that the step has")
+        factor = self._watch.factor()
+        if factor is not None:
+            expected = 1 / self._ranks
+            if (why := factor.objection(expected)) is not None:
+                objections.append(why)
+            for part, share in zip(self._parts, factor.applied(expected, len(self._parts)), strict=True):
+                for row in part:
+                    if row is not None and row.weight is not None:
+                        row.weight *= share
+        return objections
+
+    def _normaliser(self, turn: _Turn | None) -> Normaliser:
+        """The step's denominators: the plan's, or of what all ranks trained, where the loss needs them. Collective."""
+        if turn is not None:
+            return turn.normaliser
+        rows = [(row.tokens, row.position) for row in self._rows] if self._watch.needs_denominators else []
+        everyone = self._gather_tuples(rows) if self._watch.needs_denominators else []
+        counted = [Row(tokens=tokens, group=position) for tokens, position in everyone]
+        return Normaliser.of(self._orders.trained.loss.policy, counted)
+
+    @property
+    def _rows(self) -> list[TrainedRow]:
+        return [row for part in self._parts for row in part if row is not None]
+
+    def _forget(self) -> None:
+        self._parts, self._facts, self._looked_at = [], [], None
 
     def _name_passes(self, step: StepPlan) -> None:
         """Which pass a row is in, as the plan counts: what one pass drops does not shift the next one's number."""
@@ -422,19 +466,11 @@ class EngineLayer:
         while self._turns and not self._turns[0].micro_batches:
             turn = self._turns.popleft()
             items = [self._buffer.items[index] for index in turn.silent]
-            self._rows = [self._row(item, [int(value) for value in item.info[IDENTITY]], None) for item in items]
+            self._parts = [[self._row(item, [int(value) for value in item.info[IDENTITY]]) for item in items]]
             self._name_passes(turn.step)
-            self._check(turn.step.index)
+            self._recorder.compare(turn.step.index, lambda: 0, self._rows)
             rate = float(self._trainer.actor_scheduler.get_last_lr()[0])
-            self._write(turn.step.index, turn, rate, None, skipped=True)
-            self._rows = []
-
-    def _check(self, step: int) -> None:
-        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
-        if self._orders.mode == "observe" or self._plan is None:
-            return
-        mine = [(row.rollout, row.pass_index, row.prompt, row.sample, row.tokens, row.weight) for row in self._rows]
-        compare_with_plan(self._plan, step, [row for share in self._gather(mine) for row in share])
+            self._write(_Step(turn.step.index, turn, rate), None, skipped=True)
 
     # ---- facts
 
@@ -462,66 +498,51 @@ class EngineLayer:
         torch.distributed.all_gather_object(parts, list(mine))
         return parts
 
-    def _write(self, step: int, turn: _Turn | None, rate: float, norm: float | None, *, skipped: bool) -> None:
+    def _gather_tuples(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [row for share in self._gather(mine) for row in share]
+
+    def _write(self, done: _Step, norm: float | None, *, skipped: bool) -> None:
         rows = self._rows
         for rollout in {row.rollout for row in rows}:
-            self._first_step_on.setdefault(rollout, step)
-        generated = [self._generated_at(row.rollout, planned=turn is not None) for row in rows]
-        planned = None if turn is None else turn.step
-        columns: dict[str, list[Any]] = {name: [row.facts.get(name) for row in rows] for name in _FACTS}
-        record = StepRecord(
-            step=step,
-            epoch=0 if planned is None else planned.epoch,
-            normaliser=None if turn is None else turn.normaliser,
-            learning_rate=rate,
+            self._first_step_on.setdefault(rollout, done.index)
+        self._recorder.write(
+            done.index,
+            rows,
+            [self._facts[row.index] for row in rows],
+            normaliser=None if done.turn is None else done.turn.normaliser,
+            pass_index=lambda: 0,
+            lr_tick=lambda: True,
+            learning_rate=done.learning_rate,
             gradient_norm=norm,
             skipped=skipped,
-            lr_tick=not skipped and (planned is None or planned.lr_tick),
-            rollout=[row.rollout for row in rows],
-            pass_index=[row.pass_index for row in rows],
-            prompt=[row.prompt for row in rows],
-            sample=[row.sample for row in rows],
-            response_tokens=[row.tokens for row in rows],
-            generated_at_step=generated,
-            weights=[row.weight for row in rows],
-            **columns,
+            generated_at_step=[self._first_step_on[row.rollout] for row in rows],
+            skips_tick=True,
         )
-        if self._orders.ledger is not None:
-            if self._writer is None:
-                self._writer = Writer(self._orders.ledger, self._header(step))
-            self._writer.append(record)
-        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
-            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
-
-    def _generated_at(self, rollout: int, *, planned: bool) -> int:
-        if planned and self._plan is not None:
-            return self._plan.rollout(rollout).generated_at_step
-        return self._first_step_on[rollout]
-
-    def _header(self, step: int) -> Header:
-        return Header(
-            framework="openrlhf",
-            framework_version=self._orders.framework_version,
-            mode=self._orders.mode,
-            spec=self._orders.spec,
-            dataset_size=self._orders.dataset_size,
-            world_size=self._ranks,
-            rank=self._rank,
-            started="resumed" if step else "fresh",
-            at_step=step,
-            start_id=self._orders.start_id,
-            evidence=self._orders.evidence,
-        )
+        self._forget()
 
 
-_FACTS = ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
+_NO_FACTS: Mapping[str, Any] = dict.fromkeys(
+    ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
+)
 
 
-class _Opaque:
-    """Keeps what is in it from being moved to a device with the experience."""
+@dataclass(frozen=True)
+class _Step:
+    """An optimizer step that was held against the plan and is now applied. turn: None in a native run."""
 
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.items = items
+    index: int
+    turn: _Turn | None
+    learning_rate: float
+
+
+class _Beside:
+    """What rides with a micro-batch's experience; upstream would move plain tensors and lists to a device.
+
+    items: the experiences of one completion each. given: what they are meant to train.
+    """
+
+    def __init__(self, items: Sequence[Any], given: Given) -> None:
+        self.items, self.given = items, given
 
 
 def facts_of(item: Any, prompt_tokens: int) -> dict[str, Any]:

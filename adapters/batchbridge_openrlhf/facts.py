@@ -10,6 +10,7 @@ from typing import Any
 from batchbridge import ruletable
 from batchbridge.findings import Fix
 from batchbridge.solve import nearest
+from batchbridge_openrlhf.deepspeed import Applied, applied, required
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
@@ -77,6 +78,24 @@ class Rule(ruletable.Rule[Facts]):
 
     positive_sizes: bool = True
     """Whether the test waits until all sizes are at least 1."""
+
+
+def gradients_of(facts: Facts) -> tuple[str, Applied | None]:
+    """The DeepSpeed that this release requires, and which gradients it applies of a step's micro-batches.
+
+    All, where no optimizer step has more than one micro-batch, or fixed ones (whose number DeepSpeed is told).
+    """
+    s, deepspeed = facts.sizes, required(facts.version)
+    longest = facts["data.max_len"] or (facts["prompt_max_len"] or 0) + (facts["generate_max_len"] or 0)
+    budget = facts["train.max_tokens_per_gpu"] * s.ring * s.tensor
+    if not s.dynamic or (longest and s.train // max(s.replicas, 1) * longest <= budget):
+        return deepspeed, "all"
+    return deepspeed, applied(
+        deepspeed,
+        stage=facts["ds.zero_stage"],
+        offload=bool(facts["ds.adam_offload"]),
+        float32_accumulation=facts["ds.grad_accum_dtype"] in ("fp32", "float32"),
+    )
 
 
 # ---- ways out

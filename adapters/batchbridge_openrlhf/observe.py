@@ -1,4 +1,4 @@
-"""Observing: the native run as it is, with every completion identified and every applied weight computed.
+"""Observing: the native run as it is, with every completion identified and every applied weight measured.
 
 Order, membership, loss and clock stay OpenRLHF's; in mode "verify" each optimizer step is held against the plan before
 it is applied. One thing that is patched is no instance: the module of the sample generator sees another `ray`, whose
@@ -8,6 +8,7 @@ Source: openrlhf 0.11.2 samples_generator.SamplesGenerator.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,8 +27,9 @@ class Observer:
     def __init__(self, trainer: Any, request: Request, orders: Orders, patches: Patches) -> None:
         from openrlhf.trainer.ppo_utils import samples_generator
 
-        self._trainer, self._orders, self._patches = trainer, orders, patches
+        self._trainer, self._orders = trainer, orders
         self._receipts: list[Receipt] = []
+        self._sent = False
         self._drawn: deque[int] = deque()
         self._asked: dict[Any, tuple[int, int]] = {}
         self._trains, self._rollout, self._position = False, 0, 0
@@ -36,8 +38,11 @@ class Observer:
         self._native_generate, self._native_dispatch = generator._generate_vllm, generator._dispatch_prompts_to_vllm
         self._native_process = generator._process_response_into_experience
         # torch forbids a loader another dataset, but its iterator reads this entry.
-        self._dataset = vars(self._loader)["dataset"]
-        vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
+        entries, native = vars(self._loader), vars(self._loader)["dataset"]
+        number = functools.partial(entries.__setitem__, "dataset", NumberedDataset(native))
+        restore = functools.partial(entries.__setitem__, "dataset", native)
+        number()
+        patches.made("dataset", restore, what="prompts are numbered", why="ledger", again=number)
         for target, name, value in (
             (trainer, "init_checkpoint_states", self._start),
             (generator, "prompts_dataloader", _Drawing(self._loader, self._drawn)),
@@ -50,13 +55,13 @@ class Observer:
             patches.set(target, name, value, what="completions are told apart", why="ledger")
 
     def detach(self) -> None:
-        """Restores the trainer and, where they have orders, the training processes."""
-        self._patches.undo()
-        vars(self._loader)["dataset"] = self._dataset
-        if self._receipts:
+        """Undoes what is in the training processes, where they have orders."""
+        if self._sent:
             install_everywhere(self._trainer.actor_model_group._actor_handlers, None, in_worker)
+            self._sent, self._receipts = False, []
 
     def _start(self) -> Any:
+        self._sent = True  # also where one of them refuses
         self._receipts = install_everywhere(self._trainer.actor_model_group._actor_handlers, self._orders, in_worker)
         states = self._native_start()
         self._rollout = int(states["global_step"])

@@ -24,12 +24,24 @@ from batchbridge_openrlhf.facts import (
     below_one_fixes,
     fix_of,
     fixed,
+    gradients_of,
     least_common,
     world_changes,
     world_fixes,
 )
 from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES, precision
 from batchbridge_openrlhf.options import holds
+
+
+def _second_boundary(facts: Facts) -> str | None:
+    deepspeed, outcome = gradients_of(facts)
+    if outcome != "raises":
+        return None
+    return (
+        f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}: an optimizer step of more "
+        f"than one micro-batch ends the run (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires). From "
+        "DeepSpeed 0.18.3 on nothing stops it, and gradients are lost (BB-ORL-042)"
+    )
 
 
 def _below_one(facts: Facts) -> str | None:
@@ -466,5 +478,19 @@ LATE_RULES: tuple[Rule, ...] = (
         native="ZeroDivisionError: integer modulo by zero, after the first rollout is trained on",
         source=f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
         fixes=_zero_interval_fixes,
+    ),
+    Rule(
+        "BB-ORL-068",
+        "warning",
+        "optimizer_step",
+        _second_boundary,
+        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),
+        native="TypeError: 'NoneType' object is not iterable, at the second micro-batch of an optimizer step",
+        source=(
+            "OpenRLHF/OpenRLHF issue 1131; deepspeed 0.17.6 to 0.18.2 stage_1_and_2.py, measured on CPU by "
+            "tests/adapters/openrlhf/record_deepspeed.py"
+        ),
+        fixes=fixed(ds__zero_stage=3),
+        versions=">=0.8.6",
     ),
 )

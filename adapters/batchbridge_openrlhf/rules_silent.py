@@ -25,6 +25,7 @@ from batchbridge_openrlhf.facts import (
     Rule,
     fix_of,
     fixed,
+    gradients_of,
     least_common,
     newer,
 )
@@ -33,18 +34,19 @@ from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
 
 
-def _last_micro_batch(facts: Facts) -> str | None:
-    s, stage = facts.sizes, facts["ds.zero_stage"]
-    if not s.dynamic or stage not in (1, 2):
+def _lost_gradients(facts: Facts) -> str | None:
+    deepspeed, outcome = gradients_of(facts)
+    if outcome not in ("last", "mixed"):
         return None
-    longest = facts["data.max_len"] or (facts["prompt_max_len"] or 0) + (facts["generate_max_len"] or 0)
-    budget = facts["train.max_tokens_per_gpu"] * s.ring * s.tensor
-    if longest and s.train // max(s.replicas, 1) * longest <= budget:
-        return None  # a step is one micro-batch
-    return (
-        f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}: only the last micro-batch of "
-        "an optimizer step is applied, the gradients of the others are lost"
-    )
+    start = f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}"
+    if facts["ds.adam_offload"]:
+        start += f" and {facts.name('ds.adam_offload')}"
+    lost = {
+        "last": "only the last micro-batch of an optimizer step is applied, the gradients of the others are lost",
+        "mixed": "the gradient of an optimizer step's first micro-batch is lost, and those of earlier steps are added "
+        "again and again",
+    }
+    return f"{start}: {lost[outcome]} (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires)"
 
 
 def _unseeded_order(facts: Facts) -> str | None:
@@ -322,12 +324,13 @@ SILENT_RULES: tuple[Rule, ...] = (
         "BB-ORL-042",
         "warning",
         "never",
-        _last_micro_batch,
-        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),
-        native="it trains on, and logs the last micro-batch's gradient norm",
+        _lost_gradients,
+        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu", "ds.adam_offload"),
+        native="it trains on, and logs the norm of the gradient that is left",
         source=(
-            "measured: openrlhf 0.11.2, deepspeed 0.19.6 stage_1_and_2.py, float32 on CPU; the same calls in openrlhf "
-            "0.8.6 to 0.11.1"
+            "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
+            "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
+            "deepspeed 0.17.2 to 0.19.5"
         ),
         fixes=fixed(ds__zero_stage=3),
         versions=">=0.8.6",

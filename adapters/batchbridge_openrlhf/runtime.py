@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from batchbridge import proven
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import CannotAttach, Request
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, check_allowed, own_spec, refuse
+from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
 from batchbridge.spec import Spec, walk
 from batchbridge.versions import readable
 from batchbridge.workers import Orders, orders_of
 from batchbridge_openrlhf.config import Running, is_idle
-from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, options_of
 from batchbridge_openrlhf.proven import CODE
 
@@ -313,35 +313,6 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
     return settings, left
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Patches `trainer` as `request.mode` says. Raises `CannotAttach` with every reason."""
-    version = importlib.metadata.version("openrlhf")
-    held = (getattr(trainer, name, None) for name in HELD)
-    check_allowed(REFUSALS, request.allow)
-    evidence = proven.require(CODE, request.allow, trainer, *(one for one in held if one is not None))
-    enforces = request.mode == "enforce"
-    refuse([one for one in REFUSALS if enforces or one.name in OBSERVED], trainer.args, request)
-    settings, left = settings_of(request) if enforces else ({}, {})
-    ticks = ticks_of(request) if enforces else None
-    orders = orders_of(request, version, ticks=ticks, settings=settings, evidence=evidence.to_dict())
-    attached = _attach_worker if is_worker(trainer) else _attach_driver
-    try:
-        patches, detach = attached(trainer, request, orders)
-    except AttributeError as error:
-        raise CannotAttach({"seam": f"{error}; openrlhf {version}"}) from error
-    for name, value in settings.items():
-        patches.note(name, what=f"{value} in every training process", why="the requested spec")
-    return Attachment(
-        framework="openrlhf",
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        left_different=left,
-        detach=detach,
-        evidence=evidence,
-    )
-
-
 HELD = ("samples_generator", "experience_maker", "actor_model_group")
 """Objects of a `PPOTrainer` whose methods are replaced, too."""
 OBSERVED = ("critic", "asynchronous", "agent", "sequence_parallel", "tensor_parallel")
@@ -355,25 +326,59 @@ def ticks_of(request: Request) -> int:
     return request.plan.total_rollouts if per_rollout else request.plan.total_optimizer_steps
 
 
-def _attach_worker(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    enforces = request.mode == "enforce"
+    settings, left = settings_of(request) if enforces else ({}, {})
+    ticks = ticks_of(request) if enforces else None
+    orders = orders_of(request, version, ticks=ticks, settings=settings)
+    patched = (_patch_worker if is_worker(trainer) else _patch_driver)(trainer, request, patches, orders)
+    for name, value in settings.items():
+        patches.note(name, what=f"{value} in every training process", why="the requested spec")
+    return dataclasses.replace(patched, left_different=left)
+
+
+def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
     import torch
 
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
-    install(trainer, dataclasses.replace(orders, start_id=shared[0]))
-    return trainer.batchbridge_engine.patches, lambda: remove(trainer)
+    layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
+    return Patched(detach=layer.close, probe=lambda: _on_all_ranks(layer.probe))
 
 
-def _attach_driver(trainer: Any, request: Request, orders: Orders) -> tuple[Patches, Callable[[], None]]:
+def _on_all_ranks(probe: Callable[[], None]) -> None:
+    """Refuses on every rank what `probe` refuses on one: the others would wait for it. Collective."""
+    import torch
+
+    reasons: Mapping[str, str] | None = None
+    try:
+        probe()
+    except CannotAttach as refused:
+        reasons = refused.reasons
+    everyone: list[Mapping[str, str] | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(everyone, reasons)
+    if found := next((each for each in everyone if each is not None), None):
+        raise CannotAttach(found)
+
+
+def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
     from batchbridge_openrlhf.driver import Driver, check_ranks
     from batchbridge_openrlhf.observe import Observer
 
-    patches = Patches()
-    try:
-        if request.mode == "enforce":
-            check_ranks(trainer)
-        made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
-    except BaseException:
-        patches.undo()
-        raise
-    return patches, made.detach
+    if request.mode == "enforce":
+        check_ranks(trainer)
+    made = (Driver if request.mode == "enforce" else Observer)(trainer, request, orders, patches)
+    return Patched(detach=made.detach)
+
+
+RUNTIME = Runtime(
+    framework="openrlhf",
+    version=lambda trainer: importlib.metadata.version("openrlhf"),
+    code=CODE,
+    parts=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
+    refusals=REFUSALS,
+    always=OBSERVED,
+    subject=lambda trainer: trainer.args,
+    training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
+    patch=_patch,
+)

@@ -7,11 +7,13 @@ vllm_engine.RolloutRayActor.generate_responses.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
 
 
 class SeededEngines:
@@ -59,6 +61,15 @@ def reach(engines: Sequence[Any]) -> None:
         )
 
 
+def release(engines: Sequence[Any]) -> None:
+    """Undoes `reach` in every engine that still answers."""
+    import ray
+
+    for engine in engines:
+        with contextlib.suppress(ray.exceptions.RayActorError):  # its patch died with it
+            ray.get([engine.__ray_call__.remote(out_of_engine)])
+
+
 def in_engine(engine: Any) -> bool:
     """Patches one engine, in its own process; False where it asks for samples in another way."""
     native = getattr(getattr(engine, "executor", None), "execute", None)
@@ -75,5 +86,13 @@ def in_engine(engine: Any) -> bool:
         return native(sampling_params=mine, **options)
 
     execute.counts_samples = True  # type: ignore[attr-defined]
-    engine.executor.execute = execute
+    patches = engine.batchbridge_patches = Patches()
+    patches.set(engine.executor, "execute", execute, what="a seed per sample", why="sampling of the plan")
     return True
+
+
+def out_of_engine(engine: Any) -> None:
+    """Undoes `in_engine`; an engine without it is left alone."""
+    patches = vars(engine).pop("batchbridge_patches", None)
+    if patches is not None:
+        patches.undo()

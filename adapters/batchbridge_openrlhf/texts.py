@@ -70,4 +70,22 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("leave room for responses: no prompt as long as data.max_len"),
         ),
     ),
+    ErrorText(
+        name="openrlhf-two-boundaries",
+        framework="openrlhf",
+        versions=">=0.8.11,<0.9.1",
+        pattern=r"in zip\(self\.all_grad_tensors\[i\], avg_new\)",
+        rule="with DeepSpeed 0.17.6 to 0.18.2, dynamic batches (train.dynamic_batch_enable, use_dynamic_batch up to "
+        "0.10.1) need ZeRO-3 once an optimizer step has more than one micro-batch",
+        meaning="DeepSpeed's ZeRO-1 and 2 take every backward pass for the last one of a step, and have let go of the "
+        "gradients that the second one is added to. A newer DeepSpeed (0.18.3 or later) does not stop there, and "
+        "trains on the last micro-batch's gradient alone",
+        phase="optimizer_step",
+        source="OpenRLHF/OpenRLHF issue 1131; deepspeed 0.17.6 to 0.18.2 runtime/zero/stage_1_and_2.py",
+        neighbours=lambda n: (
+            *setting("ds.zero_stage", 3),
+            Fix("fixed micro-batches: leave out train.dynamic_batch_enable"),
+            Fix("use DeepSpeed 0.17.5, with which gradients add up (without ds.adam_offload)"),
+        ),
+    ),
 )

@@ -163,7 +163,7 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         values["train.max_tokens_per_gpu"] = tokens
         if micro.forward_tokens_per_device is not None:
             values["rollout.max_tokens_per_gpu"] = micro.forward_tokens_per_device
-        # Below ZeRO-3 only the last micro-batch of a dynamic step is applied: BB-ORL-042.
+        # Below ZeRO-3 most releases lose gradients of a dynamic step (BB-ORL-042), or stop (068).
         values["ds.zero_stage"] = 3
     if tokens is not None or spec.topology.context_parallel > 1:
         # Both turn on packing, which needs a generation engine; how many is no matter of the spec.

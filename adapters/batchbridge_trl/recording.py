@@ -18,7 +18,6 @@ from batchbridge import plugins
 from batchbridge.attach import BatchDrift, Request
 from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
-from batchbridge.lifecycle import Standing
 from batchbridge.measuring import LostGradient, Measured
 from batchbridge.weights import Normaliser
 from batchbridge_trl.watching import Watch, lost
@@ -100,9 +99,9 @@ class StepLog:
     watch: what reaches the optimizer. rows: of the current step; parts: the same by micro-batch, None for a filler row.
     """
 
-    def __init__(self, trainer: Any, request: Request, standing: Standing, watch: Watch) -> None:
+    def __init__(self, trainer: Any, request: Request, framework_version: str, watch: Watch) -> None:
         self._trainer, self._request, self._watch = trainer, request, watch
-        self._standing = standing
+        self._framework_version = framework_version
         self._writer: Writer | None = None
         self.parts: list[list[TrainedRow | None]] = []
         self.silent: list[TrainedRow] = []
@@ -131,7 +130,7 @@ class StepLog:
         accelerator = self._trainer.accelerator
         header = Header(
             framework="trl",
-            framework_version=self._standing.version,
+            framework_version=self._framework_version,
             mode=self._request.mode,
             spec=self._request.spec,
             dataset_size=len(self._trainer.train_dataset),
@@ -140,7 +139,7 @@ class StepLog:
             started="resumed" if resumed else "fresh",
             at_step=at_step,
             start_id=broadcast_object_list([uuid.uuid4().hex])[0],
-            evidence=self._standing.recorded,
+            evidence=None if self._request.evidence is None else self._request.evidence.to_dict(),
         )
         self._writer = Writer(self._request.ledger, header)
         weakref.finalize(self, self._writer.close)  # a run that raises never comes to on_train_end

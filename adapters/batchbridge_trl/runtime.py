@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from batchbridge.attach import Request
-from batchbridge.lifecycle import Patched, Runtime, Standing, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
@@ -241,15 +241,15 @@ PLANNED = (
 """Canonical fields (or their beginnings) that the plan, the factors or the rollout code of `enforce` bring about."""
 
 
-def _patch(trainer: Any, request: Request, patches: Patches, standing: Standing) -> Patched:
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
-        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, standing, watch), watch)
+        enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
         return Patched(left_different=left, detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
     watch = Watch(trainer, own.objective, patches)
-    observer = Observer(trainer, request, patches, StepLog(trainer, request, standing, watch), watch)
+    observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
     return Patched(detach=observer.detach)
 
 
@@ -257,7 +257,7 @@ RUNTIME = Runtime(
     framework="trl",
     version=lambda trainer: installed_version("trl"),
     code=CODE,
-    held=lambda trainer: (trainer, trainer.accelerator),
+    parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     patch=_patch,

@@ -10,7 +10,7 @@ from batchbridge.adapter import Context, Source
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of, objection
 from batchbridge.candidates import CandidatePlan
-from batchbridge.lifecycle import Patched, Runtime, Standing, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import MicroBatch, Spec
@@ -301,21 +301,20 @@ SETTABLE: Settable = {
 }
 
 
-def _patch(trainer: Any, request: Request, patches: Patches, standing: Standing) -> Patched:
+def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode != "enforce":
         from batchbridge_verl.observe import Observer
 
-        Observer(trainer, orders_of(request, standing.version, evidence=standing.recorded), patches)
+        Observer(trainer, orders_of(request, version), patches)
         return Patched()
     settings, left_different = settings_of(request)
     assert request.plan is not None, "wrap refuses to enforce without a plan"
     ticks_per_rollout = request.spec.horizon.lr_tick == "rollout"
     orders = orders_of(
         request,
-        standing.version,
+        version,
         ticks=request.plan.total_rollouts if ticks_per_rollout else request.plan.total_optimizer_steps,
         settings=settings,
-        evidence=standing.recorded,
         detached=request.spec.objective.old_logprobs == "detached",
     )
     driver = Driver(trainer, request, orders)

@@ -302,7 +302,8 @@ class Adapter(ABC):
     def check_attach(self, trainer: object, request: Request) -> None:
         """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
 
-        `wrap` asks before it takes an earlier attachment off. Default: nothing is known beforehand.
+        `wrap` asks before it takes an earlier attachment off, and where there is no plan (`request.plan` is None in any
+        mode), so that this hides no other reason. Default: nothing is known beforehand.
         """
         return
 

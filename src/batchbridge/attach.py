@@ -61,6 +61,8 @@ class Request:
     says `fills_places`; None only in mode "observe", where the spec leaves membership open. reading: the trainer's own
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
     are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.
+    evidence: what speaks for the code that runs, once `batchbridge.proven.graded` has looked; None before, and from
+    adapters that have no record of their framework's code.
     """
 
     spec: Spec
@@ -70,6 +72,7 @@ class Request:
     ledger: Path | None = None
     allow: frozenset[str] = frozenset()
     budget: MicroBatch | None = None
+    evidence: Evidence | None = None
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
@@ -96,8 +99,7 @@ class Attachment:
     changes: every patched attribute. left_different: settings of the requested spec that the framework cannot take and
     that stay native, by canonical field. notes: what the run met since, such as settings that differ from those of the
     checkpoint that it resumed from. detach: restores the trainer. suspended: the trainer as it was before, for a while:
-    its configuration is read then. evidence: what speaks for the code that runs; None from adapters that have no record
-    of their framework's code.
+    its configuration is read then.
     """
 
     framework: str
@@ -108,7 +110,6 @@ class Attachment:
     notes: list[str] = field(default_factory=list)
     detach: Callable[[], None]
     suspended: Callable[[], AbstractContextManager[None]] = nullcontext
-    evidence: Evidence | None = None
 
     @property
     def mode(self) -> Mode:
@@ -119,6 +120,11 @@ class Attachment:
     def plan(self) -> Plan | None:
         """The plan that the run follows, or is held against."""
         return self.request.plan
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What speaks for the code that runs; see `Request`."""
+        return self.request.evidence
 
     def report(self) -> str:
         """The attachment in words: what was changed, and what was left different."""
@@ -243,13 +249,11 @@ def _request(
             cut = _budget(like.micro_batch, own_cut)
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
-    plan = None
+    asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+    if own.dataset_size is None:
+        reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
+        raise _without_plan(trainer, adapter, asked, "iterable_dataset", reason)
     try:
-        if own.dataset_size is None:
-            reason = (
-                "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
-            )
-            raise CannotAttach({"iterable_dataset": reason})
         plan = (
             plan_of(spec, own.dataset_size)
             if adapter.fills_places and mode == "enforce"
@@ -257,8 +261,18 @@ def _request(
         )
     except PlanError as error:
         if mode != "observe":
-            raise CannotAttach({"plan": error.reason}) from None
-    return Request(spec=spec, plan=plan, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+            raise _without_plan(trainer, adapter, asked, "plan", error.reason) from None
+        return asked
+    return replace(asked, plan=plan)
+
+
+def _without_plan(trainer: object, adapter: Adapter, asked: Request, name: str, reason: str) -> CannotAttach:
+    """Why there is no plan, beside every other reason that needs none."""
+    try:
+        adapter.check_attach(trainer, asked)
+    except CannotAttach as error:
+        return CannotAttach({name: reason, **error.reasons})
+    return CannotAttach({name: reason})
 
 
 def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:

@@ -63,9 +63,8 @@ def compare_with_plan(plan: Plan, step: int, rows: Sequence[tuple[Any, ...]], ob
             raise BatchDrift(
                 step,
                 "weights",
-                f"the gradient at the log-probabilities of {who} is not the one that the objective and the planned "
-                f"loss "
-                f"mask give: it differs by {row.departure:.2g} of its largest value",
+                f"the gradient at the log-probabilities of {who} is not the one that the objective and the "
+                f"planned loss mask give: it differs by {row.departure:.2g} of its largest value",
             )
         if not row.tokens or row.weight is None:
             continue

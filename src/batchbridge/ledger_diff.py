@@ -35,7 +35,7 @@ _SHOWN = 3  # rows that a detail names
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
     """One side of a comparison: its last start's header, and its optimizer steps `first_step` to `stop_step`
-    (exclusive). incomplete: what its end lacks, or None."""
+    (exclusive). incomplete: what its end lacks, or None. code: the grade of the framework's code, or None."""
 
     folder: str
     framework: str
@@ -47,6 +47,7 @@ class RunSummary:
     first_step: int
     stop_step: int
     incomplete: str | None
+    code: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,9 @@ class LedgerDiff:
             lines += [f"  also {aspect}: {detail}" for aspect, detail in self.also.items()]
             lines.append(f"  {self.steps_compared} optimizer steps before it are equal")
         for name, run in (("a", self.a), ("b", self.b)):
+            code = "" if run.code is None else f" (code: {run.code})"
             lines.append(
-                f"  {name}: {run.framework} {run.framework_version}, {run.mode}, world size {run.world_size}, "
+                f"  {name}: {run.framework} {run.framework_version}{code}, {run.mode}, world size {run.world_size}, "
                 f"steps {run.first_step} to {run.stop_step} (exclusive), {run.folder}"
             )
         lines += [f"  note: {note}" for note in self.notes]
@@ -339,6 +341,13 @@ def _prompts(ledger: Ledger, start: int, rollouts: set[int]) -> tuple[dict[int, 
     return prompts, True
 
 
+def grade_of(header: Mapping[str, Any]) -> str | None:
+    """The grade of the framework's code in a header; None where an older version wrote it, or nothing is known."""
+    evidence = header.get("evidence")
+    grade = evidence.get("grade") if isinstance(evidence, dict) else None
+    return grade if isinstance(grade, str) else None
+
+
 def _summary(ledger: Ledger) -> RunSummary:
     if not ledger.headers:
         raise LedgerError("no header: the run was killed before it began", ledger.files[0].path)
@@ -352,6 +361,7 @@ def _summary(ledger: Ledger) -> RunSummary:
         first_step=ledger.first_step,
         stop_step=ledger.stop_step,
         incomplete=ledger.incomplete,
+        code=grade_of(header),
     )
 
 

@@ -8,28 +8,14 @@ found nothing, and puts it back where `attach` fails after all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchbridge import proven
 from batchbridge.attach import Attachment, CannotAttach, Request
 from batchbridge.patching import Patches
-from batchbridge.proven import Code, Evidence
-from batchbridge.refusals import Refusal, check_allowed, reasons_against
-
-
-@dataclass(frozen=True)
-class Standing:
-    """A trainer's code: its version, and what speaks for it (None: nothing is recorded)."""
-
-    version: str
-    evidence: Evidence | None = None
-
-    @property
-    def recorded(self) -> dict[str, Any] | None:
-        """For the ledger's header."""
-        return None if self.evidence is None else self.evidence.to_dict()
+from batchbridge.proven import Code, graded
+from batchbridge.refusals import Refusal, not_allowable, reasons_against
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +36,7 @@ class Runtime:
     """One framework's running trainers.
 
     version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
-    functions that a wrapped run depends on, held against recorded ones (`batchbridge.proven`); held: the live objects
+    functions that a wrapped run depends on, held against recorded ones (`batchbridge.proven`); parts: the live objects
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
@@ -59,57 +45,55 @@ class Runtime:
     framework: str
     version: Callable[[Any], str]
     refusals: Sequence[Refusal]
-    patch: Callable[[Any, Request, Patches, Standing], Patched]
-    code: Code | None = None
-    held: Callable[[Any], Iterable[object]] = lambda trainer: (trainer,)
+    patch: Callable[[Any, Request, Patches, str], Patched]
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
+    code: Code | None = None
+    parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
 
 
-def check(runtime: Runtime, trainer: Any, request: Request) -> Standing:
-    """What is known of the code that would be patched. Raises `CannotAttach` with every reason; changes nothing."""
-    version = runtime.version(trainer)
-    check_allowed(runtime.refusals, request.allow)
+def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
+    """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason; changes
+    nothing."""
+    runtime.version(trainer)
+    reasons = not_allowable(runtime.refusals, request.allow)
     if runtime.training(trainer):
-        raise CannotAttach({"in_training": "the trainer is training; wrap it before train(), or after it has ended"})
-    reasons, evidence = dict[str, str](), None
+        reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
     if runtime.code is not None:
         try:
-            evidence = proven.require(runtime.code, request.allow, *runtime.held(trainer))
+            request = graded(runtime.code, request, *runtime.parts(trainer))
         except CannotAttach as error:
             reasons |= error.reasons
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
     fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
     if reasons := reasons | reasons_against(fitting, subject, request):
         raise CannotAttach(reasons)
-    return Standing(version, evidence)
+    return request
 
 
 def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
-    standing = check(runtime, trainer, request)
+    request, version = check(runtime, trainer, request), runtime.version(trainer)
     patches = Patches()
     patched = Patched()
     try:
-        patched = runtime.patch(trainer, request, patches, standing)
+        patched = runtime.patch(trainer, request, patches, version)
         patched.probe()
     except BaseException as error:
         _undo(patches, patched)
         if isinstance(error, AttributeError):
-            place = f"{runtime.framework} {standing.version}"
-            reason = f"the code that BatchBridge patches has changed: {error} ({place})"
+            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
             raise CannotAttach({"seam": reason}) from error
         raise
     return Attachment(
         framework=runtime.framework,
-        framework_version=standing.version,
+        framework_version=version,
         request=request,
         changes=patches.changes,
         left_different=patched.left_different,
         detach=lambda: _undo(patches, patched),
         suspended=patches.suspended,
-        evidence=standing.evidence,
     )
 
 

@@ -180,13 +180,17 @@ class Tap:
         self, new: torch.Tensor, old: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor
     ) -> torch.Tensor:
         edge = torch.zeros_like(new, dtype=torch.bool)
-        if self._surrogate is not None:
-            return edge
         ratio = importance_ratio(self._objective, new, old, mask)
         for bound in (*clip_bounds(self._objective), self._objective.dual_clip):
             if bound is not None and math.isfinite(bound) and bound > 0:
                 edge |= (ratio - bound).abs() < _EDGE * bound
         return edge & mask.bool()
+
+
+def unpacked(places: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A `view` of rows that hold several completions. places: shape (completions, tokens), each token's place in the
+    flattened log-probabilities; -1: none."""
+    return lambda values: values.flatten()[places].masked_fill(places < 0, 0.0)
 
 
 class _MicroBatch:

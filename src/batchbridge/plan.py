@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class PlanError(ValueError):
-    """The spec has no plan: `reason` says which field leaves it open, in the schema's words."""
+    """The spec has no plan: `reason` says which fields leave it open, in the schema's words."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -117,37 +117,10 @@ class Plan:
 
     def __init__(self, spec: Spec, dataset_size: int) -> None:
         rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
-        if dataset_size < 1:
-            raise PlanError(f"dataset_size = {dataset_size} (prompts): must be at least 1")
-        if rollout.prompts_per_rollout is None:
-            raise PlanError("rollout.prompts_per_rollout is open: prompts are streamed, arrival decides")
-        if step.completions_per_step is None:
-            raise PlanError("optimizer_step.completions_per_step is open: token counts decide how much a step takes")
-        if rollout.group_filter != "none":
-            raise PlanError(f"rollout.group_filter = {rollout.group_filter}: rewards decide what is trained")
-        portion = rollout.prompts_per_generation_batch
-        if portion is not None and (portion < 1 or rollout.prompts_per_rollout % portion):
-            raise PlanError(
-                f"rollout.prompts_per_generation_batch = {portion}: {rollout.prompts_per_rollout} prompts per rollout "
-                "are no whole number of them, and what becomes of the rest is the framework's own"
-            )
-        if spec.staleness.mode != "sync":
-            raise PlanError(f"staleness.mode = {spec.staleness.mode}: timing decides what is trained")
-        if order.prompt_shuffle == "weighted_sampling":
-            raise PlanError("order.prompt_shuffle = weighted_sampling: prompts are drawn, not permuted")
-        if order.prompt_shuffle == "epoch_permutation" and order.seed is None:
-            raise PlanError("order.seed is open: the prompt order has no key")
-        for name, value in (
-            ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
-            ("rollout.completions_per_prompt", rollout.completions_per_prompt),
-            ("optimizer_step.completions_per_step", step.completions_per_step),
-        ):
-            if value < 1:
-                raise PlanError(f"{name} = {value}: must be at least 1")
-        if step.passes_per_rollout < 0:
-            raise PlanError(f"optimizer_step.passes_per_rollout = {step.passes_per_rollout}: must be at least 0")
-        if order.last_rollout == "wrap" and step.step_may_span == "epoch":
-            raise PlanError("order.last_rollout = wrap with step_may_span = epoch: rollouts do not end with epochs")
+        if obstacles := list(_obstacles(spec, dataset_size)):
+            raise PlanError("; ".join(obstacles))
+        assert rollout.prompts_per_rollout is not None
+        assert step.completions_per_step is not None
         self.spec = self.asked = spec
         self.dataset_size = dataset_size
         self.prompts_per_rollout = rollout.prompts_per_rollout
@@ -644,3 +617,39 @@ class Plan:
             size = prompts * self.completions_per_prompt
             position = self._rollout_order(rollout, pass_index, size).index(position)
         return position
+
+
+def _obstacles(spec: Spec, dataset_size: int) -> Iterator[str]:
+    """Why the spec has no plan, whatever the sizes of its rollouts and steps leave over."""
+    rollout, step, order = spec.rollout, spec.optimizer_step, spec.order
+    prompts, portion = rollout.prompts_per_rollout, rollout.prompts_per_generation_batch
+    if dataset_size < 1:
+        yield f"dataset_size = {dataset_size} (prompts): must be at least 1"
+    if prompts is None:
+        yield "rollout.prompts_per_rollout is open: prompts are streamed, arrival decides"
+    if step.completions_per_step is None:
+        yield "optimizer_step.completions_per_step is open: token counts decide how much a step takes"
+    if rollout.group_filter != "none":
+        yield f"rollout.group_filter = {rollout.group_filter}: rewards decide what is trained"
+    if prompts is not None and portion is not None and (portion < 1 or prompts % portion):
+        yield (
+            f"rollout.prompts_per_generation_batch = {portion}: {prompts} prompts per rollout are no whole number of "
+            "them, and what becomes of the rest is the framework's own"
+        )
+    if spec.staleness.mode != "sync":
+        yield f"staleness.mode = {spec.staleness.mode}: timing decides what is trained"
+    if order.prompt_shuffle == "weighted_sampling":
+        yield "order.prompt_shuffle = weighted_sampling: prompts are drawn, not permuted"
+    if order.prompt_shuffle == "epoch_permutation" and order.seed is None:
+        yield "order.seed is open: the prompt order has no key"
+    for name, value in (
+        ("rollout.prompts_per_rollout", prompts),
+        ("rollout.completions_per_prompt", rollout.completions_per_prompt),
+        ("optimizer_step.completions_per_step", step.completions_per_step),
+    ):
+        if value is not None and value < 1:
+            yield f"{name} = {value}: must be at least 1"
+    if step.passes_per_rollout < 0:
+        yield f"optimizer_step.passes_per_rollout = {step.passes_per_rollout}: must be at least 0"
+    if order.last_rollout == "wrap" and step.step_may_span == "epoch":
+        yield "order.last_rollout = wrap with step_may_span = epoch: rollouts do not end with epochs"

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from batchbridge import versions
-from batchbridge.attach import CannotAttach
+from batchbridge.attach import CannotAttach, Request
 from batchbridge.fingerprints import Functions, digests
 
 UNPROVEN = "unproven_code"
@@ -111,6 +111,11 @@ class Record:
     def tested(self) -> tuple[str, ...]:
         """The releases that the native tests run on."""
         return tuple(label for label, status in self.labels.items() if status == "tested")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The releases whose code is known, oldest first."""
+        return tuple(label for label, status in self.labels.items() if status in KNOWN)
 
     def statuses(self, key: str, digest: str) -> set[Status]:
         """Statuses of the releases whose function `key` has this digest."""
@@ -317,6 +322,11 @@ def require(
     return replace(found, grade="measured")
 
 
+def graded(code: Code, request: Request, *objects: object, folders: Mapping[str, Path | None] | None = None) -> Request:
+    """The request with its evidence; see `require`, which says what is raised."""
+    return replace(request, evidence=require(code, request.allow, *objects, folders=folders))
+
+
 def refusal(found: Evidence) -> str:
     """Why control flow that is not known is refused, and what can be done."""
     return (
@@ -367,7 +377,8 @@ def _overridden(code: Code, one: object) -> Iterator[tuple[str, bool]]:
         kinds = [decides for place, decides in classes.items() if any(_is_place(base, place) for base in mro)]
         if not kinds:
             continue
-        owner = next((base for base in mro if method in vars(base)), None)
+        # Ray's stand-in for a class has every method again, with tracing around it; `_resolved` looks into it.
+        owner = next((base for base in mro if method in vars(base) and "__ray_actor_class__" not in vars(base)), None)
         if owner is not None and not any(_is_place(owner, place) for place in classes):
             yield f"{owner.__module__}.{owner.__qualname__}.{method} (overrides)", any(kinds)
         if method in own and not _is_ours(own[method]):
@@ -404,15 +415,23 @@ def _resolved(module: ModuleType, name: str) -> Any:
 
 def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:
     """Whether a function is the one that stands in `file` as `name`, decorators of the frameworks around it or not."""
-    while True:
-        function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
-        made = getattr(function, "__code__", None)
-        if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
-            return True
-        inner = getattr(function, "__wrapped__", None)
-        if inner is None or not (_is_ours(function) or _decorates(made, function, homes)):
-            return False
-        function = inner
+    function = getattr(function, "__func__", None) or getattr(function, "fget", None) or function
+    made = getattr(function, "__code__", None)
+    if made is not None and made.co_qualname == name and _same_file(made.co_filename, file):
+        return True
+    if not (_is_ours(function) or _decorates(made, function, homes)):
+        return False
+    inner = getattr(function, "__wrapped__", None)
+    # A decorator that leaves no trace (DeepSpeed's) has the function among its variables.
+    held = [inner] if inner is not None else [_content(cell) for cell in getattr(function, "__closure__", None) or ()]
+    return any(callable(one) and one is not function and _stands_in(one, file, name, homes) for one in held)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not bound yet
+        return None
 
 
 def _decorates(made: Any, function: Any, homes: list[Path]) -> bool:

@@ -70,12 +70,19 @@ def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
         raise CannotAttach(reasons)
 
 
+def not_allowable(refusals: Sequence[Refusal], allow: Collection[str]) -> dict[str, str]:
+    """The reason `allow`, where a name in it cannot be allowed; else nothing."""
+    allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
+    if not set(allow) - allowable:
+        return {}
+    named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))
+    return {"allow": f"{named} cannot be allowed; what can: {known}"}
+
+
 def check_allowed(refusals: Sequence[Refusal], allow: Collection[str]) -> None:
     """Raises `CannotAttach` for a name that cannot be allowed."""
-    allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
-    if set(allow) - allowable:
-        named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))
-        raise CannotAttach({"allow": f"{named} cannot be allowed; what can: {known}"})
+    if reasons := not_allowable(refusals, allow):
+        raise CannotAttach(reasons)
 
 
 def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[str, str]]:

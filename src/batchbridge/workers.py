@@ -132,6 +132,7 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         # Workers run in other folders.
         ledger=None if request.ledger is None else Path(request.ledger).absolute(),
         framework_version=version,
+        evidence=None if request.evidence is None else request.evidence.to_dict(),
         start_id=uuid.uuid4().hex,
         allow=request.allow,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),

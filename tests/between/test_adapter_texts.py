@@ -38,6 +38,8 @@ SAID = {
     "openrlhf-filter-needs-scores": "AssertionError: remote_rm_url or agent_func_path must be specified when using "
     "dynamic filtering",
     "openrlhf-no-token": "merged_status[k] = value / denom ~~~~~~^~~~~~~ ZeroDivisionError: float division by zero",
+    "openrlhf-two-boundaries": "for accumulated_grad, new_avg_grad in zip(self.all_grad_tensors[i], avg_new): "
+    "TypeError: 'NoneType' object is not iterable",
     "open-instruct-pack-length": "AssertionError: The `pack_length` needs to be greater than the sum of the others",
     "open-instruct-group-of-one": "ValueError: `filter_zero_std_samples` cannot be True when the group has one sample",
 }

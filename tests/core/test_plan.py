@@ -413,6 +413,16 @@ def test_a_spec_that_leaves_membership_open_is_refused_by_name(spec: Spec, reaso
     assert reason in refusal.value.reason
 
 
+def test_every_field_that_leaves_the_plan_open_is_named() -> None:
+    changes = {"staleness.mode": "bounded", "rollout.group_filter": "drop_zero_variance", "order.seed": None}
+    with pytest.raises(PlanError) as refusal:
+        Plan(make_spec().replace(**{**changes, "order.prompt_shuffle": "epoch_permutation"}), 10)
+    assert refusal.value.reason == (
+        "rollout.group_filter = drop_zero_variance: rewards decide what is trained; "
+        "staleness.mode = bounded: timing decides what is trained; order.seed is open: the prompt order has no key"
+    )
+
+
 def test_an_empty_dataset_has_no_plan() -> None:
     with pytest.raises(PlanError, match="dataset_size = 0"):
         Plan(make_spec(), 0)

@@ -221,9 +221,12 @@ def test_our_own_patches_are_looked_through(framework: ModuleType) -> None:
     assert rebound(native).__name__ == "step"
 
 
-def test_decorators_of_the_framework_are_looked_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wraps", ["    @functools.wraps(function)\n", ""])
+def test_decorators_of_the_framework_are_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wraps: str
+) -> None:
     decorator = (
-        "def timed(function):\n    @functools.wraps(function)\n    def inner(*a, **k):\n"
+        f"def timed(function):\n{wraps}    def inner(*a, **k):\n"
         "        return function(*a, **k)\n    return inner\n\n\nclass Trainer"
     )
     text = TEXT.replace("class Trainer", decorator).replace("    def step", "    @timed\n    def step")

@@ -46,6 +46,7 @@ def test_the_page_names_who_did_not_run_and_why(importable: None) -> None:
         "refused": {"easyr1": {"objective.entropy_coefficient": "another exploration bonus"}},
         "pairs": {"enforce": {}, "observe": {}},
         "oracle": {},
+        "plain_torch": {},
     }
     lines = report.page({"sequence_mean_two_passes": result}).splitlines()
     assert "Not run: easyr1, which cannot say objective.entropy_coefficient (another exploration bonus)." in lines

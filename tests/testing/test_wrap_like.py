@@ -9,10 +9,15 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 from batchbridge import CannotAttach, plugins, wrap
-from batchbridge.adapter import Context, Mode, Reading, Source
+from batchbridge.adapter import Adapter, Context, Mode, Reading, Source
 from batchbridge.attach import Attachment, Request
 from batchbridge.candidates import CandidatePlan
 from batchbridge.spec import MicroBatch
+from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_open_instruct.config import OpenInstructAdapter
+from batchbridge_openrlhf.config import OpenRlhfAdapter
+from batchbridge_trl.config import TrlAdapter
+from batchbridge_verl.config import VerlAdapter
 
 
 class Trainer(SimpleNamespace):
@@ -27,6 +32,11 @@ class WrappingAdapter(ToyAdapter):
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         return Source(values={"seed": 5}), Context(framework_version="2.0", world_size=4, dataset_size=16)
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        if request.mode in getattr(trainer, "refused_in", ()):
+            assert request.plan is None, "asked where there is no plan"
+            raise CannotAttach({"critic": "it has one", "fp16": "its scaler"})
 
     def attach(self, trainer: object, request: Request) -> Attachment:
         return Attachment(framework="toy", framework_version="2.0", request=request, changes=(), detach=lambda: None)
@@ -52,6 +62,34 @@ def test_an_order_that_nothing_fixes_there_is_keyed_by_the_trainers_own_seed() -
     like = spec_of({**DEFAULTS, "devices": 4, "seed": 9})
     assert asked(like).spec.order.seed == 9
     assert asked(like.replace(**{"order.seed": None})).spec.order.seed == 5
+
+
+@pytest.mark.parametrize(("mode", "others"), [("enforce", ["critic", "fp16"]), ("verify", [])])
+def test_that_there_is_no_plan_hides_no_other_reason(mode: Mode, others: list[str]) -> None:
+    like = spec_of({**DEFAULTS, "devices": 4}).replace(**{"staleness.mode": "bounded"})
+    with pytest.raises(CannotAttach) as caught:
+        wrap(Trainer(refused_in=("enforce",)), like, mode=mode)
+    assert list(caught.value.reasons) == ["plan", *others]
+
+
+OURS = (EasyR1Adapter, OpenInstructAdapter, OpenRlhfAdapter, TrlAdapter, VerlAdapter)
+
+
+@pytest.mark.parametrize("adapter", OURS, ids=lambda adapter: adapter.framework)
+def test_each_of_our_adapters_says_beforehand_why_it_cannot_attach(adapter: type[Adapter]) -> None:
+    assert adapter.attach is not Adapter.attach
+    assert adapter.check_attach is not Adapter.check_attach
+
+
+@pytest.mark.parametrize(("mode", "others"), [("enforce", ["critic", "fp16"]), ("observe", [])])
+def test_a_dataset_without_a_length_hides_no_other_reason(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, others: list[str]
+) -> None:
+    unmeasured = (Source(values={"seed": 5}), Context(framework_version="2.0", world_size=4))
+    monkeypatch.setattr(WrappingAdapter, "source_of", lambda self, trainer: unmeasured)
+    with pytest.raises(CannotAttach) as caught:
+        wrap(Trainer(refused_in=("enforce",)), mode=mode)
+    assert list(caught.value.reasons) == ["iterable_dataset", *others]
 
 
 def test_no_shuffle_needs_no_seed() -> None:

@@ -9,7 +9,6 @@ validation at the end. For tests; the stock entry is run by `scripted`.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import types
@@ -19,27 +18,51 @@ from typing import Any
 
 from batchbridge.stepwise import StepDriver
 from batchbridge_easyr1.testing.scripted import arguments
-from batchbridge_easyr1.testing.steps import plain_descent
+from batchbridge_easyr1.testing.steps import optimizer
 
 GATHERED = ("generate_sequences", "compute_log_probs", "compute_ref_log_probs", "update_actor")
 EVERYWHERE = ("prepare_rollout_engine", "release_rollout_engine", "save_checkpoint", "load_checkpoint")
 
 
 class LocalActor:
-    """Stands for the process of one rank; what it is called with runs there."""
+    """Stands for the process of one rank; what it is called with runs there, when the answer is asked for."""
 
     def __init__(self, rank: int, worker: Any) -> None:
-        self._rank, self._worker = rank, worker
-        self.__ray_call__ = types.SimpleNamespace(remote=self._call)
+        self.rank, self.worker = rank, worker
+        self.__ray_call__ = types.SimpleNamespace(remote=functools.partial(_Call, self))
 
-    def _call(self, function: Callable[..., Any], *values: Any) -> Any:
-        import torch.distributed as dist
 
-        given = [values]
-        dist.broadcast_object_list(given, src=0)  # one driver's orders: every rank drives here
-        said = [function(self._worker, *given[0]) if dist.get_rank() == self._rank else None]
-        dist.broadcast_object_list(said, src=self._rank)
-        return said[0]
+class _Call:
+    """What `remote` gives."""
+
+    def __init__(self, actor: LocalActor, function: Callable[..., Any], *values: Any) -> None:
+        self.actor, self.function, self.values = actor, function, values
+
+
+def answers(asked: Any) -> Any:
+    """In place of `ray.get`: every rank runs its own call, while the others run theirs."""
+    import torch.distributed as dist
+
+    calls = asked if isinstance(asked, list) else [asked]
+    if not calls or not all(isinstance(call, _Call) for call in calls):
+        return asked
+    given = [[call.values for call in calls]]
+    dist.broadcast_object_list(given, src=0)  # one driver's orders: every rank drives here
+    mine: dict[int, tuple[Any, BaseException | None]] = {}
+    for call, values in zip(calls, given[0], strict=True):
+        if call.actor.rank == dist.get_rank():
+            try:
+                mine[call.actor.rank] = call.function(call.actor.worker, *values), None
+            except Exception as error:
+                mine[call.actor.rank] = None, error
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, mine)
+    said = {rank: answer for part in parts for rank, answer in part.items()}
+    for _, failed in said.values():
+        if failed is not None:
+            raise failed
+    found = [said[call.actor.rank][0] for call in calls]
+    return found if isinstance(asked, list) else found[0]
 
 
 class LocalGroup:
@@ -86,7 +109,7 @@ def reward_manager() -> Any:
 def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     """A `RayPPOTrainer` of the scripted run, not initialised; settings as on the command line.
 
-    sgd: in the place of AdamW, which hides uniform scaling; EasyR1's settings have none.
+    sgd: in the place of AdamW, which hides uniform scaling; see `steps`.
     """
     import ray
     import torch.distributed as dist
@@ -96,7 +119,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
 
     if not dist.is_initialized():
         dist.init_process_group()
-    ray.get = lambda answer: answer
+    ray.get = answers
     if not hasattr(StepDriver.save, "__wrapped__"):  # all ranks drive here
         StepDriver.save = _once(StepDriver.save)  # type: ignore[method-assign]
     loader = data_loader.StatefulDataLoader
@@ -109,7 +132,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
         def init_workers(self) -> None:
             worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
-            with plain_descent() if sgd else contextlib.nullcontext():
+            with optimizer("sgd" if sgd else "adamw"):
                 worker.init_model()
             self.actor_rollout_ref_wg = LocalGroup(worker)
 

@@ -1,5 +1,6 @@
-"""Keeps every optimizer step of the training processes where `BATCHBRIDGE_STEPS` asks for it, and puts plain descent in
-the place of AdamW, which hides uniform scaling, where `BATCHBRIDGE_OPTIMIZER` is "sgd": EasyR1's settings have none.
+"""Keeps every optimizer step of the training processes where `BATCHBRIDGE_STEPS` asks for it, and builds the optimizer
+that `BATCHBRIDGE_OPTIMIZER` names: "sgd" in the place of AdamW, which hides uniform scaling, or "adamw" with the
+epsilon of comparable trajectories. EasyR1's settings have neither.
 
 `worker.actor.fsdp.use_orig_params` must be true: FSDP gives whole gradients of no other module.
 Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/actor/dp_actor.py, _optimizer_step, which clips and steps;
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge.launch import call_after_import
+from batchbridge.testing.equivalence import ADAM_EPSILON
 
 HOOKS = {
     "verl.workers.actor.dp_actor": f"{__name__}:after_actor",
@@ -57,27 +59,32 @@ def after_actor(module: Any) -> None:
 
 
 def after_workers(module: Any) -> None:
-    """Builds workers with SGD where it is asked for."""
-    if os.environ.get("BATCHBRIDGE_OPTIMIZER") != "sgd":
+    """Builds workers with the optimizer that is asked for."""
+    asked = os.environ.get("BATCHBRIDGE_OPTIMIZER")
+    if asked not in ("sgd", "adamw"):
         return
     native = module.FSDPWorker._build_model_optimizer
 
     def build(self: Any, *arguments: Any, **options: Any) -> Any:
-        with plain_descent():
+        with optimizer(asked):
             return native(self, *arguments, **options)
 
     module.FSDPWorker._build_model_optimizer = build
 
 
 @contextlib.contextmanager
-def plain_descent() -> Iterator[None]:
-    """What builds AdamW in here gets SGD, with the same learning rate and weight decay."""
+def optimizer(name: str) -> Iterator[None]:
+    """What builds AdamW in here gets SGD with the same learning rate and weight decay, or AdamW with `ADAM_EPSILON`."""
     import torch
 
     native = torch.optim.AdamW
-    torch.optim.AdamW = lambda parameters, lr, weight_decay, **options: torch.optim.SGD(
-        parameters, lr=lr, weight_decay=weight_decay
-    )
+
+    def build(parameters: Any, lr: float, weight_decay: float, **options: Any) -> Any:
+        if name == "sgd":
+            return torch.optim.SGD(parameters, lr=lr, weight_decay=weight_decay)
+        return native(parameters, lr=lr, weight_decay=weight_decay, **{**options, "eps": ADAM_EPSILON})
+
+    torch.optim.AdamW = build
     try:
         yield
     finally:

@@ -2,14 +2,15 @@
 
 For tests. What it declares: DeepSpeed's CPU accelerator without its compiled kernel, gloo for NCCL; torch.cuda's device
 is the CPU; packages that need a GPU or belong to an engine are empty (`ABSENT`); nothing is compiled; models load with
-eager attention. Two things that the command line does not offer are injected: float32 instead of bf16, always, and with
-`BATCHBRIDGE_OPTIMIZER=sgd` plain SGD instead of AdamW.
+eager attention. Two things that the command line does not offer are injected: float32 instead of bf16, always, and the
+optimizer that `BATCHBRIDGE_OPTIMIZER` names, `sgd`, or `adamw` with the epsilon of comparable trajectories.
 
 Source: open-instruct e6c3044 grpo_fast.py, model_utils.py, utils.py; deepspeed 0.19.6.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import os
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.launch import call_after_import
+from batchbridge.testing.equivalence import ADAM_EPSILON
 
 ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel")
 """What open_instruct imports and a training step on packed rows does not need."""
@@ -108,6 +110,7 @@ def after_utils(module: Any) -> None:
         setattr(module, name, _in_float32(getattr(module, name)))
     native, complete = module.check_oe_eval_internal, module.ModelDims.__post_init__
 
+    @functools.wraps(native)
     def begun() -> None:
         after_script(sys.modules["__main__"])
         native()
@@ -173,6 +176,14 @@ class _OnCpu(_Around):
     def __getattr__(self, name: str) -> Any:
         if name == "device":
             return lambda *arguments: self._native.device("cpu")
-        if name == "optim" and os.environ.get(OPTIMIZER) == "sgd":
-            return types.SimpleNamespace(AdamW=lambda parameters, lr, **options: self._native.optim.SGD(parameters, lr))
+        asked = os.environ.get(OPTIMIZER)
+        if name == "optim" and asked in ("sgd", "adamw"):
+            optim = self._native.optim
+
+            def build(parameters: Any, lr: float, **options: Any) -> Any:
+                if asked == "sgd":
+                    return optim.SGD(parameters, lr)
+                return optim.AdamW(parameters, lr, **{**options, "eps": ADAM_EPSILON})
+
+            return types.SimpleNamespace(AdamW=build)
         return getattr(self._native, name)

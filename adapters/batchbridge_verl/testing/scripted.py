@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
 MODULES = tuple(f"batchbridge_verl.testing.{name}" for name in ("cpu", "cuts", "rollouts"))
 """What `import verl` imports in every process."""
+_OPTIM = "actor_rollout_ref.actor.optim"
+ADAMW = (f"{_OPTIM}.lr=1e-2", f"++{_OPTIM}.override_optimizer_config={{eps:{ADAM_EPSILON}}}")
+SGD = (f"{_OPTIM}.optimizer=SGD", f"{_OPTIM}.lr=0.1")
+"""Overrides that name a run's optimizer."""
+MAX_NORM = 1.0
+"""To which verl's default clips a gradient."""
 
 
 def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
@@ -50,9 +57,9 @@ def float32(config: str) -> list[str]:
     return [f"{config}.model_dtype=fp32", f"{config}.dtype=float32", f"+{config}.mixed_precision={mixed}"]
 
 
-def overrides(folder: Path, ranks: int) -> list[str]:
+def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW) -> list[str]:
     """Hydra overrides of `ppo_trainer`: GRPO in float32 on `ranks` CPU ranks, 6 prompts of 4 completions per rollout, 3
-    prompts per optimizer step."""
+    prompts per optimizer step. optimizer: `ADAMW`, `SGD`, or another choice of overrides."""
     actor, ref, rollout, model = (f"actor_rollout_ref.{name}" for name in ("actor", "ref", "rollout", "model"))
     return [
         "algorithm.adv_estimator=grpo",
@@ -71,7 +78,7 @@ def overrides(folder: Path, ranks: int) -> list[str]:
         f"{actor}.use_torch_compile=False",
         f"{actor}.fsdp_config.use_torch_compile=False",
         *(word for role in (actor, ref) for word in float32(f"{role}.fsdp_config")),
-        f"{actor}.optim.lr=1e-2",
+        *optimizer,
         f"{actor}.optim.weight_decay=0.0",
         f"{rollout}.name=scripted",
         f"{rollout}.n=4",
@@ -100,9 +107,9 @@ def overrides(folder: Path, ranks: int) -> list[str]:
     ]
 
 
-def command(folder: Path, ranks: int, *more: str) -> list[str]:
+def command(folder: Path, ranks: int, *more: str, optimizer: Sequence[str] = ADAMW) -> list[str]:
     """The stock entry with `overrides` and `more`."""
-    return [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(folder, ranks), *more]
+    return [sys.executable, "-m", "verl.trainer.main_ppo", *overrides(folder, ranks, optimizer=optimizer), *more]
 
 
 def environment(own: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -111,7 +118,7 @@ def environment(own: Mapping[str, str] = os.environ) -> dict[str, str]:
         **own,
         "VERL_USE_EXTERNAL_MODULES": ",".join(MODULES),
         "VERL_ENGINE_DEVICE": "cuda",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": own.get("OMP_NUM_THREADS", "1"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "WANDB_MODE": "disabled",

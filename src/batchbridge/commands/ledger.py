@@ -23,12 +23,14 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object per line and optimizer step.")
 def show(folder: str, first: int | None, as_json: bool) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged."""
-    from batchbridge.ledger import LedgerError, read_steps
+    from batchbridge.ledger import LedgerError, read_headers, read_steps
     from batchbridge.render.json import plain
     from batchbridge.render.text import clean
 
     try:
         steps = read_steps(folder, start=first)
+        if not as_json and (told := _code(read_headers(folder))):
+            click.echo(clean(told))
         for record in steps:
             if first is not None and record["step"] != first:
                 break
@@ -64,6 +66,19 @@ def _refuse(error: Exception) -> int:
 
     click.echo(clean(f"ledger: {one_line(error)}"), err=True)
     return INVALID
+
+
+def _code(headers: list[dict[str, Any]]) -> str | None:
+    """What the last start's header says of the framework's code; None where it says nothing."""
+    from batchbridge.ledger_diff import grade_of
+    from batchbridge.render.text import one_line
+
+    grade = grade_of(headers[-1]) if headers else None
+    if grade is None:
+        return None
+    labels = headers[-1]["evidence"].get("labels")
+    named = labels.items() if isinstance(labels, dict) else ()
+    return f"code {grade}  " + ", ".join(f"{one_line(name)} {one_line(label or 'unrecorded')}" for name, label in named)
 
 
 def _line(record: dict[str, Any]) -> str:

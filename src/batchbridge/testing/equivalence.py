@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from batchbridge.ledger import diff
 
 if TYPE_CHECKING:
+    import torch
+
     from batchbridge.testing.snapshots import Snapshot
 
 TRAJECTORY_BAR = 1e-5
 """`norm(Da - Db) / norm(Db)` of two runs' movements, and of their gradients at the first step, in float32.
 
-Later gradients are taken at parameters that float noise has parted already, and are measured but not judged here: the
-movement is what they add up to, and the oracle of `batchbridge.testing.oracle` is what each is held against at its own
-parameters."""
+A movement is that of what the policy says (`says` of `compare`) where the comparison knows the policy, else that of its
+parameters, which float32 itself rounds. Later gradients are taken at parameters that float noise has parted already,
+and are measured but not judged here: the movement is what they add up to, and the oracle of
+`batchbridge.testing.oracle` is what each is held against at its own parameters."""
+CONTROL = 10 * TRAJECTORY_BAR
+"""By how much a negative control must at least be apart: a run that trains something else, or with one fault in it."""
 LEAST_MOVEMENT = 0.01
 """Of the parameters' norm: a run that moves less than that shows nothing."""
+ADAM_EPSILON = 3e-3
+"""AdamW's epsilon wherever trajectories of the tiny policy are compared: 100,000 times the rounding noise of its
+gradients (3e-8 per element), half of the smallest gradients' root mean square or less (7e-3 to 2e-1). See
+`batchbridge.testing.trajectories` for what a smaller one does."""
 LEDGER_RTOL = 1e-4
 """Of rewards, advantages and weights: frameworks compute them in float32."""
 
@@ -45,8 +55,8 @@ class FinishedRun:
 @dataclass(frozen=True)
 class Apart:
     """How far two runs are apart. ledger: None, or the first difference in words. gradients: of each step,
-    `norm(a - b) / norm(b)`. trajectory: the same of the movements. movement: of b, relative to its parameters at the
-    start. None: the runs kept no steps."""
+    `norm(a - b) / norm(b)`. trajectory: the same of the movements. movement: of b's parameters, relative to their norm
+    at the start. None: the runs kept no steps."""
 
     ledger: str | None
     gradients: tuple[float, ...] | None = None
@@ -66,11 +76,13 @@ class Apart:
 
 
 Place = FinishedRun | str | PathLike[str]
+Says: TypeAlias = "Callable[[torch.Tensor], torch.Tensor]"
+"""What a policy with these parameters (flat) says, flat and in float64: `trajectories.log_probabilities`."""
 
 
-def compare(a: Place, b: Place) -> Apart:
-    """Measures how far apart two finished runs are. Raises `LedgerError`, and `ValueError` where only one kept its
-    steps or they kept different numbers of them."""
+def compare(a: Place, b: Place, *, says: Says | None = None) -> Apart:
+    """Measures how far apart two finished runs are. says: what movements are measured by; None: parameters. Raises
+    `LedgerError`, and `ValueError` where only one kept its steps or they kept different numbers of them."""
     one, two = FinishedRun.at(a), FinishedRun.at(b)
     found = diff(one.ledger, two.ledger, rtol=LEDGER_RTOL)
     first = None if found.equal else found.text()
@@ -78,7 +90,7 @@ def compare(a: Place, b: Place) -> Apart:
         return Apart(first)
     if one.steps is None or two.steps is None:
         raise ValueError(f"{(one if one.steps is None else two).ledger}: this run kept no steps, the other did")
-    from batchbridge.testing.snapshots import moved, snapshots
+    from batchbridge.testing.snapshots import snapshots
 
     steps = snapshots(one.steps), snapshots(two.steps)
     if first is not None and len(steps[0]) != len(steps[1]):
@@ -88,14 +100,15 @@ def compare(a: Place, b: Place) -> Apart:
     gradients = tuple(_gradient(*pair) for pair in zip(*steps, strict=True))
     from batchbridge.testing.oracle import relative_error
 
-    start = float(steps[1][0].before.double().norm())
-    paths = moved(steps[0]), moved(steps[1])
-    return Apart(first, gradients, relative_error(*paths), float(paths[1].norm()) / start)
+    start, *ends = (parameters.double() for parameters in (steps[1][0].before, steps[0][-1].after, steps[1][-1].after))
+    movement = float((ends[1] - start).norm() / start.norm())
+    before, *after = [start, *ends] if says is None else map(says, [start, *ends])
+    return Apart(first, gradients, relative_error(*(end - before for end in after)), movement)
 
 
-def assert_equivalent(a: Place, b: Place, *, bar: float = TRAJECTORY_BAR) -> Apart:
-    """Fails with the first difference of each kind; returns what was measured."""
-    found = compare(a, b)
+def assert_equivalent(a: Place, b: Place, *, bar: float = TRAJECTORY_BAR, says: Says | None = None) -> Apart:
+    """Fails with the first difference of each kind; returns what was measured. says: as in `compare`."""
+    found = compare(a, b, says=says)
     problems = found.problems(bar)
     assert not problems, "\n".join([f"{a} and {b} did not train the same:", *problems])
     return found

@@ -1,7 +1,7 @@
 """Fixtures for tests of one's own trainers and adapters; pytest finds them through the entry point `batchbridge`.
 
-Nothing is imported until a fixture is used; `tiny_policy`, `tiny_tokenizer`, `oracle` and comparisons of gradients need
-torch and transformers. A fixture of the same name in a project's own conftest wins.
+Nothing is imported until a fixture is used; `tiny_policy`, `tiny_tokenizer`, `oracle`, `log_probabilities` and
+comparisons of gradients need torch and transformers. A fixture of the same name in a project's own conftest wins.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import pytest
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    import torch
 
     from batchbridge.ledger_reading import StepStream
     from batchbridge.testing.equivalence import Apart
@@ -77,6 +79,14 @@ def oracle() -> ModuleType:
     from batchbridge.testing import oracle
 
     return oracle
+
+
+@pytest.fixture(scope="session")
+def log_probabilities() -> Callable[[torch.Tensor], torch.Tensor]:
+    """`batchbridge.testing.trajectories.log_probabilities`: what a tiny policy with given parameters (flat) says."""
+    from batchbridge.testing.trajectories import log_probabilities
+
+    return log_probabilities
 
 
 @pytest.fixture(scope="session")

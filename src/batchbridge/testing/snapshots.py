@@ -6,6 +6,7 @@ torch's, tensors flat over all parameters in the model's order, float32, on the 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,18 @@ class Snapshot:
     gradient: torch.Tensor
     before: torch.Tensor
     after: torch.Tensor
+
+
+def watched(native: Callable[..., Any], look: Callable[..., object]) -> Callable[..., Any]:
+    """A function that calls `look` with its arguments before every call of `native`. A trainer whose functions are
+    watched so keeps its grade: `batchbridge.proven` looks through what BatchBridge itself has put around a function."""
+
+    @functools.wraps(native)
+    def call(*arguments: Any, **options: Any) -> Any:
+        look(*arguments, **options)
+        return native(*arguments, **options)
+
+    return call
 
 
 class Keeper:
@@ -83,8 +96,3 @@ def flat(tensors: Iterable[Any]) -> torch.Tensor:
 def snapshots(folder: Path) -> list[Snapshot]:
     """What was kept, in the order of the steps."""
     return [Snapshot(int(file.stem), **torch.load(file, weights_only=True)) for file in sorted(folder.glob("*.pt"))]
-
-
-def moved(steps: Sequence[Snapshot]) -> torch.Tensor:
-    """Parameters at the end minus at the start, float64."""
-    return steps[-1].after.double() - steps[0].before.double()

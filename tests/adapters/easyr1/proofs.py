@@ -7,6 +7,7 @@ native/record_proofs.py makes the recorded ones.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,8 @@ CASES = {"default": 5, "default, k3": 5, "default, k1": 2, "default, k2": 2, "de
 LATER_CASES = {"gspo": 5, "gspo_token": 5, "cispo": 5, "sapo": 5}
 """Objectives and how many aggregations each is measured with; the later ones are not in 0.3.2."""
 GROUP, PROMPTS = 4, 12
+MEASURED_TO = 64 * 2.0**-23
+"""Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
 
 
 def summary(ledger: Path) -> dict[str, Any]:
@@ -176,6 +179,51 @@ def check_edges(measured: Mapping[str, Any]) -> None:
     assert "unplanned_batch" in measured["refused"]
 
 
+CONTROLS = ("times 7", "own tokens", "mean over rows")
+TAMPERED: Mapping[str, str] = {
+    # what has a hand in step 3 -> the aspect in which it departs from the plan
+    "loss times 7": "weights",
+    "mask": "weights",
+    "advantages": "weights",
+    "one gradient dropped": "gradient",
+    "loss detached": "gradient",
+    "gradients times 3": "gradient",
+    "gradients times 3, by a hook of the optimizer": "gradient",
+}
+
+
+def measuring_code() -> str:
+    """Digest of the code that measures, and of what had a hand in the steps: a record of other code says nothing."""
+    import batchbridge_easyr1 as adapter
+
+    measures = Path(str(adapter.__file__)).with_name("watching.py")
+    tampers = Path(__file__).parent / "native" / "tampering.py"
+    return hashlib.sha256(measures.read_bytes() + tampers.read_bytes()).hexdigest()[:16]
+
+
+def check_probe(measured: Mapping[str, Any]) -> None:
+    """Everything that is enforced can be attached to, a loss of one's own too; three that weigh otherwise cannot."""
+    assert measured["failed"] == []
+    assert measured["probed"]["as EasyR1"] == []
+    for name in CONTROLS:
+        (reason,) = measured["probed"][name]
+        assert reason.startswith("weight_probe: the trainer's own loss gives a token of a completion of 1 tokens "), (
+            name
+        )
+
+
+def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
+    """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
+    found = dict(measured["tampered"])
+    assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
+    assert found.keys() == TAMPERED.keys()
+    for name, aspect in TAMPERED.items():
+        assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name
+        assert len(found[name]["said"]) == ranks
+        for said in found[name]["said"]:
+            assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
+
+
 # ---- L3
 
 
@@ -221,15 +269,21 @@ def _check_steps(run: Mapping[str, Any], plan: Plan, prompt_of: Callable[[Comple
         assert trained == sorted((member[0], member[1], prompt_of(member), member[3]) for member in planned.members)
         assert {step["ranks"], len(set(step["rank"]))} == {ranks}
         members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
-        for weight, (have,) in zip(
-            token_weights(plan.spec.loss.policy, members), rows_of(step, "weights"), strict=True
-        ):
-            assert math.isclose(have, float(weight), rel_tol=1e-6)
+        wanted = map(float, token_weights(plan.spec.loss.policy, members))
+        _check_weights(list(zip(step["weights"], wanted, step["advantage"], strict=True)))
         _check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
         assert (step["learning_rate"] == 0.0) is (ticks < (plan.spec.carried.warmup_steps or 0))
         ticks += planned.lr_tick
+
+
+def _check_weights(rows: Sequence[tuple[float | None, float, float | None]]) -> None:
+    """(measured, wanted, advantage) of a step's rows. One whose advantage is zero shows no weight, nor does a short one
+    all of whose tokens are clipped."""
+    for have, want, _ in rows:
+        assert have is None or math.isclose(have, want, rel_tol=MEASURED_TO)
+    assert sum(have is None and advantage != 0.0 for have, _, advantage in rows) <= len(rows) / 10
 
 
 def check_members(run: Mapping[str, Any]) -> None:
@@ -372,8 +426,12 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
             for *row, weight in rows_of(step, "rollout", "pass", "prompt", "sample", "rank", "weights")
         }
         assert have.keys() == want.keys()
-        for row, weight in have.items():
-            assert math.isclose(weight, want[row], rel_tol=1e-6), row
+        _check_weights(
+            [
+                (weight, want[row], advantage)
+                for (row, weight), advantage in zip(have.items(), step["advantage"], strict=True)
+            ]
+        )
 
 
 # ---- what docs/easyr1.md says

@@ -14,8 +14,8 @@ from batchbridge.reading import read
 from batchbridge.refusals import refuse
 from batchbridge.spec import MicroBatch, Spec
 from batchbridge_easyr1 import runtime, sampling
+from batchbridge_easyr1.clock import Ticks
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.engine import _Ticks
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
 from batchbridge_verl.engine import PROMPT
 from batchbridge_verl.installed import Installed
@@ -215,12 +215,12 @@ def test_the_bounds_of_a_filter_stay_the_trainers_and_are_named_where_another_ru
 def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
     with pytest.raises(CannotAttach, match=reason):
-        runtime.attach(trainer_of(), request_of())
+        EasyR1Adapter().attach(trainer_of(), request_of())
 
 
 def test_the_schedule_moves_only_when_the_plan_ticks() -> None:
     moves, due = [], [True, False, True]
-    ticks = _Ticks(SimpleNamespace(step=lambda: moves.append(1), last_epoch=7), lambda: due.pop(0))
+    ticks = Ticks(SimpleNamespace(step=lambda: moves.append(1), last_epoch=7), lambda: due.pop(0))
     for _ in range(3):
         ticks.step()
     assert (len(moves), ticks.last_epoch) == (2, 7)

@@ -6,6 +6,7 @@ ledger), `script` (what native/launched.py left). native/record_proofs.py makes 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from batchbridge.reading import read
 from batchbridge.spec import Spec
 from batchbridge.weights import Row, token_weights
 
+MEASURED_TO = 64 * 2.0**-23
+"""Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 SPLITS = 3
@@ -86,7 +89,7 @@ def check_controls(measured: Mapping[str, Any]) -> None:
             assert over(one, "error_with_its_weights") <= 1, one
         assert [tuple(row) for row in one["members"]] == predicted(one["asked"], one["pack_length"], measured["ranks"])
         want = 1 / 288 if one["name"] == "constant" else 1 / one["tokens"]
-        assert all(math.isclose(weight, want, rel_tol=1e-6) for weight in one["weights"] if weight), one
+        assert all(math.isclose(weight, want, rel_tol=MEASURED_TO) for weight in one["weights"] if weight), one
 
 
 def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[int, int, int]]:
@@ -131,6 +134,47 @@ def check_edges(measured: Mapping[str, Any]) -> None:
     assert {value for name, value in said.items() if name.endswith(", moved")} == {0.0}
 
 
+CONTROLS = ("times 7", "own tokens", "mean over rows")
+TAMPERED: Mapping[str, str] = {
+    # what has a hand in step 3 -> the aspect in which it departs from the plan
+    "loss": "weights",
+    "mask": "weights",
+    "advantages": "weights",
+    "no_backward": "weights",
+    "dropped": "gradient",
+    "triple": "gradient",
+}
+
+
+def measuring_code() -> str:
+    """Digest of the code that measures, and of what had a hand in the steps: a record of other code says nothing."""
+    import batchbridge_open_instruct as adapter
+
+    measures = Path(str(adapter.__file__)).with_name("watching.py")
+    tampers = Path(__file__).parent / "native" / "tampering.py"
+    return hashlib.sha256(measures.read_bytes() + tampers.read_bytes()).hexdigest()[:16]
+
+
+def check_probe(measured: Mapping[str, Any]) -> None:
+    """A learner whose loss averages otherwise cannot be wrapped."""
+    assert measured["probed"]["as Open-Instruct"] == []
+    for name in CONTROLS:
+        (reason,) = measured["probed"][name]
+        assert reason.startswith("weight_probe: the trainer's own loss gives a token of a completion of"), name
+
+
+def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
+    """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
+    found = dict(measured["tampered"])
+    assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
+    assert found.keys() == TAMPERED.keys()
+    for name, aspect in TAMPERED.items():
+        assert (found[name]["updates"], found[name]["recorded"]) == (3, 3), name
+        assert len(found[name]["said"]) == ranks
+        for said in found[name]["said"]:
+            assert said.startswith(f"optimizer step 3 departs from the plan in its {aspect}: "), (name, said)
+
+
 # ---- L3
 
 
@@ -152,15 +196,23 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
         assert trained == sorted(tuple(member) for member in planned.members)
         assert {step["ranks"], len(set(step["rank"]))} == {ranks}
         members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
-        weights = token_weights(plan.spec.loss.policy, members)
-        for weight, (have,) in zip(weights, rows_of(step, "weights"), strict=True):
-            assert math.isclose(have, float(weight), rel_tol=1e-6)
+        check_weights(token_weights(plan.spec.loss.policy, members), step)
         for prompt, sample, tokens, have in rows_of(step, "prompt", "sample", "response_tokens", "advantage"):
             rewards = [script.reward(prompt, other) for other in range(GROUP)]
             want = group_advantages([rewards], plan.spec.advantage)[0][sample]
             assert have is None if not tokens else math.isclose(have, want, rel_tol=1e-6, abs_tol=1e-7)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
+
+
+def check_weights(wanted: Sequence[Any], step: Mapping[str, Any]) -> None:
+    """The measured weights of a step. A completion whose advantage is zero shows none, nor does a short one all of
+    whose tokens are clipped."""
+    hidden = 0
+    for want, have, advantage in zip(wanted, step["weights"], step["advantage"], strict=True):
+        assert have is None or math.isclose(have, float(want), rel_tol=MEASURED_TO)
+        hidden += have is None and advantage != 0.0
+    assert hidden <= len(step["weights"]) / 10
 
 
 def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float = 1e-4) -> None:
@@ -211,8 +263,7 @@ def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
         assert len(set(rows_of(step, "prompt", "sample"))) == len(step["prompt"])
         assert len(step["prompt"]) <= (said.spec.completions_per_rollout or 0)
         rows = [Row(tokens=tokens, group=prompt) for tokens, prompt in rows_of(step, "response_tokens", "prompt")]
-        for weight, have in zip(token_weights(said.spec.loss.policy, rows), step["weights"], strict=True):
-            assert math.isclose(have, float(weight), rel_tol=1e-6)
+        check_weights(token_weights(said.spec.loss.policy, rows), step)
         assert step["lr_tick"]
     dropped = any(len(step["prompt"]) < (said.spec.completions_per_rollout or 0) for step in run["steps"])
     codes = {defect.code for defect in said.behaviour.defects} | {finding.code for finding in said.findings}

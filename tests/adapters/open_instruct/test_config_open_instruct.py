@@ -233,6 +233,7 @@ def test_silent_effects_are_said(flags: str, version: str, code: str) -> None:
         ("--num_learners_per_node 1", HEAD, "BB-OI-050"),
         ("--mask_truncated_completions True", "2026.3.1", "BB-OI-051"),
         ("--deepspeed_stage 2", "2026.3.1", "BB-OI-059"),
+        ("--deepspeed_stage 2", FIRST, "BB-OI-059"),
         ("--active_sampling", HEAD, "BB-OI-055"),
         ("", "2026.1.26", "BB-OI-067"),
         ("--async_steps 0", FIRST, "BB-OI-013"),

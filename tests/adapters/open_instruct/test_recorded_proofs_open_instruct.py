@@ -43,6 +43,21 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(ranks: int) ->
     proofs.check_edges(measured)
 
 
+def test_recorded_tampering_ended_before_its_update() -> None:
+    measured = recorded("tampering")
+    assert measured["code"] == proofs.measuring_code(), "what measures has changed: record_proofs.py makes it again"
+    for ranks in (1, 2):
+        proofs.check_probe(measured[str(ranks)])
+        proofs.check_tampering(measured[str(ranks)], ranks)
+
+
+def test_a_tampered_step_that_was_trained_fails() -> None:
+    measured = recorded("tampering")["1"]
+    measured["tampered"]["mask"]["updates"] = 4
+    with pytest.raises(AssertionError):
+        proofs.check_tampering(measured, 1)
+
+
 def test_a_recorded_gradient_beyond_the_bar_fails() -> None:
     measured = recorded("gradients")["1"]
     measured["wrapped"][0]["error"] = 1e-3

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from batchbridge.adapter import Context, Source
+from batchbridge import wrap
+from batchbridge.adapter import Context, Mode, Source
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.plan import Plan
 from batchbridge.proven import records
 from batchbridge.reading import read
-from batchbridge.refusals import refuse, split
+from batchbridge.refusals import reasons_against, split
+from batchbridge.sources import load
 from batchbridge.spec import Spec, Staleness
 from batchbridge_open_instruct import feed, proven, runtime
 from batchbridge_open_instruct.config import OpenInstructAdapter
@@ -63,11 +65,7 @@ def request_of(*more: str, dataset_size: int = 12, **changes: Any) -> Request:
 
 
 def refused(trainer: runtime.View, request: Request) -> set[str]:
-    try:
-        refuse(runtime.REFUSALS, trainer, request)
-    except CannotAttach as error:
-        return set(error.reasons)
-    return set()
+    return set(reasons_against(runtime.REFUSALS, trainer, request))
 
 
 def test_a_job_of_one_mini_batch_that_drops_nothing_is_not_refused() -> None:
@@ -145,6 +143,34 @@ def test_own_staleness_has_no_plan_so_the_spec_must_ask_for_synchronous_rollouts
     assert found.spec is not None
     with pytest.raises(ValueError, match=r"staleness\.mode = bounded"):
         Plan(found.spec, 12)
+
+
+class PolicyTrainerRayProcess(SimpleNamespace):
+    """What Open-Instruct's adapter takes for a learner."""
+
+
+PolicyTrainerRayProcess.__module__ = "open_instruct.grpo_fast"
+
+
+@pytest.mark.parametrize(
+    ("mode", "names"),
+    [("enforce", ["mini_batches", "tools", "sequence_parallel"]), ("verify", ["sequence_parallel"])],
+)
+def test_that_the_script_generates_ahead_hides_no_other_reason(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
+) -> None:
+    seen = view(num_mini_batches=2, sequence_parallel_size=2)
+    learner = PolicyTrainerRayProcess(args=seen.args, streaming_config=seen.config)
+    own = load(COMMAND)
+    context = Context(framework_version=NEWEST, world_size=2, dataset_size=12)
+    monkeypatch.setattr(runtime, "source_of", lambda trainer: (own, context))
+    monkeypatch.setattr(runtime, "_checkout", lambda: NEWEST)
+    monkeypatch.setattr(runtime, "ask", lambda trainer, question: {"tools": ("python",), "prompts": 12})
+    with pytest.raises(CannotAttach) as caught:
+        wrap(learner, mode=mode)
+    # The script's code is not here to be looked at, and that is one reason more.
+    assert list(caught.value.reasons) == ["plan", "unproven_code", *names]
+    assert "staleness.mode = bounded" in caught.value.reasons["plan"]
 
 
 def test_what_the_loss_reads_is_set_in_its_own_words() -> None:

@@ -24,8 +24,6 @@ from batchbridge.testing.tiny import Script
 from batchbridge.weights import Row, token_weights
 
 RECORDED = Path(__file__).parent / "recorded"
-BAR = 1e-5
-"""DESIGN 8: trajectories, relative to the parameters' movement."""
 PROMPTS, GROUP, ROLLOUTS = 12, 3, 3
 WHOLE = {"rollout.batch_size": 4, "train.batch_size": 12, "train.micro_batch_size": 12}
 """One optimizer step that is the whole episode of 4 prompts: what upstream's own order leaves decided."""
@@ -112,10 +110,12 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
 
 
 def check_weights(step: Mapping[str, Any], spec: Spec) -> None:
-    """Every token weighs what the specification gives it."""
+    """Every token weighs what the specification gives it; a completion without advantage shows no weight."""
     members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
-    for want, have in zip(token_weights(spec.loss.policy, members), step["weights"], strict=True):
-        assert math.isclose(have, float(want), rel_tol=1e-6)
+    for want, have, advantage in zip(
+        token_weights(spec.loss.policy, members), step["weights"], step["advantage"], strict=True
+    ):
+        assert advantage == 0 if have is None else math.isclose(have, float(want), rel_tol=1e-6)
 
 
 def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
@@ -173,7 +173,7 @@ def check_prediction(run: Mapping[str, Any], words: list[str]) -> None:
             (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0)
             for row in native.rows
         }
-        have = {tuple(row): weight for *row, weight in rows_of(step, *MEMBERS, "rank", "weights")}
+        have = {tuple(row[:-2]): row[-2:] for row in rows_of(step, *MEMBERS, "rank", "weights", "advantage")}
         assert have.keys() == want.keys()
-        for row, weight in have.items():
-            assert math.isclose(weight, want[row], rel_tol=1e-6), row
+        for row, (weight, advantage) in have.items():
+            assert advantage == 0 if weight is None else math.isclose(weight, want[row], rel_tol=1e-6), row

@@ -13,6 +13,7 @@ from orl_outcomes import ours
 from batchbridge.adapter import Context, Source
 from batchbridge.sources import load
 from batchbridge_openrlhf.config import OpenRlhfAdapter
+from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required
 from batchbridge_openrlhf.options import RELEASES, options_of
 from batchbridge_openrlhf.rules import RULES
 from batchbridge_openrlhf.rules_parser import PARSER_RULES
@@ -137,6 +138,7 @@ OLD_BROKEN = {
     "BB-ORL-037": ("0.8.5", {"lr_scheduler": "linear"}),
     "BB-ORL-047": ("0.10.1", {}),
     "BB-ORL-049": ("0.9.5", {"dynamic_filtering": True, "remote_rm_url": "math.py"}),
+    "BB-ORL-068": ("0.9.0", {"use_dynamic_batch": True, "vllm_num_engines": 1}),
     "BB-ORL-064": ("0.8.8", {"policy_loss_type": "gspo"}),
 }
 
@@ -279,6 +281,83 @@ def test_the_seed_orders_prompts_in_0_8_0_only(version, fires):
 def test_dynamic_batches_lose_gradients_under_zero_1_and_2(stage, fires):
     values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "ds.zero_stage": stage}
     assert ("BB-ORL-042" in codes(values)) is fires
+
+
+DYNAMIC = {"use_dynamic_batch": True, "vllm_num_engines": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "offload", "expected"),
+    [
+        ("0.8.6", False, set()),
+        ("0.8.10", False, set()),
+        ("0.8.11", False, {"BB-ORL-068"}),
+        ("0.9.0", False, {"BB-ORL-068"}),
+        ("0.9.1", False, {"BB-ORL-042"}),
+        ("0.8.6", True, {"BB-ORL-042"}),
+        ("0.9.0", True, {"BB-ORL-042"}),
+    ],
+)
+def test_what_dynamic_batches_do_depends_on_the_deepspeed_that_the_release_requires(version, offload, expected):
+    values = {**OLD, **DYNAMIC, "zero_stage": 2, "adam_offload": offload}
+    assert codes(values, version=version) & {"BB-ORL-042", "BB-ORL-068"} == expected
+
+
+def test_a_loud_end_is_no_silent_defect_of_the_run():
+    adapter = OpenRlhfAdapter()
+    values = load({**OLD, **DYNAMIC, "zero_stage": 2})
+    named = {
+        version: {defect.code for defect in adapter.read(values, Context(framework_version=version)).behaviour.defects}
+        for version in ("0.8.10", "0.9.0", "0.9.1")
+    }
+    assert [("BB-ORL-042" in each, "BB-ORL-068" in each) for each in named.values()] == [
+        (False, False),
+        (False, False),
+        (True, False),
+    ]
+
+
+def test_lost_gradients_are_told_with_the_deepspeed_that_loses_them():
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1}
+    (last,) = [finding.message for finding in findings(values) if finding.code == "BB-ORL-042"]
+    (mixed,) = [f.message for f in findings({**values, "ds.adam_offload": True}) if f.code == "BB-ORL-042"]
+    assert last.endswith("are lost (DeepSpeed 0.19.6, which openrlhf 0.11.2 requires)")
+    assert (
+        "ds.adam_offload: the gradient of an optimizer step's first micro-batch is lost, and those of earlier" in mixed
+    )
+
+
+def test_nothing_is_said_of_zero_1_with_an_accumulation_in_float32():
+    values = {**LEGAL, "train.dynamic_batch_enable": True, "vllm.num_engines": 1, "ds.grad_accum_dtype": "fp32"}
+    found = ["BB-ORL-042" in codes({**values, "ds.zero_stage": stage}) for stage in (1, 2)]
+    assert found == [False, True]
+
+
+GRADIENTS = json.loads((Path(__file__).parent / "deepspeed_gradients.json").read_text(encoding="utf-8"))
+NAMED = {
+    # three steps of three micro-batches; how often each step's update has each of the nine gradients
+    "all": [[1, 1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0, 1, 1, 1]],
+    "last": [[0, 0, 1, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0, 1]],
+    "mixed": [[0, 1, 1, 0, 0, 0, 0, 0, 0], [0, 1, 1, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 1, 1, 0, 1, 1]],
+    "raises": "TypeError: 'NoneType' object is not iterable",
+}
+
+
+def test_the_gradients_that_each_deepspeed_applies_are_those_that_it_was_measured_to_apply():
+    setup = ("stage", "offload", "float32_accumulation")
+    told = [(row, applied(row["deepspeed"], **{name: row[name] for name in setup})) for row in GRADIENTS]
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'numactl'"
+    different = [row for row, said in told if said is not None and row["applied"] not in (NAMED[said], missing)]
+    assert different == []
+    assert {row["deepspeed"] for row in GRADIENTS} >= set(REQUIRED.values())
+    assert {said for _, said in told} == {*NAMED, None}
+
+
+@pytest.mark.parametrize(
+    ("version", "deepspeed"), [("0.8.0.post1", "0.16.7"), ("0.8.5", "0.17.1"), ("0.11.1", "0.19.5")]
+)
+def test_a_release_requires_the_deepspeed_of_the_row_before_it(version, deepspeed):
+    assert required(version) == deepspeed
 
 
 def test_lost_gradients_are_a_warning_since_the_run_goes_on_to_its_end():

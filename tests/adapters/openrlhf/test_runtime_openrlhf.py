@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from batchbridge.adapter import Context, Source
+from batchbridge import lifecycle, wrap
+from batchbridge.adapter import Context, Mode, Source
 from batchbridge.attach import BatchDrift, CannotAttach, Request
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
@@ -19,7 +21,7 @@ from batchbridge.workers import Orders, Receipt
 from batchbridge_openrlhf import runtime
 from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
-from batchbridge_openrlhf.sampling import SeededEngines, in_engine
+from batchbridge_openrlhf.sampling import SeededEngines, in_engine, out_of_engine
 
 GIVEN: dict[str, Any] = {
     "algo.advantage.estimator": "group_norm",
@@ -193,15 +195,41 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", {"openrlhf": version, "deepspeed": "0.19.6"}.__getitem__)
     with pytest.raises(CannotAttach, match=reason) as caught:  # neither package is installed: every function is missing
-        runtime.attach(SimpleNamespace(args=arguments()), request_of())
+        lifecycle.attach(runtime.RUNTIME, SimpleNamespace(args=arguments()), request_of())
     assert set(caught.value.reasons) == {name}
 
 
 def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2"}.__getitem__)
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
     with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
-        runtime.attach(SimpleNamespace(args=arguments()), request)
+        lifecycle.attach(runtime.RUNTIME, SimpleNamespace(args=arguments()), request)
+
+
+class BasePPOTrainer:
+    """What OpenRLHF's adapter takes for a driver."""
+
+    def __init__(self, args: Any) -> None:
+        self.args = args
+
+
+BasePPOTrainer.__module__ = "openrlhf.trainer.ppo_trainer"
+
+
+@pytest.mark.parametrize(("mode", "names"), [("enforce", ["agent", "ema", "fp16"]), ("verify", ["agent"])])
+def test_that_generation_runs_ahead_hides_no_other_reason(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, names: list[str]
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
+    changed = {"train__agent_func_path": "agent.py", "train__enable_ema": True, "ds__param_dtype": "fp16"}
+    given = {**GIVEN, "train.async_enable": True, "vllm.num_engines": 1}
+    context = Context(framework_version="0.11.2", dataset_size=PROMPTS, world_size=2)
+    monkeypatch.setattr(runtime, "source_of", lambda trainer: (Source(values=given, native=Running()), context))
+    with pytest.raises(CannotAttach) as caught:
+        wrap(BasePPOTrainer(arguments(**changed)), mode=mode, allow=["critic"])
+    # The code of OpenRLHF is not here to be looked at, and that is one reason more.
+    assert list(caught.value.reasons) == ["plan", "allow", "unproven_code", *names]
+    assert "staleness.mode = bounded" in caught.value.reasons["plan"]
 
 
 def test_the_prompts_end_is_where_the_response_begins_even_where_nothing_is_trained() -> None:
@@ -223,7 +251,9 @@ class Ranks:
         return []
 
 
-def driver(request: Request, ranks: int = 2, reference: int | None = None) -> tuple[Any, Driver]:
+def driver(
+    request: Request, ranks: int = 2, reference: int | None = None, patches: Patches | None = None
+) -> tuple[Any, Driver]:
     """A `PPOTrainer` as far as the driver looks at it, and the driver."""
     maker = SimpleNamespace(
         make_experience=lambda samples: samples,
@@ -250,7 +280,7 @@ def driver(request: Request, ranks: int = 2, reference: int | None = None) -> tu
         start_id="x",
         ticks=4,
     )
-    return trainer, Driver(trainer, request, orders, Patches())
+    return trainer, Driver(trainer, request, orders, patches or Patches())
 
 
 def test_without_receipts_no_rollout_is_generated() -> None:
@@ -341,10 +371,50 @@ def test_a_checkpoint_of_an_unwrapped_run_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_unwrapping_restores_every_attribute() -> None:
-    trainer, made = driver(request_of())
+    patches = Patches()
+    trainer, made = driver(request_of(), patches=patches)
+    patches.undo()
     made.detach()
     assert trainer.max_steps == 0
     assert trainer.samples_generator.generate_samples is None
+
+
+class RayActorError(Exception):
+    """As Ray's."""
+
+
+def test_unwrapping_reaches_every_process_that_lives_and_does_not_stumble_over_dead_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    undone: list[str] = []
+
+    class Process:
+        def __init__(self, name: str, dead: bool) -> None:
+            self.name, self.dead = name, dead
+            self.__ray_call__ = self
+
+        def remote(self, function: Any, *given: Any) -> Any:
+            if self.dead:
+                return RayActorError()
+            return lambda: undone.append(f"{self.name}: {function.__name__}{given}")
+
+    def get(ref: Any) -> Any:
+        for one in ref if isinstance(ref, list) else [ref]:
+            if isinstance(one, Exception):
+                raise one
+            one()
+
+    exceptions, handles = SimpleNamespace(RayActorError=RayActorError), SimpleNamespace(ActorHandle=tuple)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=get, exceptions=exceptions, actor=handles))
+    trainer, made = driver(request_of())
+    trainer.actor_model_group._actor_handlers = [Process("rank 0", True), Process("rank 1", False)]
+    trainer.samples_generator.vllm_engines = [Process("engine 0", False), Process("engine 1", True)]
+    made._sent = made._reached = True
+    with pytest.warns(UserWarning, match="1 of 2 training workers are gone"):
+        made.detach()
+    assert undone == ["rank 1: in_worker(None,)", "engine 0: out_of_engine()"]
+    made.detach()
+    assert len(undone) == 2, "once"
 
 
 def test_both_trainers_are_owned_and_nothing_else() -> None:
@@ -377,8 +447,6 @@ def test_the_launch_hooks_ray_and_the_trainers_base() -> None:
 
 
 def test_a_missing_completion_ends_the_run_before_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     request = request_of()
     trainer, made = driver(request)
     made._receipts = [Receipt(0, 2, "here", 1, "x")]
@@ -444,6 +512,18 @@ def test_every_sample_of_a_request_takes_the_next_seed() -> None:
         for _ in range(3):
             engine.executor.execute(sampling_params=params, prompt="a")
     assert seen == [50, 51, 52, 7, 8, 9]
+
+
+def test_an_engine_is_what_it_was_once_its_patch_is_undone() -> None:
+    engine, _ = executing()
+    native = engine.executor.execute
+    for _ in range(2):
+        in_engine(engine)
+    assert engine.executor.execute is not native
+    for _ in range(2):
+        out_of_engine(engine)
+    assert engine.executor.execute is native
+    assert set(vars(engine)) == {"executor"}
 
 
 def test_a_request_without_a_seed_is_drawn_as_ever() -> None:

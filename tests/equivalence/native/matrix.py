@@ -17,8 +17,8 @@ FORMS = {
     "open_instruct": ("shell", "sh"),
 }
 """Framework -> (form of `batchbridge convert`, ending of the file's name)."""
-INJECTED = ("carried.precision", "carried.optimizer")
-"""What a framework's command line lacks and its testing kit injects: float32, and SGD."""
+INJECTED = ("carried.precision", "carried.optimizer", "carried.optimizer_epsilon")
+"""What a framework's command line lacks and its testing kit injects: float32, SGD, and AdamW's epsilon."""
 WITHOUT_EFFECT = {
     "objective.nonfinite_step": "no gradient of a scripted run is infinite",
     "objective.reward_clip": "scripted rewards lie between 0 and 6",
@@ -30,6 +30,8 @@ WITHOUT_EFFECT = {
     "carried.top_k": "nothing is sampled",
 }
 """What a conversion may lose here."""
+MODES = ("enforce", "observe")
+"""Of `wrap`, in which every case runs."""
 SEVERAL_STEPS = {
     "open_instruct": {
         "optimizer_step.completions_per_step",
@@ -47,8 +49,8 @@ class Case:
 
     source: file in `sources`. framework, version: whose it is. prompts: of the dataset. optimizer: what it asks for;
     kits inject SGD where a framework has none. ranks: devices of every run. seed: what keys the order of prompts where
-    the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: run by
-    `nox -s equivalence`. cannot: at least what a framework cannot say of the case, which it does not run then.
+    the source leaves it open, as OpenRLHF does; every run is then told the source's meaning with it. ci: modes in which
+    `nox -s equivalence` runs it. cannot: at least what a framework cannot say of the case, which it does not run then.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Case:
     optimizer: str
     ranks: int = 1
     seed: int | None = None
-    ci: bool = False
+    ci: tuple[str, ...] = ()
     cannot: Mapping[str, Set[str]] = field(default_factory=dict)
 
     @property
@@ -86,7 +88,7 @@ CASES = {
             version="1.16.0",
             prompts=20,
             optimizer="adamw",
-            ci=True,
+            ci=MODES,
             cannot=SEVERAL_STEPS,
         ),
         Case(
@@ -96,7 +98,7 @@ CASES = {
             version="0.9.1",
             prompts=12,
             optimizer="sgd",
-            ci=True,
+            ci=("enforce",),
             cannot=SEVERAL_STEPS,
         ),
         Case(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +23,15 @@ Written by `tests/equivalence/native/report.py` from a run of the suite; no figu
 One source configuration is converted for every framework by `batchbridge convert`; each real framework then runs its
 own native configuration in its own environment on CPU, with the same tiny policy and the same scripted rollouts, which
 arrive in any order: once wrapped, to train what the source means, and once as it is (observed). Float32 of policy and
-reference, and SGD where a framework's command line has none, are injected by the testing kits. (A reference in bf16,
-which verl and OpenRLHF have by default, bends KL terms from the first step on; its precision is no field of the
-schema.)
+reference, SGD where a framework's command line has none, and AdamW's epsilon where it cannot be set, are injected by
+the testing kits. (A reference in bf16, which verl and OpenRLHF have by default, bends KL terms from the first step on;
+its precision is no field of the schema.)
 
 Wrapped runs must have the same ledger. The gradient of every optimizer step is the float64 oracle's at the run's own
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
 against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they
-are, and the way that the parameters went, agree within 1e-5 of the norm. The unwrapped runs are the negative control:
+are, and the way that the policy went, by [what it says](testing.md#trajectories), agree within 1e-5 of the norm. The
+unwrapped runs are the negative control:
 those of different frameworks must miss the bar of the trajectory more than tenfold. Column "predicted" has what
 `batchbridge diff` says of the two configurations without running anything: whatever the runs then show first must be
 among it.
@@ -51,11 +51,8 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     yield f"Source: `tests/equivalence/native/sources/{case.source}` ({case.framework} {case.version}), {case.prompts}"
     yield f"prompts, {case.ranks} {'rank' if case.ranks == 1 else 'ranks'}, {case.optimizer}. Ran: {ran}.\n"
     rows = []
-    for target, fields in result["accounts"].items():
-        counted = Counter(field["status"] for field in fields)
-        lost = [field["field"] for field in fields if field["status"] in ("inexpressible", "approximate")]
-        patched = [field["field"] for field in fields if field["status"] == "patched"]
-        rows.append([target, str(counted["exact"] + counted["equivalent"]), ", ".join(patched), ", ".join(lost)])
+    for target, said in result["accounts"].items():
+        rows.append([target, str(said["same"]), ", ".join(said["patched"]), ", ".join(said["lost"])])
     yield from table(["converted to", "exact or equivalent", "patched by the wrapped run", "lost"], rows)
     for target, lost in result["refused"].items():
         yield f"Not run: {target}, which cannot say {'; '.join(f'{field} ({why})' for field, why in lost.items())}.\n"
@@ -78,6 +75,14 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
         [
             [run, figure(found["error"]), f"{found['of_the_bar']:.2f}", f"{found['clipped']:.0%}"]
             for run, found in result["oracle"].items()
+        ],
+    )
+    faults = sorted({fault for found in result["plain_torch"].values() for fault in found} - {"sound"})
+    yield from table(
+        ["run", "end apart from the plan's in plain torch", *(f"... with one fault: {fault}" for fault in faults)],
+        [
+            [run, figure(found["sound"]), *(figure(found[fault]) for fault in faults)]
+            for run, found in result["plain_torch"].items()
         ],
     )
     yield "As they are:\n"
@@ -136,10 +141,6 @@ def figure(value: float | None) -> str:
 
 def kept(result: dict[str, Any]) -> dict[str, Any]:
     """What the page, and what is asked of a run, need of one case."""
-    accounts = {
-        target: [{key: field[key] for key in ("field", "status")} for field in fields]
-        for target, fields in result["accounts"].items()
-    }
     predicted = {
         target: {
             "differences": [{key: one[key] for key in ("field", "aspect")} for one in said["differences"]],
@@ -151,7 +152,7 @@ def kept(result: dict[str, Any]) -> dict[str, Any]:
         name: {mode: {"code": run["code"]} for mode, run in modes.items()} for name, modes in result["runs"].items()
     }
     pairs = {mode: {pair: measured(found) for pair, found in said.items()} for mode, said in result["pairs"].items()}
-    return {**result, "accounts": accounts, "predicted": predicted, "runs": runs, "pairs": pairs}
+    return {**result, "predicted": predicted, "runs": runs, "pairs": pairs}
 
 
 def measured(found: dict[str, Any]) -> dict[str, Any]:

@@ -27,9 +27,10 @@ def main(folder: Path) -> int:
     checkout = Path(os.environ["BATCHBRIDGE_OPEN_INSTRUCT"]).absolute()
     native = words_of(Path(order.native))
     command = [*scripted.command(checkout, folder, {}), *MACHINE, *native]
-    optimizer = {"BATCHBRIDGE_OPTIMIZER": "sgd"} if case.optimizer == "sgd" else {}
     with tempfile.TemporaryDirectory(prefix="o") as short:
-        return launch(folder, order, command, scripted.environment(checkout, Path(short), **optimizer))
+        return launch(
+            folder, order, command, scripted.environment(checkout, Path(short), BATCHBRIDGE_OPTIMIZER=case.optimizer)
+        )
 
 
 if __name__ == "__main__":

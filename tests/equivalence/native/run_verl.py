@@ -23,7 +23,8 @@ def main(folder: Path) -> int:
     order = Order.read(folder)
     scripted.prepare(folder, prompts=order.told.prompts)
     native = [word for word in words_of(Path(order.native)) if not belongs(key_of(word), MACHINE)]
-    here = [word for word in scripted.overrides(folder, order.told.ranks) if not said(key_of(word), native)]
+    own = scripted.overrides(folder, order.told.ranks, optimizer=())  # the configuration names its optimizer
+    here = [word for word in own if not said(key_of(word), native)]
     variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]
     modules = ",".join((*scripted.MODULES, "batchbridge_verl.testing.steps"))

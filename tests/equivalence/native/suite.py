@@ -21,16 +21,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchbridge.testing.trajectories import Fault
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from matrix import CASES, FORMS, INJECTED, WITHOUT_EFFECT, Case, Order
+from matrix import CASES, FORMS, INJECTED, MODES, WITHOUT_EFFECT, Case, Order
 
 VARIANTS = {"verl": ("v1", "v0")}
 """Trainers of one framework."""
-MODES = ("enforce", "observe")
 
 
 def converted(folder: Path, case: Case, target: str) -> Path:
@@ -58,6 +60,19 @@ def account(native: Path) -> list[dict[str, Any]]:
     return fields
 
 
+def summary(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the page says of a conversion. same: fields that mean exactly the same."""
+    by_status = {
+        status: [field["field"] for field in fields if field["status"] in names]
+        for status, names in (
+            ("same", ("exact", "equivalent")),
+            ("patched", ("patched",)),
+            ("lost", ("inexpressible", "approximate")),
+        )
+    }
+    return {**by_status, "same": len(by_status["same"])}
+
+
 def refused(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the case asks and the target cannot say, by field, and what comes of it: such a run is not made."""
     lost = [field for field in fields if field["status"] in ("inexpressible", "approximate")]
@@ -77,10 +92,13 @@ def predicted(case: Case, target: str, native: Path) -> dict[str, Any]:
     return json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr}
 
 
-def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
-    """The runner's exit code and seconds; what it said is in the folder's `output.txt`."""
+def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str, str]]:
+    """The runner's exit code and seconds, and the digests of the code that ran; what it said is in the folder's
+    `output.txt`."""
     done = folder / "done.json"
     if not done.exists():
+        told = [str(python), str(HERE / "digests.py"), order.target]
+        ran_with = json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)
         order.write(folder)
         command = [str(python), str(HERE / f"run_{order.target}.py"), str(folder)]
         if order.target == "trl" and order.told.ranks > 1:
@@ -90,9 +108,9 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float]:
         own = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         with (folder / "runner.txt").open("w", encoding="utf-8") as output:
             code = subprocess.run(command, env=own, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
-        done.write_text(json.dumps([code, time.monotonic() - started]), encoding="utf-8")
-    code, seconds = json.loads(done.read_text(encoding="utf-8"))
-    return code, seconds
+        done.write_text(json.dumps([code, time.monotonic() - started, ran_with]), encoding="utf-8")
+    code, seconds, digests = json.loads(done.read_text(encoding="utf-8"))
+    return code, seconds, digests
 
 
 def told(case: Case) -> str:
@@ -106,10 +124,12 @@ def name_of(target: str, variant: str) -> str:
     return f"{target} {variant}".strip()
 
 
-def orders(folder: Path, case: Case, natives: Mapping[str, Path]) -> Iterator[tuple[str, str, Path, Order]]:
+def orders(
+    folder: Path, case: Case, natives: Mapping[str, Path], modes: Sequence[str]
+) -> Iterator[tuple[str, str, Path, Order]]:
     """(name, mode, folder, order) of every run of a case. natives: configuration of each framework."""
     for target, native in natives.items():
-        for variant, mode in itertools.product(VARIANTS.get(target, ("",)), MODES):
+        for variant, mode in itertools.product(VARIANTS.get(target, ("",)), modes):
             number = list(CASES).index(case.name)
             place = folder / f"{number}{target}{variant}{mode[0]}"  # short: paths of Ray's sockets end at 107 bytes
             yield (
@@ -192,6 +212,37 @@ def between(a: Sequence[OracleStep], b: Sequence[OracleStep]) -> float:
     return max(float((one.off - two.off).norm()) / min(one.bar, two.bar) for one, two in pairs)
 
 
+def led(case: Case, header: Mapping[str, Any], fault: Fault | None) -> tuple[Any, Any]:
+    """Where the plan of a run leads in plain torch, sound or with a fault: parameters at the start and at the end."""
+    from batchbridge.plan import Plan
+    from batchbridge.spec import Spec
+    from batchbridge.testing.trajectories import adamw, reference_run, sgd
+
+    spec = Spec.from_dict(header["spec"])
+    assert spec.carried.learning_rate is not None
+    return reference_run(
+        Plan(spec, header["dataset_size"]),
+        {"adamw": adamw, "sgd": sgd}[case.optimizer](spec.carried.learning_rate),
+        max_norm=spec.carried.max_gradient_norm or None,
+        fault=fault,
+    )
+
+
+def plain_torch(case: Case, places: Mapping[str, Path]) -> dict[str, dict[str, float]]:
+    """How far each wrapped run's end is from its plan's in plain torch: run -> sound, swapped, weight."""
+    from batchbridge.ledger import read_headers
+    from batchbridge.testing.snapshots import snapshots
+    from batchbridge.testing.trajectories import FAULTS, distance
+
+    found: dict[str, dict[str, float]] = {name: {} for name in places}
+    header = read_headers(next(iter(places.values())) / "ledger")[0]
+    for fault in (None, *FAULTS):
+        start, end = led(case, header, fault)
+        for name, place in places.items():
+            found[name][fault or "sound"] = distance(start, snapshots(place / "steps")[-1].after, end).said
+    return found
+
+
 def version_of(folder: Path) -> str:
     """Of a finished run's framework."""
     from batchbridge.ledger import read_headers
@@ -203,8 +254,9 @@ def apart(a: Path, b: Path) -> dict[str, Any]:
     """Two finished runs, measured."""
     from batchbridge.ledger import diff
     from batchbridge.testing.equivalence import LEDGER_RTOL, compare
+    from batchbridge.testing.trajectories import log_probabilities
 
-    found = compare(a, b)
+    found = compare(a, b, says=log_probabilities)
     first = diff(a / "ledger", b / "ledger", rtol=LEDGER_RTOL)
     return {
         "ledgers_equal": found.ledger is None,
@@ -217,19 +269,24 @@ def apart(a: Path, b: Path) -> dict[str, Any]:
     }
 
 
-def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, Any]:
+def measure(folder: Path, case: Case, pythons: Mapping[str, Path], modes: Sequence[str] = MODES) -> dict[str, Any]:
     """Runs a case everywhere and measures every pair, wrapped and not."""
-    result: dict[str, Any] = {"runs": {}, "accounts": {}, "refused": {}, "predicted": {}, "oracle": {}, "pairs": {}}
+    result: dict[str, Any] = {
+        name: {} for name in ("runs", "code", "accounts", "refused", "predicted", "oracle", "plain_torch", "pairs")
+    }
     result["told"] = told(case)
     places: dict[str, dict[str, Path]] = {mode: {} for mode in MODES}
     natives = {target: converted(folder / case.name, case, target) for target in pythons}
     for target in [name for name in pythons if name != case.framework]:
-        result["accounts"][target] = account(natives[target])
-        if lost := refused(result["accounts"][target]):
+        fields = account(natives[target])
+        result["accounts"][target] = summary(fields)
+        if lost := refused(fields):
             result["refused"][target] = lost
             del natives[target]
-    for name, mode, place, order in orders(folder, case, natives):
-        code, seconds = run(place, order, pythons[order.target])
+    for name, mode, place, order in orders(folder, case, natives, modes):
+        code, seconds, digests = run(place, order, pythons[order.target])
+        if result["code"].setdefault(order.target, digests) != digests:
+            raise SystemExit(f"{place}: {order.target} ran with other code than before; take a new folder")
         result["runs"].setdefault(name, {})[mode] = {"code": code, "seconds": round(seconds)}
         if code == 0:
             places[mode][name] = place
@@ -238,6 +295,7 @@ def measure(folder: Path, case: Case, pythons: Mapping[str, Path]) -> dict[str, 
     result["versions"] = {name: version_of(place) for name, place in places["enforce"].items()}
     steps = {name: oracle_steps(place) for name, place in places["enforce"].items()}
     result["oracle"] = {name: worst(found) for name, found in steps.items()}
+    result["plain_torch"] = plain_torch(case, places["enforce"])
     for mode in MODES:
         result["pairs"][mode] = {
             f"{a} / {b}": apart(places[mode][a], places[mode][b]) for a, b in itertools.combinations(places[mode], 2)
@@ -255,8 +313,8 @@ def main() -> None:
     asked = parser.parse_args()
     pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
     asked.folder.mkdir(parents=True, exist_ok=True)
-    cases = [case for case in CASES.values() if case.ci or asked.all]
-    results = {case.name: measure(asked.folder.absolute(), case, pythons) for case in cases}
+    modes = {case: MODES if asked.all else case.ci for case in CASES.values() if case.ci or asked.all}
+    results = {case.name: measure(asked.folder.absolute(), case, pythons, of) for case, of in modes.items()}
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from matrix import CASES
 from report import aspects
 
-from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
+from batchbridge.testing.equivalence import CONTROL, LEAST_MOVEMENT, TRAJECTORY_BAR
 
 RESULTS: dict[str, Any] = json.loads(
     (Path(os.environ["BATCHBRIDGE_EQUIVALENCE"]) / "result.json").read_text(encoding="utf-8")
@@ -87,15 +87,30 @@ def test_every_gradient_is_the_oracles(case: str, name: str) -> None:
     assert not passes or found["clipped"] >= 0.05
 
 
+@pytest.mark.parametrize(
+    ("case", "name"), [(case, name) for case, result in RESULTS.items() for name in result["plain_torch"]]
+)
+def test_a_run_ends_where_its_plan_leads_in_plain_torch_and_with_one_fault_elsewhere(case: str, name: str) -> None:
+    found = RESULTS[case]["plain_torch"][name]
+    assert found.pop("sound") <= TRAJECTORY_BAR
+    assert min(found.values()) > CONTROL, found
+
+
 @pytest.mark.parametrize(("case", "pair"), NATIVE)
 def test_negative_control_natively_they_differ(case: str, pair: str) -> None:
     found = RESULTS[case]["pairs"]["observe"][pair]
     assert not found["ledgers_equal"]
-    assert found["trajectory"] is None or found["trajectory"] > 10 * TRAJECTORY_BAR
+    assert found["trajectory"] is None or found["trajectory"] > CONTROL
 
 
 @pytest.mark.parametrize(
-    ("case", "target"), [(case, target) for case, result in RESULTS.items() for target in result["predicted"]]
+    ("case", "target"),
+    [
+        (case, target)
+        for case, result in RESULTS.items()
+        if result["pairs"]["observe"]
+        for target in result["predicted"]
+    ],
 )
 def test_what_diff_predicts_without_running_is_what_the_unwrapped_runs_show(case: str, target: str) -> None:
     """Both ways: every aspect that is observed first was predicted, and where any was predicted the runs differ."""

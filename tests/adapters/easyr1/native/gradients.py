@@ -29,6 +29,7 @@ from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 from batchbridge.workers import Orders
 from batchbridge_easyr1.engine import install, remove
@@ -89,9 +90,14 @@ CASES = (
     with_kl("k2", "mse"),
     with_kl("abs", "abs"),
     Case("gspo", "gspo", dataclasses.replace(PPO, ratio_level="sequence")),
-    Case("gspo_token", "gspo_token", dataclasses.replace(PPO, ratio_level="sequence"), surrogate=gspo_token),
+    Case(
+        "gspo_token",
+        "gspo_token",
+        dataclasses.replace(PPO, surrogate="gspo_token", ratio_level="sequence"),
+        surrogate=gspo_token,
+    ),
     Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
-    Case("sapo", "sapo", PPO, surrogate=sapo),
+    Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"), surrogate=sapo),
 )
 
 
@@ -114,13 +120,18 @@ class Bench(Steps):
         self.gradient: torch.Tensor | None = None
         self.config = self.worker.config.actor
         actor = self.worker.actor
-        native = type(actor)._optimizer_step
 
-        def spy(actor: Any) -> Any:
-            self.gradient = full_gradient(self.worker)
-            return native(actor)
+        self.updates, self.keeps_gradients = 0, True
 
-        type(actor)._optimizer_step = spy  # of the class: the layer refuses an instance that is patched already
+        def keep(actor: Any) -> None:
+            self.gradient = full_gradient(self.worker) if self.keeps_gradients else None
+
+        def updated(*_: Any) -> None:
+            self.updates += 1
+
+        self.worker.optimizer.register_step_post_hook(updated)
+        # Of the class: the layer refuses an instance that is patched already.
+        type(actor)._optimizer_step = watched(type(actor)._optimizer_step, keep)
 
     def cut(self, split: str) -> None:
         self.config.dynamic_batching, self.config.micro_batch_size_per_device_for_update = SPLITS[split]
@@ -258,17 +269,24 @@ def unclamped(bench: Bench) -> float:
     return relative_error(bench.gradient, expected) / bar(floor)
 
 
+def _one_percent_more(native: Any) -> Any:
+    def loss(**given: Any) -> Any:
+        value, metrics = native(**given)
+        return value * 1.01, metrics
+
+    return loss
+
+
 def drifts(bench: Bench) -> list[str]:
     """What a step says that is not the plan's: other members, then weights that something else has changed."""
     spec = spec_of(CASES[0], "sequence_sum")
-    said = []
-    bench.gradient = None
+    said, before = [], bench.updates
     for change in ("members", "weights"):
         samples, members = bench.step(Plan(spec, PROMPTS), 1 if change == "members" else 0)
         install(bench.worker, bench.orders(spec, CASES[0]))
-        if change == "weights":  # a policy loss that leaves ours out
-            layer = bench.worker.batchbridge
-            layer._native_update.__func__.__globals__["compute_policy_loss"] = layer._native_policy_loss
+        if change == "weights":  # a policy loss in the place of ours
+            scope = bench.worker.batchbridge._native_update.__func__.__globals__
+            scope["compute_policy_loss"] = _one_percent_more(scope["compute_policy_loss"])
         try:
             bench.send(samples, members, 0, "fixed 2")
         except BatchDrift as drift:
@@ -276,7 +294,7 @@ def drifts(bench: Bench) -> list[str]:
         finally:
             remove(bench.worker)
             bench.worker.optimizer.zero_grad()
-    said.append("nothing applied" if bench.gradient is None else "applied")
+    said.append("nothing applied" if bench.updates == before else "applied")
     return said
 
 

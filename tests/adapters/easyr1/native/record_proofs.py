@@ -3,7 +3,8 @@ docs/easyr1.md is held against:
 
     python record_proofs.py RUNS ../recorded
 
-RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version.
+RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version. With a third argument,
+"tampering", only what test_tampering_easyr1.py left is recorded, in tampering_VERSION.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import proofs
 import torch
 from started import finished, fit_failed, fit_run, parameters
+
+from batchbridge.testing.trajectories import distance
 
 FITS = {
     1: ("predicted", "enforced", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
@@ -47,7 +50,7 @@ def rounded(value: Any) -> Any:
 
 def runs_of(place: Path) -> dict[str, Any]:
     """Finished runs by name; outcomes of those that failed; how far each moved, over its parameters' norm, and how far
-    its end lies from its base's, over how far that moved."""
+    what its policy says at the end is from what its base's says, over how far that moved."""
     runs: dict[str, Any] = {}
     failed: dict[str, Any] = {}
     weights: dict[str, Path] = {}
@@ -78,7 +81,7 @@ def runs_of(place: Path) -> dict[str, Any]:
     apart = {}
     for name, end in ends.items():
         base = ends[BASES.get(name.removeprefix("fit ").partition(",")[0], BASE)]
-        apart[name] = float((end - base).norm() / (base - start).norm())
+        apart[name] = distance(start, end, base).said
     return {
         "runs": dict(sorted(runs.items())),
         "failed": dict(sorted(failed.items())),
@@ -91,6 +94,20 @@ def gradients_of(place: Path) -> dict[str, Any]:
     """What gradients.py measured, by ranks."""
     files = {ranks: place / f"gradients-{ranks}" / "measured.json" for ranks in ("1", "2")}
     return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+
+
+def tampering_of(place: Path) -> dict[str, Any]:
+    """What tampering.py measured, by ranks."""
+    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
+    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    return {"code": proofs.measuring_code(), **found}
+
+
+def record_tampering(place: Path, out: Path) -> None:
+    """Writes tampering_VERSION.json."""
+    found = tampering_of(place)
+    file = out / f"tampering_{found['1']['version']}.json"
+    file.write_text(json.dumps(rounded(found), separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main(place: Path, out: Path) -> None:
@@ -109,4 +126,6 @@ def main(place: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3:] != ["tampering"]:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -18,6 +18,7 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.testing.trajectories import whole
 from batchbridge_easyr1.testing.scripted import command, environment, prepare
 from batchbridge_verl.testing.cuts import cuts_in
 
@@ -39,10 +40,6 @@ class Run:
     def parameters(self, end: str) -> torch.Tensor:
         """All of them, flat; end: first, last."""
         return parameters(self.weights / f"{end}.pt")
-
-    def moved(self) -> torch.Tensor:
-        """All parameters at the end minus at the start, flat."""
-        return self.parameters("last") - self.parameters("first")
 
     def summary(self) -> dict[str, Any]:
         """Of a run that ended well; that of a user's own driver has its report."""
@@ -71,7 +68,7 @@ def outcome(code: int, text: str, why: str, ledger: Path | None) -> dict[str, An
 
 def parameters(file: Path) -> torch.Tensor:
     """A file of weights, flat."""
-    return torch.cat([value.flatten() for value in torch.load(file, weights_only=True).values()])
+    return whole(torch.load(file, weights_only=True))
 
 
 def finished(place: Path, name: str) -> Run | None:
@@ -143,6 +140,25 @@ def changed(checkout: Path, copy: Path) -> Path:
 
 
 # ---- without Ray
+
+
+def measured_by(script: Path, folder: Path, checkout: Path, ranks: int, *, leaves: str) -> dict[str, Any]:
+    """What a script of this folder measures on so many ranks, unless it was kept in `folder`, in the file `leaves`."""
+    if not (folder / leaves).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(folder)
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+        paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
+        ran = subprocess.run(
+            [*command, str(script), str(folder)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        )
+        assert ran.returncode == 0, ran.stderr[-20000:]
+    found: dict[str, Any] = json.loads((folder / leaves).read_text(encoding="utf-8"))
+    return found
 
 
 def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Path:

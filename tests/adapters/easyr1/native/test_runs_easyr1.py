@@ -17,8 +17,9 @@ import torch
 from started import Run
 
 from batchbridge.ledger import diff
+from batchbridge.testing.equivalence import LEAST_MOVEMENT
+from batchbridge.testing.trajectories import assert_other_end, assert_same_end
 
-BAR = 1e-5
 Start = Callable[[str], Run]
 
 
@@ -44,14 +45,11 @@ def resumed(start: Start, killed: Run) -> Run:
     return start("resumed")
 
 
-def apart(run: Run, other: Run) -> float:
-    return float((run.moved() - other.moved()).norm() / other.moved().norm())
-
-
 def test_the_ledger_of_the_stock_entry_on_two_ranks_is_the_plan(two_ranks: Run) -> None:
     proofs.check_plan(two_ranks.summary(), ranks=2)
     proofs.check_whole_groups(two_ranks.summary())
-    assert two_ranks.moved().norm() >= 0.01 * two_ranks.parameters("first").norm()
+    moved = two_ranks.parameters("last") - two_ranks.parameters("first")
+    assert moved.norm() >= LEAST_MOVEMENT * two_ranks.parameters("first").norm()
 
 
 def test_every_request_has_the_plans_sampling_seed(two_ranks: Run) -> None:
@@ -64,7 +62,8 @@ def test_negative_control_the_same_run_unwrapped_trains_other_steps_and_ends_els
 ) -> None:
     observed = start("stock entry observed")
     assert proofs.differing_steps(two_ranks.summary(), observed.summary()) == 6
-    assert apart(observed, two_ranks) > 10 * BAR
+    start, end = (two_ranks.parameters(name) for name in ("first", "last"))
+    assert_other_end("easyr1, the stock entry unwrapped", start, observed.parameters("last"), end)
 
 
 def test_the_unwrapped_run_on_one_device_is_as_predicted(start: Start) -> None:
@@ -77,7 +76,8 @@ def test_one_device_that_is_handed_a_token_budget_trains_the_same_run(two_ranks:
     proofs.check_cuts(other.summary())
     proofs.check_plan(other.summary(), ranks=1)
     proofs.check_same(two_ranks.summary(), other.summary())
-    assert apart(other, two_ranks) <= BAR
+    start, end = (two_ranks.parameters(name) for name in ("first", "last"))
+    assert_same_end("easyr1, the stock entry: one rank and two", start, other.parameters("last"), end)
 
 
 def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Run) -> None:

@@ -2,7 +2,8 @@
 
     python record_proofs.py RUNS ../recorded ../../../../docs/open_instruct.md
 
-RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran.
+RUNS is what `BATCHBRIDGE_OPEN_INSTRUCT_RUNS` named while the tests of this folder ran. With "tampering" in the place of
+the page, only what test_tampering_open_instruct.py left is recorded, in tampering.json.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 
+from batchbridge.testing.trajectories import distance
+
 JOBS = ("enforced", "adamw", "resumed", "observed")
 WORDS = ("Connection closed by peer", "PolicyTrainerRayProcess", "died", "the job ended well")
 """Of the errors with which jobs end: kept are those that were said."""
@@ -32,8 +35,9 @@ def moved(folder: Path, name: str) -> torch.Tensor:
     return parameters(folder, name, "last") - parameters(folder, name, "first")
 
 
-def apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).norm() / other.norm())
+def apart(one: tuple[Path, str], other: tuple[Path, str]) -> float:
+    """Of two jobs' ends, by what their policies say."""
+    return distance(parameters(*other, "first"), parameters(*one, "last"), parameters(*other, "last")).said
 
 
 def rounded(value: Any) -> Any:
@@ -43,6 +47,19 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: rounded(inner) for name, inner in value.items()}
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def tampering_of(place: Path) -> dict[str, Any]:
+    """What tampering.py measured, by ranks."""
+    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
+    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
+    return {"code": proofs.measuring_code(), **found}
+
+
+def record_tampering(place: Path, out: Path) -> None:
+    """Writes tampering.json."""
+    text = json.dumps(rounded(tampering_of(place)), separators=(",", ":")) + "\n"
+    (out / "tampering.json").write_text(text, encoding="utf-8")
 
 
 def jobs_of(place: Path) -> dict[str, Any]:
@@ -68,12 +85,12 @@ def jobs_of(place: Path) -> dict[str, Any]:
         "ends": ends,
         "foreign": (one / "foreign.txt").read_text(encoding="utf-8"),
         "moved": {name: float(moved(one, name).norm() / parameters(one, name, "first").norm()) for name in JOBS[:2]},
-        "ranks_apart": {name: apart(moved(two, name), moved(one, name)) for name in JOBS[:2]},
+        "ranks_apart": {name: apart((two, name), (one, name)) for name in JOBS[:2]},
         "resumed_is_equal": all(
             torch.equal(parameters(folder, "adamw", "last"), parameters(folder, "resumed", "last"))
             for folder in (one, two)
         ),
-        "unwrapped_apart": apart(moved(two, "observed"), moved(one, "enforced")),
+        "unwrapped_apart": apart((two, "observed"), (one, "enforced")),
     }
 
 
@@ -82,8 +99,8 @@ SAID = ("PolicyTrainerRayProcess", "died", "cannot attach", "staleness.mode", "b
 
 
 def script_of(place: Path) -> dict[str, Any]:
-    """What launched.py left: ledgers, what was asked for and by which weights it was answered, and how far the
-    parameters lie from those of a driver of one's own."""
+    """What launched.py left: ledgers, what was asked for and by which weights it was answered, and how far what
+    the policy says at the end is from what it says after a driver of one's own."""
     folder = place / "launched-0"
     names = {name: name.replace(", ", "-").replace(" ", "_") for name in (*SCRIPTS, "launched as it is, 1")}
     left = {name: json.loads((folder / f"{file}.json").read_text(encoding="utf-8")) for name, file in names.items()}
@@ -100,10 +117,12 @@ def script_of(place: Path) -> dict[str, Any]:
         "said": {name: [word for word in SAID if word in one["said"]] for name, one in left.items() if one["exit"]},
         "initial": (folder / "initial.txt").read_text(encoding="utf-8"),
         "own_driver_apart": {
-            str(ranks): apart(ends[f"launched, {ranks}"] - first, moved(place / f"jobs-{ranks}", "enforced"))
+            str(ranks): distance(
+                first, ends[f"launched, {ranks}"], parameters(place / f"jobs-{ranks}", "enforced", "last")
+            ).said
             for ranks in (1, 2)
         },
-        "observed_apart": apart(ends["launched observed, 2"] - first, ends["launched, 2"] - first),
+        "observed_apart": distance(first, ends["launched observed, 2"], ends["launched, 2"]).said,
         "resumed_is_equal": torch.equal(ends["launched resumed, 2"], ends["launched, 2"]),
     }
 
@@ -124,4 +143,6 @@ def main(place: Path, out: Path, page: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[3] != "tampering":
+        main(*map(Path, sys.argv[1:4]))

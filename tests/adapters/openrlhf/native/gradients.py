@@ -14,7 +14,7 @@ import functools
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ from batchbridge_openrlhf.testing.workers import actor_trainer, experience, full
 
 torch.set_num_threads(1)
 
+from tampering import LOSSES, WAYS, Run
+
 from batchbridge import unwrap, wrap
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
+from batchbridge.patching import Patches
 from batchbridge.plan import Plan
 from batchbridge.spec import (
     Horizon,
@@ -43,10 +46,11 @@ from batchbridge.spec import (
     Topology,
 )
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
+from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge.weights import Row, token_weights
 from batchbridge.workers import Orders
-from batchbridge_openrlhf.engine import KL_COEFFICIENT, install, remove
+from batchbridge_openrlhf.engine import IDENTITY, KL_COEFFICIENT, install, remove
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
 SPLITS = {
@@ -170,14 +174,12 @@ class Bench:
         made = actor_trainer(self.saved, steps=10, dataset_size=PROMPTS, **settings)
         self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         engine = made.actor.model
-        native = engine.step
 
-        def spy(*arguments: Any, **options: Any) -> Any:
+        def keep(*arguments: Any, **options: Any) -> None:
             if engine.is_gradient_accumulation_boundary():
                 self.gradients.append(full_gradient(made))
-            return native(*arguments, **options)
 
-        engine.step = spy
+        engine.step = watched(engine.step, keep)
         return made
 
     def sample(self, prompt: int, number: int) -> Sample:
@@ -194,13 +196,21 @@ class Bench:
         with torch.no_grad():
             return dataclasses.replace(made, old_logprobs=logprobs(self.behind, made))
 
-    def fill(self, trainer: Any, plan: Plan, rollout: int, *, native: bool = False, silent: bool = False) -> None:
-        """This rank's share of a rollout in the replay buffer: as upstream cuts it, or as unevenly as can be."""
+    def fill(
+        self,
+        trainer: Any,
+        plan: Plan,
+        rollout: int,
+        *,
+        owner_of: Callable[[int], int] | None = None,
+        silent: bool = False,
+    ) -> None:
+        """This rank's share of a rollout in the replay buffer: of rows that `owner_of` gives it; else as unevenly as
+        can be."""
         for position, prompt in enumerate(plan.rollout(rollout).prompts):
             for number in range(GROUP):
                 row = position * GROUP + number
-                owner = row * self.ranks // (3 * GROUP) if native else (0 if row % 5 else self.ranks - 1)
-                if owner != self.rank:
+                if (owner_of or self.unevenly)(row) != self.rank:
                     continue
                 sample = self.sample(prompt, number)
                 if silent:
@@ -210,6 +220,18 @@ class Bench:
                 trainer.replay_buffer.append(
                     experience(sample, (rollout, prompt, position, number), reference_logprobs=reference)
                 )
+
+    def unevenly(self, row: int) -> int:
+        """The first rank has four fifths of a rollout's rows."""
+        return 0 if row % 5 else self.ranks - 1
+
+    def natively(self, row: int) -> int:
+        """Upstream cuts a rollout into blocks."""
+        return row * self.ranks // (3 * GROUP)
+
+    def by_steps(self, row: int) -> int:
+        """Native steps of 6 rows, that take a rank's rows in their order, have the rollout's rows in theirs."""
+        return row % 6 * self.ranks // 6
 
     def run(self, trainer: Any, coefficient: float) -> None:
         self.gradients.clear()
@@ -335,8 +357,16 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     trained and by the weights that the ledger says."""
     case, folder = CASES["token_mean"], bench.folder / f"native-{zero}-{dynamic}"
     spec = spec_of(case, "fixed 2")
+    said = verified(bench, trainer, case) if dynamic else ""
+    bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
+    for item in trainer.replay_buffer.items:
+        del item.info[IDENTITY]  # upstream would log it
+    torch.manual_seed(3)  # of the loader's shuffle
+    bench.run(trainer, 0.0)
+    alone = list(bench.gradients)
     install(trainer, bench.orders(spec, "observe", ledger=folder))
-    bench.fill(trainer, Plan(spec, PROMPTS), 0, native=True)
+    bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.natively)
+    torch.manual_seed(3)
     bench.run(trainer, 0.0)
     remove(trainer)
     torch.distributed.barrier()
@@ -344,20 +374,93 @@ def natively(bench: Bench, trainer: Any, zero: int, dynamic: bool) -> dict[str, 
     samples = [bench.sample(*member) for member in zip(record["prompt"], record["sample"], strict=True)]
     weights = [float(w) for w in token_weights(TOKENS, [Row(tokens=sum(s.loss_mask)) for s in samples])]
     canonical = bench.oracle(bench.exact, case, samples, weights)
-    recorded = bench.oracle(bench.exact, case, samples, record["weights"])
+    # A weight that nothing shows is one of a completion without advantage, whose gradient is zero.
+    recorded = bench.oracle(bench.exact, case, samples, [weight or 0.0 for weight in record["weights"]])
     floor = relative_error(bench.oracle(bench.rough, case, samples, weights), canonical)
     bar = max(1e-6, 3 * floor)
     return {
         "canonical": relative_error(gradient, canonical) / bar,
         "recorded": relative_error(gradient, recorded) / bar,
         "steps": len(bench.gradients),
+        "untouched": all(map(torch.equal, alone, bench.gradients)),
+        "verified": said,
     }
+
+
+def verified(bench: Bench, trainer: Any, case: Case) -> str:
+    """What mode "verify" says of a native run whose steps have the plan's members."""
+    spec = spec_of(case, "fixed 2").replace(**{"optimizer_step.completions_per_step": 6})
+    install(trainer, bench.orders(spec, "verify"))
+    bench.fill(trainer, Plan(spec, PROMPTS), 0, owner_of=bench.by_steps)
+    try:
+        bench.run(trainer, 0.0)
+    except BatchDrift as drift:
+        return str(drift)
+    finally:
+        clean(trainer)
+    return "trained to its end"
+
+
+def clean(trainer: Any) -> None:
+    """After a run that a `BatchDrift` ended."""
+    remove(trainer)
+    trainer.replay_buffer.clear()
+    trainer.actor.model.optimizer.zero_grad()
+
+
+def refused(bench: Bench, trainer: Any) -> dict[str, str]:
+    """What wrapping says of losses that weigh otherwise on the last rank, and whether it leaves anything behind."""
+    said = {}
+    for name, alter in LOSSES.items():
+        patches = Patches()
+        if bench.rank == bench.ranks - 1:
+            alter(trainer, patches)
+        parts = (trainer, trainer.strategy, trainer.replay_buffer, trainer.actor, trainer.actor_loss_fn)
+        before = [dict(vars(part)) for part in parts]
+        try:
+            wrap(trainer)
+            said[name] = "wrapped"
+        except CannotAttach as error:
+            same = [dict(vars(part)) for part in parts] == before
+            said[name] = f"{error.reasons.get('weight_probe')}{'' if same else '; changed'}"
+        unwrap(trainer)
+        patches.undo()
+    return said
+
+
+def tampered(bench: Bench, trainer: Any) -> dict[str, dict[str, Any]]:
+    """Of each way to tamper with step 3: what this rank was told, where, and how many updates were applied."""
+    spec, found = spec_of(CASES["token_mean"], "fixed 2"), {}
+    plan, applied, engine = Plan(spec, PROMPTS), set(), trainer.actor.model
+    ways = {**{name: way for name, (way, _) in WAYS.items()}, "nobody": lambda run: None}
+    counting = engine.optimizer.optimizer.register_step_pre_hook(lambda *_: applied.add(engine.global_steps))
+    for name, way in ways.items():
+        install(trainer, bench.orders(spec))
+        patches = Patches()
+        way(Run.of(trainer, patches, mine=bench.rank == bench.ranks - 1))
+        applied.clear()
+        told = {"step": -1, "aspect": "", "detail": "trained to its end"}
+        try:
+            for rollout in range(2):
+                bench.fill(trainer, plan, rollout)
+                bench.run(trainer, 0.0)
+        except BatchDrift as drift:
+            told = {"step": drift.step, "aspect": drift.aspect, "detail": str(drift)}
+        finally:
+            patches.undo()
+            clean(trainer)
+        found[name] = {**told, "applied": len(applied)}
+    counting.remove()
+    everyone: list[Any] = [None] * bench.ranks
+    torch.distributed.all_gather_object(everyone, found)
+    return {name: {"ranks": [one[name] for one in everyone]} for name in ways}
 
 
 def drifts(bench: Bench, trainer: Any) -> list[str]:
     """What a step says that is not the plan's: a rollout's other prompts, then weights that something has changed."""
     spec = spec_of(CASES["token_mean"], "fixed 2")
-    plan, said, applied = Plan(spec, PROMPTS), [], 0
+    plan, said, applied = Plan(spec, PROMPTS), [], []
+    counting = trainer.actor.model.optimizer.optimizer.register_step_pre_hook(lambda *_: applied.append(True))
     for change in ("members", "weights"):
         install(trainer, bench.orders(spec))
         bench.fill(trainer, plan, 0)
@@ -373,18 +476,15 @@ def drifts(bench: Bench, trainer: Any) -> list[str]:
                 buffer.dynamic_batch_num_tokens = [2 * count for count in buffer.dynamic_batch_num_tokens]
 
             buffer.setup_dynamic_batch = doubled
-        bench.gradients.clear()
         try:
             trainer.ppo_train(0.0)
         except BatchDrift as drift:
             said.append(str(drift))
-        applied += len(bench.gradients)
-        buffer.clear()
         if change == "weights":
             buffer.setup_dynamic_batch = native
-        remove(trainer)
-        trainer.actor.model.optimizer.zero_grad()
-    return [*said, f"{applied} applied"]
+        clean(trainer)
+    counting.remove()
+    return [*said, f"{len(applied)} applied"]
 
 
 def empty(bench: Bench, trainer: Any) -> list[int]:
@@ -420,7 +520,7 @@ def by_wrap(bench: Bench, trainer: Any) -> dict[str, Any]:
         clock = str(refused)
     trainer.actor_scheduler.lr_lambdas = native
     wrap(trainer, mode="verify")
-    bench.fill(trainer, plan, 0, native=True)
+    bench.fill(trainer, plan, 0, owner_of=bench.natively)
     try:
         bench.run(trainer, 0.0)
         drift = ""
@@ -452,6 +552,8 @@ def main(folder: Path) -> None:
             found["drifts"] = drifts(bench, trainer)
             found["empty"] = empty(bench, trainer)
             found["wrap"] = by_wrap(bench, trainer)
+            found["refused"] = refused(bench, trainer)
+            found["tampered"] = tampered(bench, trainer)
         del trainer
     if bench.rank == 0:
         torch.save(found, folder / "measured.pt")

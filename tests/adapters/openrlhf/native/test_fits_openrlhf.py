@@ -21,10 +21,13 @@ from packaging.version import Version
 from batchbridge import plugins
 from batchbridge.between.doctor import diagnose
 from batchbridge.ledger import diff, read_headers, read_steps
+from batchbridge.plan import Plan
 from batchbridge.reading import read
+from batchbridge.spec import Spec
 from batchbridge.testing.tiny import Script
+from batchbridge.testing.trajectories import FAULTS, Fault, assert_other_end, assert_same_end, reference_run, sgd
 
-BAR = 1e-5
+LEARNING_RATE = 6e-2
 GROUP = 3
 WHOLE = {
     "rollout.batch_size": 4,
@@ -41,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run left what it measured, and its ledgers."""
     made = tmp_path_factory.mktemp("fits")
     script = Path(__file__).parent / "fits.py"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = [sys.executable, str(script), str(made)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert ran.returncode == 0, ran.stderr[-20000:]
@@ -72,18 +75,38 @@ def test_every_step_trains_the_plans_completions_with_the_oracles_gradient(
 
 
 def test_the_learning_rate_ticks_once_per_rollout_where_the_spec_says_so(measured: dict[str, Any]) -> None:
-    rates = [0.06 * (3 - rollout) / 3 for rollout in range(3) for _ in range(6)]
+    rates = [LEARNING_RATE * (3 - rollout) / 3 for rollout in range(3) for _ in range(6)]
     assert measured["rates"] == pytest.approx(rates)
 
 
 def test_micro_batches_do_not_change_the_trajectory(measured: dict[str, Any], record: Callable[..., None]) -> None:
-    record("fit, other micro-batches", moved=measured["moved"], apart=measured["micro"])
-    assert measured["moved"] >= 0.01
-    assert measured["micro"] <= BAR
+    start, ends = measured["start"], measured["ends"]
+    found = assert_same_end("openrlhf, sgd: micro-batches of 1 and 3", start, ends["micro"], ends["own"])
+    record("fit, other micro-batches", moved=found.moved, apart=found.said)
+
+
+def led(folder: Path, fault: Fault | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the plan of the run leads in plain torch."""
+    header = read_headers(folder / "own")[0]
+    plan = Plan(Spec.from_dict(header["spec"]), header["dataset_size"])
+    return reference_run(plan, sgd(LEARNING_RATE), fault=fault)
+
+
+def test_the_run_ends_where_its_plan_leads_in_plain_torch(measured: dict[str, Any], folder: Path) -> None:
+    start, end = led(folder)
+    assert_same_end("openrlhf, sgd: plain torch", start, measured["ends"]["own"], end)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_negative_control_with_one_fault_the_plan_leads_elsewhere(
+    measured: dict[str, Any], folder: Path, fault: Fault
+) -> None:
+    start, end = led(folder, fault)
+    assert_other_end(f"openrlhf, sgd: plain torch, {fault}", start, measured["ends"]["own"], end)
 
 
 def test_budgets_of_a_spec_cut_training_and_scoring_of_a_run_with_fixed_micro_batches(
-    measured: dict[str, Any], folder: Path, record: Callable[..., None]
+    measured: dict[str, Any], folder: Path
 ) -> None:
     found = measured["budget"]
     for trains, budget, alone in ((True, 60, 36), (False, 100, 36)):
@@ -92,15 +115,15 @@ def test_budgets_of_a_spec_cut_training_and_scoring_of_a_run_with_fixed_micro_ba
         assert max(rows for rows, _ in passes) > 2
         assert len(passes) < alone / 2, "fixed micro-batches have one completion, of scoring two"
     assert diff(folder / "own", folder / "budget", rtol=1e-4).equal
-    record("fit, token budgets", moved=measured["moved"], apart=found["apart"])
-    assert found["apart"] <= BAR
+    assert_same_end("openrlhf, sgd: token budgets and fixed", measured["start"], found["end"], measured["ends"]["own"])
 
 
 def test_negative_control_the_unwrapped_run_ends_elsewhere(
     measured: dict[str, Any], record: Callable[..., None]
 ) -> None:
-    record("fit, unwrapped", apart=measured["observed_moved"])
-    assert measured["observed_moved"] > 10 * BAR
+    ends = measured["ends"]
+    found = assert_other_end("openrlhf, unwrapped", measured["start"], ends["observed"], ends["own"])
+    record("fit, unwrapped", apart=found.said)
 
 
 def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], folder: Path) -> None:
@@ -161,8 +184,11 @@ def test_what_is_decided_of_an_unwrapped_run_is_predicted_completion_by_completi
     want: dict[tuple[Any, ...], float] = {
         (row.rollout, row.pass_index, row.prompt, row.sample, row.rank): float(row.weight or 0) for row in native.rows
     }
-    columns = ("rollout", "pass", "prompt", "sample", "rank", "weights")
-    have = {tuple(key): weight for *key, weight in zip(*(step[name] for name in columns), strict=True)}
+    columns = ("rollout", "pass", "prompt", "sample", "rank", "weights", "advantage")
+    have = {tuple(told[:5]): told[5:] for told in zip(*(step[name] for name in columns), strict=True)}
     assert have.keys() == want.keys()
-    for row, weight in have.items():
-        assert weight == pytest.approx(want[row], rel=1e-6), row
+    for row, (weight, advantage) in have.items():
+        if advantage == 0:
+            assert weight is None, row  # no gradient shows it
+        else:
+            assert weight == pytest.approx(want[row], rel=1e-6), row

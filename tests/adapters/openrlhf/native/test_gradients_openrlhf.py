@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from tampering import LOSSES, STEP, WAYS
 
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.plan import Plan
@@ -134,6 +135,47 @@ def test_the_ledger_of_an_observed_run_has_the_weights_that_were_really_applied(
     found = measured[ranks]["natively"][trainer]
     assert found["recorded"] <= 1
     assert found["steps"] == 2
+    assert found["untouched"], "measuring changes no bit of a gradient"
+
+
+@pytest.mark.parametrize("trainer", LOSES)
+def test_verify_stops_where_deepspeed_loses_the_gradients_of_planned_rows(
+    measured: dict[int, dict[str, Any]], ranks: int, trainer: str
+) -> None:
+    said = measured[ranks]["natively"][trainer]["verified"]
+    assert said.startswith("optimizer step 0 departs from the plan in its gradient: the gradient that the optimizer")
+
+
+def test_verify_accepts_the_same_native_run_where_nothing_is_lost(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    assert measured[ranks]["natively"]["ZeRO-3, dynamic"]["verified"] == "trained to its end"
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_that_weighs_otherwise_is_refused_and_the_trainer_is_as_it_was(
+    measured: dict[int, dict[str, Any]], ranks: int, loss: str
+) -> None:
+    """The first rank says so, whichever rank has the loss."""
+    said = measured[ranks]["refused"][loss]
+    assert said.startswith("the trainer's own "), said
+    assert not said.endswith("; changed"), said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_is_tampered_with_is_applied_on_no_rank(
+    measured: dict[int, dict[str, Any]], ranks: int, way: str
+) -> None:
+    """On two ranks the second one alone, where one alone can be tampered with."""
+    told = measured[ranks]["tampered"][way]["ranks"]
+    assert [(one["step"], one["aspect"], one["applied"]) for one in told] == [(STEP, WAYS[way][1], STEP)] * ranks, told
+
+
+def test_the_same_run_is_trained_to_its_end_where_nobody_tampers(
+    measured: dict[int, dict[str, Any]], ranks: int
+) -> None:
+    told = measured[ranks]["tampered"]["nobody"]["ranks"]
+    assert [(one["detail"], one["applied"]) for one in told] == [("trained to its end", 6)] * ranks
 
 
 def test_other_rows_or_weights_than_planned_are_refused_before_the_update(

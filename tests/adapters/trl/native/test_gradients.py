@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from peft import LoraConfig
+from representative import cells
 
 from batchbridge import unwrap, wrap
 from batchbridge.ledger import read_steps
@@ -53,9 +54,7 @@ def train(built: Any) -> Captured:
     return captured
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-@pytest.mark.parametrize("split", SPLITS)
-@pytest.mark.parametrize("loss_type", LOSSES)
+@pytest.mark.parametrize(("loss_type", "split", "beta"), cells(LOSSES, SPLITS, [0.0, 0.1]))
 def test_every_step_has_the_oracles_gradient(
     trainer: Callable[..., Any], loss_type: str, split: str, beta: float
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
 
+from batchbridge.attach import CannotAttach
 from batchbridge.measuring import LostGradient, Rows, Tap, Witness
 from batchbridge.objectives import kl_losses, policy_losses
 from batchbridge.probing import CUT, batches, normaliser, verdict
@@ -148,6 +150,41 @@ def test_the_witness_sees_what_the_optimizer_finds() -> None:
     assert "backward gave none" in str(witness.compare(weight.grad).objection(1.0))
 
 
+@pytest.mark.parametrize(
+    ("kept", "shares"),
+    [((1, 1, 1), [1, 1, 1]), ((0, 0, 1), [0, 0, 1]), ((1, 0.5, 1), [1, 0.5, 1]), ((2, 2, 2), [2, 2, 2])],
+    ids=["all", "the last one", "one halved", "all doubled"],
+)
+def test_a_witness_that_keeps_passes_apart_tells_what_was_lost(kept: tuple[float, ...], shares: list[float]) -> None:
+    weight = torch.nn.Parameter(torch.ones(8))
+    witness = Witness(weight, lambda total: total.mul_(2), apart=True)  # another rank, that does the same
+    passes = torch.randn(3, 8, generator=torch.Generator().manual_seed(3))
+    for gradient in passes:
+        (weight * gradient).sum().backward()
+    found = witness.compare(torch.tensor(kept, dtype=torch.float32) @ passes)
+    assert found.applied(0.5, 3) == pytest.approx(shares, rel=found.tolerance)
+    assert (found.objection(0.5) is None) is (kept == (1, 1, 1))
+
+
+def test_what_was_lost_is_not_told_where_a_witness_has_fewer_values_than_there_were_passes() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    witness = Witness(weight, apart=True)
+    for scale in (1.0, 2.0, 4.0):
+        (weight * torch.tensor([scale, 1.0])).sum().backward()
+    found = witness.compare(torch.tensor([4.0, 1.0]))
+    assert "was lost" in str(found.objection(1.0))
+    assert all(math.isnan(share) for share in found.applied(1.0, 3))
+
+
+def test_half_precision_of_the_watched_weight_is_allowed_for_whatever_the_optimizer_keeps() -> None:
+    for kind, allowed in ((torch.bfloat16, True), (torch.float32, False)):
+        weight = torch.nn.Parameter(torch.ones(4, dtype=kind))
+        witness = Witness(weight)
+        (weight * torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=kind)).sum().backward()
+        rounded = torch.tensor([1.0, 2.0, 3.0, 4.01])
+        assert (witness.compare(rounded).objection(1.0) is None) is allowed
+
+
 def test_the_smallest_weight_that_is_trained_is_the_witness() -> None:
     named = {"a.weight": (8, 8), "norm.weight": (8,), "norm.bias": (8,), "lora_A.weight": (2, 8)}
     parameters = [(name, torch.nn.Parameter(torch.ones(shape))) for name, shape in named.items()]
@@ -155,13 +192,16 @@ def test_the_smallest_weight_that_is_trained_is_the_witness() -> None:
     parameters[1][1].requires_grad = False
     assert Witness.choose(parameters)[0] == "lora_A.weight"
     assert Witness.choose([]) is None
+    shards = [("a.weight", torch.nn.Parameter(torch.ones(0))), ("b.weight", torch.nn.Parameter(torch.ones(0)))]
+    assert Witness.choose(shards) is None
+    assert Witness.choose(shards, size=lambda one: 3 if one is shards[1][1] else 5)[0] == "b.weight"
 
 
 TERMS = [LossTerm(aggregation=name) for name in ("token_mean", "sequence_mean", "sequence_sum", "token_sum")]
 
 
 @pytest.mark.parametrize("term", TERMS, ids=lambda term: term.aggregation)
-@pytest.mark.parametrize("objective", [PPO, KL], ids=["policy", "kl"])
+@pytest.mark.parametrize("objective", [PPO, KL, SURROGATES[2]], ids=["policy", "kl", "sequences"])
 def test_the_probe_accepts_an_aggregation_and_no_other(term: LossTerm, objective: Objective) -> None:
     def probed(applied: LossTerm) -> list[Tap]:
         taps, step = [], normaliser(applied)
@@ -183,6 +223,20 @@ def test_the_probe_accepts_an_aggregation_and_no_other(term: LossTerm, objective
         else:
             with pytest.raises(Exception, match="weight_probe"):
                 verdict(probed(other), term, remedy="")
+
+
+def test_the_probe_refuses_a_loss_that_leaves_a_completion_out() -> None:
+    taps = []
+    for off_policy in (False, True):
+        tap = Tap(PPO)
+        for made in batches(PPO, off_policy=off_policy):
+            made.advantages[-1] = 0  # nothing is expected of it, and nothing comes
+            leaf = tap.leaf(made.logprobs, made.rows)
+            planned = dataclasses.replace(made.rows, old=leaf.detach() if made.old is None else made.old)
+            loss_of(PPO, leaf, planned, torch.full((len(made.lengths),), normaliser(TERMS[0]).step_factor())).backward()
+        taps.append(tap)
+    with pytest.raises(CannotAttach, match="gives a completion of 2 tokens no gradient"):
+        verdict(taps, TERMS[0], remedy="")
 
 
 def test_the_probe_is_ragged_and_has_a_filler() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from batchbridge import CannotAttach, Spec, wrap
+from batchbridge import BatchDrift, CannotAttach, Spec, wrap
 from batchbridge.checkpoints import STATE_FILE
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.testing.tiny import tiny_policy
@@ -233,15 +233,23 @@ def test_another_split_goes_on_to_the_same_parameters(tmp_path: Path, case: str)
 
 
 def test_negative_control_other_rows_lead_elsewhere(tmp_path: Path) -> None:
-    """What the comparison above must notice: one completion of the saved rollout has another's advantage."""
+    """What the comparison above must notice: one completion of the saved rollout has another's advantage. Where the
+    saved tensors alone are changed, the run itself notices: they are not the rollout's."""
     before, after, *_ = SPLITS["4x2 to 2x4"]
     uninterrupted = wrap(build(tmp_path / "run", **DESCENT | before))
     start = flat_parameters(uninterrupted.model)
     uninterrupted.train()
     file = tmp_path / "run" / "checkpoint-5" / "batchbridge" / "rank-00000.pt"
     rows = torch.load(file, weights_only=True)
-    advantages = rows["rollouts"][0]["tensors"]["advantages"]
+    advantages, facts = rows["rollouts"][0]["tensors"]["advantages"], rows["rollouts"][0]["facts"]
     advantages[-2:] = advantages[-2:].flip(0)
+    torch.save(rows, file)
+    noticing = wrap(build(tmp_path / "noticing", **DESCENT | after))
+    with pytest.warns(UserWarning, match="completions_per_device"), pytest.raises(BatchDrift, match="weights"):
+        noticing.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    position_of = {row: position for position, row in rows["rollouts"][0]["slots"].items()}
+    one, other = (position_of[len(advantages) - back] for back in (2, 1))
+    facts[one]["advantage"], facts[other]["advantage"] = facts[other]["advantage"], facts[one]["advantage"]
     torch.save(rows, file)
     resumed = wrap(build(tmp_path / "other", **DESCENT | after))
     with pytest.warns(UserWarning, match="completions_per_device"):
@@ -333,6 +341,22 @@ def test_a_checkpoint_without_one_of_its_files_is_called_unfinished(
     shutil.rmtree(tmp_path / "run" / "checkpoint-9")
     with pytest.raises(CannotAttach, match="no whole one lies beside it: start the run anew"):
         wrap(build(tmp_path / "run")).train(resume_from_checkpoint=True)
+
+
+def test_a_node_that_has_its_own_ranks_files_alone_resumes_as_it_was_and_not_otherwise(
+    whole: tuple[Path, torch.Tensor], tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "run" / "checkpoint-17"
+    shutil.copytree(whole[0] / "run" / "checkpoint-17", checkpoint)
+    same = wrap(build(tmp_path / "same", save_on_each_node=True))
+    same.train(resume_from_checkpoint=str(checkpoint))
+    assert torch.equal(flat_parameters(same.model), whole[1])
+    saved = json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))
+    (checkpoint / STATE_FILE).write_text(json.dumps(saved | {"ranks": 2}), encoding="utf-8")
+    with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; with save_on_each_node"):
+        wrap(build(tmp_path / "fewer", save_on_each_node=True)).train(resume_from_checkpoint=str(checkpoint))
+    with pytest.raises(CannotAttach, match="rank 1's file batchbridge/rank-00001"):
+        wrap(build(tmp_path / "fewer")).train(resume_from_checkpoint=str(checkpoint))
 
 
 def test_a_run_that_was_killed_while_it_saved_goes_on_from_the_checkpoint_before(

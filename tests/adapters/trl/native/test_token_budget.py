@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from representative import cells
 
 from batchbridge import wrap
 from batchbridge.spec import MicroBatch
@@ -46,15 +47,15 @@ def forward_shapes(model: Any) -> Iterator[list[tuple[bool, int, int]]]:
         handle.remove()
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.1])
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "luspo", "dr_grpo", "cispo"])
+@pytest.mark.parametrize(
+    ("loss_type", "name", "beta"), cells(["dapo", "grpo", "luspo", "dr_grpo", "cispo"], BUDGETS, [0.0, 0.1])
+)
 def test_every_step_has_the_oracles_gradient(
-    trainer: Callable[..., Any], loss_type: str, budget: int, beta: float
+    trainer: Callable[..., Any], loss_type: str, name: str, beta: float
 ) -> None:
     reference = tiny_policy(seed=1) if beta else None
     built = trainer(loss_type=loss_type, beta=beta, reference=reference, num_train_epochs=2, **TWO_PASSES)
-    built = wrap(built, tokens_per_device=budget)
+    built = wrap(built, tokens_per_device=BUDGETS[name])
     captured = train(built)
     plan = built.batchbridge.plan
     assert len(captured.gradients) == plan.total_optimizer_steps

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from packaging.version import Version
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
+import batchbridge
 import batchbridge_trl.runtime as runtime
 from batchbridge import CannotAttach, Plan, unwrap, wrap
+from batchbridge.ledger import read_headers
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 from batchbridge_trl.testing import flat_parameters
 
@@ -72,12 +75,58 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
-def test_an_unknown_version_is_refused(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
-    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
-    with pytest.raises(CannotAttach, match=r"trl 1\.99\.0 is not in"):
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.8.0")
+    with pytest.raises(CannotAttach, match=r"trl 1\.8\.0 is older than 1\.9\.1"):
         wrap(built)
-    assert "training_step" not in vars(built)
+
+
+def test_a_new_number_with_known_code_is_wrapped(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    built = trainer()
+    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.99.0")
+    monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
+    found = wrap(built).batchbridge
+    assert (found.framework_version, found.evidence.grade) == ("1.99.0", "proven")
+    assert "proven: the native tests ran on this code" in found.report()
+    assert found.evidence.labels["trl"] in ("1.9.1", "1.16.0")
+
+
+def test_control_flow_that_is_not_known_is_refused_by_name_and_can_be_allowed(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer.training_step
+
+    def other(self: Any, *arguments: Any, **options: Any) -> Any:
+        return native(self, *arguments, **options)
+
+    monkeypatch.setattr(GRPOTrainer, "training_step", other)
+    assert "GRPOTrainer.training_step" in refused(built)["unproven_code"]
+    wrap(built, allow=["unproven_code"])
+    assert built.batchbridge.evidence.grade == "measured"
+    built.train()
+    assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
+
+
+def test_what_is_allowed_must_still_weigh_as_the_plan_does(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, native, loss = trainer(), GRPOTrainer.training_step, GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "training_step", lambda self, *words: native(self, *words))
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 7 * loss(self, model, inputs))
+    assert "weight_probe" in refused(built, allow=["unproven_code"])
+
+
+def test_a_loss_that_is_not_known_is_measured_and_said_to_be(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built, native = trainer(num_train_epochs=1), GRPOTrainer._compute_loss
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", lambda self, model, inputs: 1.0 * native(self, model, inputs))
+    wrap(built, ledger=tmp_path / "ledger").train()
+    assert built.batchbridge.evidence.grade == "measured"
+    (header,) = read_headers(tmp_path / "ledger")
+    assert header["evidence"]["grade"] == "measured"
+    assert any("_compute_loss" in name for name in header["evidence"]["loss"])
 
 
 def test_a_renamed_seam_is_refused_and_nothing_stays_patched(
@@ -169,6 +218,20 @@ def test_an_iterable_dataset_is_refused(trainer: Callable[..., Any]) -> None:
         assert list(refused(built, mode=mode)) == ["iterable_dataset"]
 
 
+@pytest.mark.parametrize(("missing", "like"), [("plan", {"staleness.mode": "bounded"}), ("iterable_dataset", {})])
+def test_what_leaves_no_plan_hides_no_other_reason(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
+) -> None:
+    built = trainer(top_entropy_quantile=0.5)
+    built.is_deepspeed_enabled = True
+    spec = batchbridge.read(built).spec.replace(**like)
+    if missing == "iterable_dataset":
+        built.train_dataset = built.train_dataset.to_iterable_dataset()
+    assert list(refused(built, like=spec, allow=["fsdp"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
+    monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
+    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
+
+
 def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]) -> None:
     from transformers import Qwen2MoeConfig, Qwen2MoeForCausalLM
 
@@ -206,7 +269,9 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
 
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["deepspeed"]) == {"allow": "deepspeed cannot be allowed; what can: tools, vllm"}
+    assert refused(trainer(), allow=["deepspeed"]) == {
+        "allow": "deepspeed cannot be allowed; what can: tools, unproven_code, vllm"
+    }
 
 
 @pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])

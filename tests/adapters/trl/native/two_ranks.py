@@ -26,49 +26,52 @@ import torch
 torch.set_num_threads(1)
 
 import transformers
+from representative import once
 from transformers import TrainerCallback
 
 from batchbridge import wrap
+from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-GRADIENTS: dict[str, dict[str, Any]] = {
-    f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **arguments}
-    for loss_type in ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
-    for name, arguments in {
-        "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
-        "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
-        "1x4": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
-        "1x4, generation below accumulation": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 4,
-            "steps_per_generation": 2,
-        },
-        "1x2, generation above accumulation, two passes, kl": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 4,
-            "num_iterations": 2,
-            "beta": 0.1,
-        },
-        "1x3, steps straddle rollouts, seven prompts": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 3,
-            "steps_per_generation": 4,
-            "prompts": 7,
-        },
-        "24 tokens, two passes, kl": {
-            "per_device_train_batch_size": 1,
-            "gradient_accumulation_steps": 2,
-            "steps_per_generation": 4,
-            "num_iterations": 2,
-            "beta": 0.1,
-            "tokens_per_device": 24,
-        },
-    }.items()
+LOSSES = ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
+SPLITS: dict[str, dict[str, Any]] = {
+    "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
+    "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
+    "1x4": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4},
+    "1x4, generation below accumulation": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 4,
+        "steps_per_generation": 2,
+    },
+    "1x2, generation above accumulation, two passes, kl": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "beta": 0.1,
+    },
+    "1x3, steps straddle rollouts, seven prompts": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+        "steps_per_generation": 4,
+        "prompts": 7,
+    },
+    "24 tokens, two passes, kl": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "beta": 0.1,
+        "tokens_per_device": 24,
+    },
+}
+GRADIENTS = {
+    f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
+    for loss_type, name, _ in once(LOSSES, SPLITS)
 }
 TRAJECTORIES: dict[str, dict[str, Any]] = {
     optimizer: {
@@ -79,6 +82,7 @@ TRAJECTORIES: dict[str, dict[str, Any]] = {
         "prompts": 9,
         "max_steps": 10,
         "optim": optimizer,
+        "adam_epsilon": ADAM_EPSILON,
         "learning_rate": learning_rate,
         "beta": 0.04,
     }
@@ -175,9 +179,8 @@ def gradients(folder: Path) -> None:
     ends = {}
     for name, arguments in TRAJECTORIES.items():
         built = wrap(build(folder / "out", **arguments), ledger=folder / f"{name}_ledger")
-        start = flat_parameters(built.model)
         built.train()
-        ends[name] = flat_parameters(built.model) - start
+        ends[name] = flat_parameters(built.model)
     whole = wrap(build(folder / "whole", **RUN), ledger=folder / "whole_ledger")
     whole.train()
     if whole.accelerator.is_main_process:

@@ -19,6 +19,7 @@ python3 -m openrlhf.cli.train_ppo_ray \
     --actor.loss_agg_mode token-mean \
     --actor.optim adam \
     --actor.adam.lr 0.0006 \
+    --actor.adam.eps 0.003 \
     --actor.adam.weight_decay 0 \
     --actor.max_norm 0 \
     --actor.lr_scheduler constant \

@@ -1,0 +1,249 @@
+"""What reaches the optimizer of one training process: measured in every optimizer step, in every mode.
+
+Two places, neither of which knows an average of EasyR1's: the log-probabilities that the loss is made of (a hook on the
+tensor), and one small weight (its own gradients of every micro-batch against what the optimizer finds).
+
+Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/actor/dp_actor.py; torch 2.13.0 distributed/fsdp (FSDP1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from batchbridge.measuring import TOLERANCE, LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.objectives import Surrogate, clip_bounds
+from batchbridge.patching import Patches
+from batchbridge.probing import ProbeBatch
+from batchbridge.spec import Objective
+from batchbridge.workers import TrainedRow
+
+
+@dataclass(frozen=True)
+class Given:
+    """The rows of a rank's batch as they arrived: copies, since the loss may change what it is given.
+
+    All of shape (rows, tokens). old, reference: log-probabilities; None where the loss uses none.
+    """
+
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    old: torch.Tensor | None
+    reference: torch.Tensor | None
+
+    @classmethod
+    def of(cls, batch: Mapping[str, torch.Tensor], *, detached: bool, penalised: bool) -> Given:
+        """detached: ratios are over the current policy. penalised: a KL term is in the loss."""
+        return cls(
+            batch["response_mask"].clone(),
+            batch["advantages"].clone(),
+            None if detached else batch["old_log_probs"].clone(),
+            batch["ref_log_probs"].clone() if penalised else None,
+        )
+
+    def rows(self, places: Sequence[int]) -> Rows:
+        """What the rows at `places` are meant to train."""
+        picked = list(places)
+        return Rows(
+            mask=self.mask[picked],
+            advantages=self.advantages[picked],
+            old=None if self.old is None else self.old[picked],
+            reference=None if self.reference is None else self.reference[picked],
+        )
+
+
+class Watch:
+    """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over."""
+
+    def __init__(self, actor: Any, objective: Objective, *, ranks: int, patches: Patches) -> None:
+        self._actor, self._ranks, self.objective = actor, ranks, objective
+        self._tap = self.tap()
+        self._given: Given | None = None
+        self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
+        self._parts: list[Sequence[int]] = []
+        self._moved = False
+        self._leaves: list[tuple[Tap, ProbeBatch]] = []
+        self._clipping = 1.0
+        self._weight = _ShardedWeight.smallest(actor.actor_module)
+        self._native_forward = actor._forward_micro_batch
+        self._native_clip = actor.actor_module.clip_grad_norm_
+        why = "what a step trains is measured"
+        patches.set(actor, "_forward_micro_batch", self._forward, what="log-probabilities hooked", why=why)
+        patches.set(actor.actor_module, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        if self._weight is not None:
+            patches.made(self._weight.name, self._weight.remove, what="its gradients hooked", why=why)
+
+    def tap(self) -> Tap:
+        """A new one for this objective."""
+        return Tap(self.objective, surrogate=surrogates(self._actor.config, self.objective).get(_name(self.objective)))
+
+    # ---- log-probabilities
+
+    def expect(self, given: Given | None, places: Callable[[int, int], Sequence[int]]) -> None:
+        """From now on micro-batches are of these rows; None: nothing is expected. places: the rows of a micro-batch, by
+        its number in the optimizer step and its number of rows."""
+        self._given, self._places = given, places
+        self.drop()
+
+    def _forward(self, micro_batch: Any, *arguments: Any, **options: Any) -> Any:
+        if self._leaves:
+            tap, made = self._leaves.pop(0)
+            return tap.leaf(made.logprobs, made.rows)
+        result = self._native_forward(micro_batch, *arguments, **options)
+        if self._given is not None and result.requires_grad:
+            places = self._places(len(self._parts), len(result))
+            if len(places) == len(result) and result.shape[1] == self._given.mask.shape[1]:
+                self._tap.watch(result, self._given.rows(places))
+                self._parts.append(places)
+            else:
+                self._moved = True
+        return result
+
+    def leaves(self, tap: Tap, made: Sequence[ProbeBatch]) -> None:
+        """The next forward passes are none: their log-probabilities are the probe's."""
+        self._leaves = [(tap, one) for one in made]
+
+    # ---- between backward and the optimizer
+
+    def _clip(self, max_norm: Any, *arguments: Any, **options: Any) -> Any:
+        norm = self._native_clip(max_norm, *arguments, **options)
+        # Source: torch's FullyShardedDataParallel.clip_grad_norm_, whose factor has this epsilon.
+        limit = float(max_norm)
+        self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) else 1.0
+        return norm
+
+    def look(self, rows: Sequence[TrainedRow | None], first: int) -> list[str]:
+        """Reads off what every row of the optimizer step weighed. Returns what this rank has against it. Collective.
+
+        rows: of the step; None is a filler. first: the first one's place in the batch.
+        """
+        parts, self._parts = self._parts, []
+        moved, self._moved = self._moved, False
+        objections = []
+        for row in rows:
+            if row is not None:
+                row.measured(Measured(math.nan, 0.0))
+        try:
+            seen = self._tap.take(scale=self._ranks)
+            trained = [place - first for part in parts for place in part]
+            if moved or sorted(trained) != list(range(len(rows))):
+                objections.append("the loss did not take the rows of log-probabilities that the step has")
+            else:
+                for place, measured in zip(trained, (one for part in seen for one in part), strict=True):
+                    row = rows[place]
+                    if row is not None:
+                        row.measured(measured)
+                    elif measured.departure > measured.tolerance:
+                        objections.append("a filler row, which has nothing to train, got a gradient")
+        except LostGradient as error:
+            objections.append(str(error))
+        clipping, self._clipping = self._clipping, 1.0
+        if self._weight is not None and (why := self._weight.objection(clipping / self._ranks)) is not None:
+            objections.append(why)
+        return objections
+
+    def drop(self) -> None:
+        """Forgets what was seen since the last `look`."""
+        self._tap.drop()
+        self._parts.clear()
+        self._moved, self._clipping = False, 1.0
+        if self._weight is not None:
+            self._weight.drop()
+
+
+class _ShardedWeight:
+    """One small trained weight of an FSDP1 module: whole in a forward pass, in pieces before and after.
+
+    handle: FSDP's, of the flat parameter that it is part of. place: its number there.
+    """
+
+    def __init__(self, handle: Any, place: int) -> None:
+        flat = handle.flat_param
+        self._handle, self._place = handle, place
+        attribute, module, module_name = flat._param_infos[place]
+        self.name = f"{module_name}.{attribute}" if module_name else str(attribute)
+        self._shape = flat._shapes[place]
+        kinds = [kind for kind in (flat.dtype, handle._reduce_dtype) if kind is not None]
+        self._kind = max(kinds, key=lambda kind: TOLERANCE.get(kind, 0.0))
+        """Of the sum over ranks, which rounds."""
+        # In the place of the weight, which is no one tensor.
+        stands = torch.zeros(self._shape, dtype=self._kind, device=handle.device)
+        self._sum = all_reduce_over()
+        self._witness = Witness(stands, self._sum, inside=(module, attribute))
+
+    @classmethod
+    def smallest(cls, root: Any) -> _ShardedWeight | None:
+        """The smallest trained weight that is no bias; None where nothing is trained."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        found: list[tuple[bool, int, Any, int]] = []
+        for unit in FullyShardedDataParallel.fsdp_modules(root):
+            handle = unit._handle
+            if handle is None:
+                continue
+            flat = handle.flat_param
+            for place, (name, _, _) in enumerate(flat._param_infos):
+                size = flat._shapes[place].numel()
+                owner = flat._params[place] if handle._use_orig_params else flat
+                if owner.requires_grad and size:
+                    found.append((str(name).endswith("bias"), size, handle, place))
+        if not found:
+            return None
+        _, _, handle, place = min(found, key=lambda one: one[:2])
+        return cls(handle, place)
+
+    def objection(self, expected: float) -> str | None:
+        """What happened to its gradient after backward; None where it is `expected` times the sum. Collective."""
+        return self._witness.compare(self._found()).objection(expected)
+
+    def _found(self) -> torch.Tensor:
+        """Its gradient as the optimizer will use it, put together from all ranks' pieces. Collective."""
+        handle, flat = self._handle, self._handle.flat_param
+        whole = torch.zeros(self._shape.numel(), dtype=torch.float64, device=handle.device)
+        held = flat._shard_param_infos[self._place]
+        if held.in_shard:
+            gradient = flat._params[self._place].grad if handle._use_orig_params else flat.grad
+            if gradient is not None:
+                start = 0 if handle._use_orig_params else held.offset_in_shard
+                piece = gradient.detach().flatten()[start : start + held.numel_in_shard]
+                begin = held.intra_param_start_idx
+                whole[begin : begin + held.numel_in_shard] = piece.to(whole)
+        self._sum(whole)
+        copies = torch.distributed.get_world_size() // handle.world_size
+        return (whole / copies).to(self._kind).view(self._shape)
+
+    def drop(self) -> None:
+        """Forgets its gradients since the last `objection`."""
+        self._witness.drop()
+
+    def remove(self) -> None:
+        """Takes the hooks off."""
+        self._witness.remove()
+
+
+def _name(objective: Objective) -> str:
+    return objective.surrogate or ""
+
+
+def surrogates(config: Any, objective: Objective) -> dict[str, Surrogate]:
+    """EasyR1's own surrogates, for which the schema has names and no formulas. Source: EasyR1 0.3.3.dev0
+    core_algos.compute_policy_loss."""
+
+    def gspo_token(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        mean = ((new - old).detach() * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
+        ratio = (mean + new - new.detach()).exp()
+        low, high = clip_bounds(objective)
+        loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+        if objective.dual_clip is not None:
+            loss = torch.where(advantages < 0, torch.minimum(loss, -objective.dual_clip * advantages), loss)
+        return loss
+
+    def sapo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        temperature = torch.where(advantages >= 0, config.tau_positive, config.tau_negative)
+        return -advantages * 4.0 / temperature * torch.sigmoid(temperature * ((new - old).exp() - 1))
+
+    return {"gspo_token": gspo_token, "sapo": sapo}

@@ -1,0 +1,94 @@
+"""A probe of a learner's own loss before training: its `step`, on made-up log-probabilities in the model's place.
+
+No model runs and no parameter gets a gradient. Stand-ins for as long as the probe runs: the model's log-probabilities,
+and of the DeepSpeed engine the backward pass (a plain one), the update, its norm and the accumulation's end. Two passes
+over the probe's rows: in the first every ratio is one; its log-probabilities are the second one's old ones.
+Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from batchbridge.attach import CannotAttach
+from batchbridge.patching import Patches
+from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
+from batchbridge.spec import Spec
+from batchbridge_open_instruct.engine import denominator
+from batchbridge_open_instruct.watching import Watch
+
+REMEDY = (
+    "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
+    """mode="observe" to record what it does, or use one of Open-Instruct's losses"""
+)
+
+
+def hold_loss_against(spec: Spec, learner: Any, watch: Watch) -> None:
+    """Raises `CannotAttach` unless the learner's own loss gives tokens the weights of `spec`. Collective."""
+    term = spec.loss.policy
+    made = list(batches(watch.objective, off_policy=True, device=learner.device))
+    first, second = watch.tap(), watch.tap()
+    watch.leaves(
+        [
+            *((first, part, dataclasses.replace(part.rows, old=None)) for part in made),
+            *((second, part, part.rows) for part in made),
+        ]
+    )
+    patches = Patches()
+    try:
+        _stand_in(learner, watch, made, denominator(normaliser(term)), patches)
+        learner.step()
+    except CannotAttach:
+        raise
+    except Exception as error:
+        reason = f"the learner's step did not run on a made-up batch ({type(error).__name__}: {error}); {REMEDY}"
+        raise CannotAttach({"weight_probe": reason}) from error
+    finally:
+        watch.leaves(())
+        watch.references_of_probe = None
+        patches.undo()
+    # Every rank brings the probe's tokens: where the step's tokens are counted over ranks, the factor for the ranks
+    # cancels against it.
+    scale = 1.0 if term.aggregation == "token_mean" else float(watch.ranks)
+    verdict([first, second], term, scale=scale, remedy=REMEDY)
+
+
+def _stand_in(learner: Any, watch: Watch, made: Sequence[ProbeBatch], said: str, patches: Patches) -> None:
+    args, engine = copy.copy(learner.args), learner.model
+    args.num_epochs, args.loss_denominator = 2, said
+    if args.load_ref_policy:
+        watch.references_of_probe = [part.logprobs if part.reference is None else part.reference for part in made]
+    for target, name, value in (
+        (learner, "args", args),
+        (learner, "dataloader", iter([{"batch": _batch(made), "metrics": {}}])),
+        (learner, "local_metrics", copy.deepcopy(learner.local_metrics)),
+        (engine, "backward", lambda loss, *arguments, **options: loss.backward()),
+        (engine, "step", lambda *arguments, **options: None),
+        (engine, "get_global_grad_norm", lambda: 0.0),
+        (engine, "set_gradient_accumulation_boundary", lambda *arguments, **options: None),
+    ):
+        patches.set(target, name, value, what="a stand-in", why="probe")
+
+
+def _batch(made: Sequence[ProbeBatch]) -> Any:
+    """As the data preparation actor makes it; its tokens are one token, which nothing reads. The sampler's
+    log-probabilities are the old ones: a correction towards it is one."""
+    from open_instruct.data_types import CollatedBatchData
+
+    def shifted(values: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.pad(values, (1, 0))
+
+    ids = [torch.ones_like(shifted(part.mask), dtype=torch.long) for part in made]
+    return CollatedBatchData(
+        query_responses=ids,
+        attention_masks=ids,
+        position_ids=[one.cumsum(1) - 1 for one in ids],
+        advantages=[shifted(part.advantages[:, None] * part.mask) for part in made],
+        response_masks=[shifted(part.mask).bool() for part in made],
+        vllm_logprobs=[shifted(part.logprobs if part.old is None else part.old) for part in made],
+    )

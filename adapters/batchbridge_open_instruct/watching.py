@@ -1,0 +1,256 @@
+"""What reaches the optimizer of one learner: measured in every optimizer step, in every mode.
+
+Two places, neither of which knows a denominator of Open-Instruct's: the log-probabilities that the loss is made of (a
+hook on the tensor; a packed row is cut into its completions, and the rest of it shall have no gradient), and one small
+parameter (its own gradients of every micro-batch against what DeepSpeed's optimizer finds).
+
+Source: open-instruct e6c3044 grpo_fast.PolicyTrainerRayProcess.step, grpo_utils.forward_for_logprobs, mask_logprobs,
+resolve_old_logprob, compute_rho_correction; deepspeed 0.19.6 utils.safe_get_full_grad.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over, unpacked
+from batchbridge.objectives import KL_ESTIMATORS
+from batchbridge.patching import Patches
+from batchbridge.probing import ProbeBatch
+from batchbridge.spec import Objective
+from batchbridge.workers import TrainedRow
+from batchbridge_open_instruct.feed import Piece
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A micro-batch as it arrived: copies, since the loss may change what it is given.
+
+    mask, advantages, sampled: (rows, tokens) of the log-probabilities, packed. places: (completions + 1, tokens), each
+    token's place in them, flattened; -1: none. The last are the tokens of no completion.
+    """
+
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    sampled: torch.Tensor
+    places: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Any, index: int, rows: Sequence[Sequence[Piece]]) -> Given:
+        """The log-probability at a place is that of the next token: everything is shifted by one."""
+        mask = batch.response_masks[index][:, 1:].bool()
+        width = mask.shape[1]
+        taken: list[list[int]] = []
+        rest = set(range(mask.numel()))
+        for row, pieces in enumerate(rows):
+            for piece in pieces:
+                middle = piece.start + piece.prompt_tokens
+                end = middle + piece.completion_tokens
+                taken.append([row * width + place for place in range(max(middle - 1, 0), end - 1)])
+                rest.difference_update(taken[-1])
+        taken.append(sorted(rest))
+        most = max(map(len, taken))
+        places = torch.tensor([[*one, *[-1] * (most - len(one))] for one in taken], dtype=torch.long)
+        return cls(
+            mask.clone(),
+            batch.advantages[index][:, 1:].clone(),
+            batch.vllm_logprobs[index][:, 1:].clone(),
+            places.reshape(len(taken), most),
+        )
+
+
+class Watch:
+    """The measuring of one learner's optimizer steps. objective: what its loss computes. ranks: DeepSpeed averages
+    over."""
+
+    def __init__(self, learner: Any, objective: Objective, *, ranks: int, patches: Patches) -> None:
+        from open_instruct import grpo_utils, utils
+
+        self._learner, self.ranks, self._invalid = learner, ranks, utils.INVALID_LOGPROB
+        # Upstream clamps the log-ratio, not the penalty, and far out.
+        self.objective = dataclasses.replace(objective, kl_clamp=None)
+        self._penalised = objective.kl_placement == "loss" and bool(objective.kl_coefficient)
+        self._measures = not self._penalised or objective.kl_estimator in KL_ESTIMATORS
+        """False for the estimator k4, which is observed alone: its rows show no weights."""
+        self._tap = self.tap()
+        self._given: list[Given] = []
+        self._old: list[torch.Tensor | None] = []
+        self._reference: list[torch.Tensor] = []
+        self._forwards = 0
+        self._moved = False
+        self._leaves: list[tuple[Tap, ProbeBatch, Rows]] = []
+        self.references_of_probe: list[torch.Tensor] | None = None
+        self._native_forward, self._native_compute = grpo_utils.forward_for_logprobs, grpo_utils.compute_logprobs
+        why = "what a step trains is measured"
+        for name, ours, what in (
+            ("forward_for_logprobs", self._forward, "log-probabilities hooked"),
+            ("compute_logprobs", self._compute, "recorded"),
+        ):
+            patches.set(grpo_utils, name, _around(getattr(grpo_utils, name), ours), what=what, why=why)
+        self._witness: Witness | None = None
+        chosen = Witness.choose(list(learner.model.module.named_parameters()), size=_whole_size)
+        if chosen is not None:
+            self._witness = Witness(chosen[1], all_reduce_over())
+            patches.made(chosen[0], self._witness.remove, what="its gradients hooked", why=why)
+
+    def tap(self) -> Tap:
+        """A new one for this objective."""
+        return Tap(self.objective)
+
+    # ---- log-probabilities
+
+    def expect(self, batch: Any, micro_batches: Sequence[Sequence[Sequence[Piece]]]) -> None:
+        """From now on micro-batches are these, pass by pass; those that fill no step are left out, as upstream does."""
+        self._given = [Given.of(batch, index, rows) for index, rows in enumerate(micro_batches)]
+        self._old = [None] * len(self._given)
+        self._reference, self._forwards = [], 0
+        self.drop()
+
+    def _compute(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model is not self._learner.model and model is not getattr(self._learner, "ref_policy", None):
+            return self._native_compute(model, *arguments, **options)  # of another learner in this process
+        if self.references_of_probe is not None:
+            return [one.clone() for one in self.references_of_probe]
+        made = self._native_compute(model, *arguments, **options)
+        copies = [one.detach().clone() for one in made]
+        if model is self._learner.model:
+            self._old = [*copies]
+        else:
+            self._reference = copies
+        return made
+
+    def _forward(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        if model is not self._learner.model:
+            return self._native_forward(model, *arguments, **options)
+        if self._leaves and torch.is_grad_enabled():
+            tap, made, rows = self._leaves.pop(0)
+            leaf = tap.leaf(made.logprobs if rows.old is not None or made.old is None else made.old, rows)
+            return leaf, torch.zeros_like(leaf) if options.get("return_entropy") else None
+        result = self._native_forward(model, *arguments, **options)
+        logprobs = result[0]
+        if self._given and logprobs.requires_grad:
+            self._expect_next(logprobs)
+        return result
+
+    def _expect_next(self, logprobs: torch.Tensor) -> None:
+        index = self._forwards % len(self._given)
+        self._forwards += 1
+        given = self._given[index]
+        if logprobs.shape != given.mask.shape:
+            self._moved = True
+            return
+        if self._measures:
+            cut = unpacked(given.places.to(logprobs.device))
+            self._tap.watch(logprobs, self._rows(given, index, logprobs.detach(), cut), view=cut)
+
+    def _rows(
+        self, given: Given, index: int, current: torch.Tensor, cut: Callable[[torch.Tensor], torch.Tensor]
+    ) -> Rows:
+        sampled = given.sampled.to(current.device).nan_to_num(nan=self._invalid)
+        old = self._old[index]
+        if self._learner.args.use_vllm_logprobs:
+            old = sampled
+        elif old is None:  # the first pass: the current ones, which later passes keep
+            self._old[index] = current.clone()
+        mask = given.mask.to(current.device)
+        mask_of_completions = cut(mask)
+        mask_of_completions[-1] = False
+        factor = self._correction(current if old is None else old, sampled, mask, given.advantages.to(current.device))
+        return Rows(
+            mask=mask_of_completions,
+            advantages=cut(given.advantages.to(current.device)),
+            old=None if old is None else cut(old),
+            reference=cut(self._reference[index].to(current.device)) if self._penalised else None,
+            multiplier=None if factor is None else cut(factor),
+        )
+
+    def _correction(
+        self, old: torch.Tensor, sampled: torch.Tensor, mask: torch.Tensor, advantages: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The factor of each token's policy loss that corrects towards the sampler; None: 1."""
+        args = self._learner.args
+        if not args.use_rho_correction:
+            return None
+        if args.rho_mask_sequence_level or args.rho_mask_tv_divergence:  # over packed rows; only observed
+            from open_instruct import grpo_utils
+
+            found: torch.Tensor = grpo_utils.compute_rho_correction(old, sampled, mask, advantages, args).weights
+            return found
+        ratio = (old - sampled).clamp(-10.0, 10.0).exp()
+        kept = torch.ones_like(mask)
+        if args.rho_mask_lower_bound > 0.0:
+            kept &= ratio >= args.rho_mask_lower_bound
+        if args.rho_mask_upper_bound > 0.0:
+            kept &= ratio <= args.rho_mask_upper_bound
+        low = args.rho_clamp_lower_bound if args.rho_clamp_lower_bound > 0.0 else None
+        high = args.rho_clamp_upper_bound if args.rho_clamp_upper_bound > 0.0 else None
+        clamped = ratio if low is None and high is None else ratio.clamp(min=low, max=high)
+        return torch.where(kept, clamped, torch.zeros_like(clamped))
+
+    def leaves(self, parts: Sequence[tuple[Tap, ProbeBatch, Rows]]) -> None:
+        """The next forward passes are none: their log-probabilities are the probe's; with rows that have no old ones,
+        those that the probe calls old."""
+        self._leaves = list(parts)
+
+    # ---- between backward and the optimizer
+
+    def look(self, parts: Sequence[Sequence[TrainedRow]]) -> list[str]:
+        """Reads off what every completion of the optimizer step weighed. Returns what this rank has against it.
+
+        parts: the step's completions by micro-batch. Collective.
+        """
+        objections = []
+        moved, self._moved = self._moved, False
+        for row in (row for part in parts for row in part):
+            row.measured(Measured(None, 0.0))
+        try:
+            seen = self._tap.take(scale=self.ranks)
+            if moved or (self._measures and [len(part) + 1 for part in parts] != [len(part) for part in seen]):
+                objections.append("the loss did not take the rows of log-probabilities that the step has")
+            else:
+                objections += self._read_off(parts, seen)
+        except LostGradient as error:
+            objections.append(str(error))
+        if self._witness is not None:
+            from deepspeed.utils import safe_get_full_grad
+
+            found = self._witness.compare(safe_get_full_grad(self._witness.parameter))
+            why = found.objection(1.0 / self.ranks)
+            objections += [] if why is None else [why]
+        return objections
+
+    @staticmethod
+    def _read_off(parts: Sequence[Sequence[TrainedRow]], seen: Sequence[Sequence[Measured]]) -> list[str]:
+        objections = []
+        for part, found in zip(parts, seen, strict=False):  # nothing is seen where nothing can be measured
+            for row, measured in zip(part, found, strict=False):  # the last is no completion
+                row.measured(measured)
+            if found[-1].departure > found[-1].tolerance:
+                objections.append("tokens outside of every completion, which train nothing, got a gradient")
+        return objections
+
+    def drop(self) -> None:
+        """Forgets what was seen since the last `look`."""
+        self._tap.drop()
+        self._moved = False
+        if self._witness is not None:
+            self._witness.drop()
+
+
+def _around(native: Any, ours: Callable[..., Any]) -> Any:
+    """A function of ours that names the native one: whoever looks at the module's code looks through it."""
+
+    @functools.wraps(native)
+    def call(*arguments: Any, **options: Any) -> Any:
+        return ours(*arguments, **options)
+
+    return call
+
+
+def _whole_size(parameter: torch.Tensor) -> int:
+    """Values of a parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))

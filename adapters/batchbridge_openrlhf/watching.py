@@ -1,0 +1,284 @@
+"""The measurement of one training process: what its loss gives each token, and what DeepSpeed makes of the gradients.
+
+Two places, neither of which knows a denominator of OpenRLHF's: the log-probabilities that the policy makes (a hook on
+the tensor: denominators, DeepSpeed's accumulation and the factor for its ranks are all in the gradient that arrives
+there), and one small parameter (its own gradients of every micro-batch against what DeepSpeed's optimizer finds).
+
+Source: openrlhf 0.11.2 ActorPPOTrainer.training_step, Actor.forward, PolicyLoss.forward, compute_approx_kl; deepspeed
+0.19.6 utils.safe_get_full_grad.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from batchbridge.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.patching import Patches
+from batchbridge.spec import Objective, Spec
+from batchbridge.weights import Normaliser
+
+FURTHEST = 20.0
+"""Log of a token's ratio beyond which OpenRLHF's loss has no gradient. Source: PolicyLoss.forward."""
+UNBIASED = "_unbiased_gradient"
+"""End of the name of a KL estimator whose gradient is that of k2 times the ratio. Source: compute_approx_kl."""
+
+
+class OtherInputs(RuntimeError):
+    """A policy that was run on other tokens, or with another loss mask, than the replay buffer has."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A micro-batch as the replay buffer has it before it is trained: copies, padded on the right.
+
+    All of shape (rows, tokens), on the CPU; ids, attention: one token wider. sampled: the sampler's log-probabilities;
+    None where there are none.
+    """
+
+    ids: torch.Tensor
+    attention: torch.Tensor
+    mask: torch.Tensor
+    advantages: torch.Tensor
+    old: torch.Tensor
+    sampled: torch.Tensor | None
+    reference: torch.Tensor | None
+
+    @classmethod
+    def of(cls, items: Sequence[Any]) -> Given:
+        """Of experiences of one completion each."""
+
+        def column(name: str) -> Any:
+            values = [getattr(item, name, None) for item in items]
+            if any(value is None for value in values):
+                return None
+            return torch.nn.utils.rnn.pad_sequence(values, batch_first=True).detach()
+
+        return cls(
+            ids=column("sequences"),
+            attention=column("attention_mask"),
+            mask=column("action_mask"),
+            advantages=column("advantages"),
+            old=column("action_log_probs"),
+            sampled=column("rollout_log_probs"),
+            reference=column("base_action_log_probs"),
+        )
+
+    def is_of(self, ids: Any, mask: Any) -> torch.Tensor | bool:
+        """Whether these are the micro-batch's tokens, but for padding, and its loss mask. A tensor, so that nobody
+        waits for a device before the step is whole."""
+        if not isinstance(ids, torch.Tensor) or not isinstance(mask, torch.Tensor):
+            return False
+        if ids.shape != self.ids.shape or mask.shape != self.mask.shape:
+            return False
+        padding = self.attention.to(ids.device) == 0
+        return ((ids == self.ids.to(ids.device)) | padding).all() & (mask == self.mask.to(mask.device)).all()
+
+
+class Watch:
+    """The measurement of one trainer's steps. spec: what its loss computes."""
+
+    def __init__(self, trainer: Any, spec: Spec, patches: Patches) -> None:
+        self._engine, self._spec = trainer.actor.model, spec
+        self.objective = measurable(spec.objective)
+        self._tap = Tap(self.objective)
+        self._shares: list[torch.Tensor] = []
+        self._expected: Given | None = None
+        self._sound: list[torch.Tensor | bool] = []
+        """Of each micro-batch, whether the policy was run on what the buffer has."""
+        self._witness: Witness | None = None
+        self._native_forward = trainer.actor.forward
+        patches.set(
+            trainer.actor,
+            "forward",
+            self._forward,
+            what="log-probabilities hooked",
+            why="what a step trains is measured",
+        )
+        chosen = Witness.choose(list(self._engine.module.named_parameters()), size=_whole_size)
+        if chosen is not None:
+            self._witness = Witness(chosen[1], all_reduce_over(), apart=True)
+
+    def close(self) -> None:
+        """Takes the hook off the parameter."""
+        if self._witness is not None:
+            self._witness.remove()
+
+    @property
+    def ranks(self) -> int:
+        """Processes that DeepSpeed averages gradients over."""
+        return int(torch.distributed.get_world_size())
+
+    # ---- log-probabilities
+
+    @contextlib.contextmanager
+    def expecting(self, given: Given) -> Iterator[None]:
+        """While a micro-batch is trained: what its rows are meant to train."""
+        self._expected = given
+        try:
+            yield
+        finally:
+            self._expected = None
+
+    def _forward(self, *arguments: Any, **options: Any) -> Any:
+        result = self._native_forward(*arguments, **options)
+        if self._expected is not None:
+            made = result if isinstance(result, torch.Tensor) else result[0]
+            # OpenRLHF multiplies log-probabilities with the mask, so that a token that was taken out of it looks like
+            # one that is clipped.
+            ids, mask = (
+                arguments[place] if len(arguments) > place else options.get(name)
+                for place, name in enumerate(("sequences", "action_mask"))
+            )
+            self._sound.append(made.shape == self._expected.mask.shape and self._expected.is_of(ids, mask))
+            if made.shape == self._expected.mask.shape:
+                self._tap.watch(made, self.rows(self._expected, made))
+        return result
+
+    def rows(self, given: Given, logprobs: torch.Tensor) -> Rows:
+        """What the rows of a micro-batch with these log-probabilities are meant to train; see `rows_of`."""
+        rows = rows_of(self._spec, given, logprobs.detach())
+        if self.needs_denominators and rows.kl_share is not None:
+            self._shares.append(rows.kl_share)
+        return rows
+
+    @property
+    def needs_denominators(self) -> bool:
+        """Whether `take` must be told the step's numbers of tokens and completions."""
+        return _has_kl_term(self._spec) and self._spec.loss.policy.aggregation != "token_mean"
+
+    def take(self, normaliser: Normaliser) -> list[list[Measured]]:
+        """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`,
+        `OtherInputs`.
+
+        normaliser: the step's tokens and completions; only looked at where `needs_denominators`.
+        """
+        self.settle(normaliser)
+        sound, self._sound = self._sound, []
+        if not all(map(bool, sound)):
+            self._tap.drop()
+            raise OtherInputs("the policy was run on other tokens, or with another loss mask, than the rollout has")
+        return self._tap.take(scale=self.ranks * self._loss_scale)
+
+    def settle(self, normaliser: Normaliser) -> None:
+        """Gives the KL terms of the micro-batches since the last call their weight over that of the policy term:
+        1 / T over 1 / (B L), of T tokens, B completions and a completion's L tokens."""
+        for share in self._shares:
+            share.mul_(normaliser.completions / max(normaliser.tokens, 1))
+        self._shares.clear()
+
+    @property
+    def _loss_scale(self) -> float:
+        """fp16's, which DeepSpeed multiplies the loss with inside of backward."""
+        return float(getattr(self._engine.optimizer, "loss_scale", 1.0) or 1.0)
+
+    def drop(self) -> None:
+        """Forgets the micro-batches since the last `take`."""
+        self._tap.drop()
+        self._shares.clear()
+        self._sound.clear()
+        if self._witness is not None:
+            self._witness.drop()
+
+    # ---- between backward and the update
+
+    def factor(self) -> Factor | None:
+        """What became of the step's gradients after backward: DeepSpeed shall have averaged them over the ranks, and
+        nothing else. None where no parameter is trained. Collective."""
+        if self._witness is None:
+            return None
+        from deepspeed.utils import safe_get_full_grad
+
+        return self._witness.compare(safe_get_full_grad(self._witness.parameter))
+
+
+def _whole_size(parameter: torch.Tensor) -> int:
+    """Values of a parameter; under ZeRO-3 a rank holds a part. Source: deepspeed 0.19.6 partition_parameters."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def measurable(objective: Objective) -> Objective:
+    """The objective with a KL estimator whose gradient has a formula."""
+    if (objective.kl_estimator or "").endswith(UNBIASED):
+        return dataclasses.replace(objective, kl_estimator="k2", kl_clamp=None)
+    return objective
+
+
+def rows_of(spec: Spec, given: Given, logprobs: torch.Tensor) -> Rows:
+    """What the rows of a micro-batch are meant to train by `spec`, beside its log-probabilities, on their device.
+
+    Where the policy term is a mean over sequences, `kl_share` still lacks completions over tokens of the step.
+    """
+
+    def here(tensor: torch.Tensor | None) -> torch.Tensor | None:
+        return None if tensor is None else tensor.to(logprobs.device)
+
+    mask, scored, sampled = given.mask.to(logprobs.device), given.old.to(logprobs.device), here(given.sampled)
+    old = sampled if spec.objective.old_logprobs == "sampler" and sampled is not None else scored
+    share: torch.Tensor | None = None
+    if _has_kl_term(spec):
+        if (spec.objective.kl_estimator or "").endswith(UNBIASED):
+            share = _ratio_of_unbiased(logprobs, scored)
+        if spec.loss.policy.aggregation != "token_mean":
+            tokens = mask.sum(1, keepdim=True).to(scored.dtype)
+            share = tokens if share is None else share * tokens
+    return Rows(
+        mask=mask,
+        advantages=given.advantages.to(logprobs.device),
+        old=old,
+        reference=here(given.reference) if _has_kl_term(spec) else None,
+        multiplier=None if spec.objective.ratio_level == "sequence" else _multiplier(spec, mask, scored, sampled),
+        kl_share=share,
+    )
+
+
+def _has_kl_term(spec: Spec) -> bool:
+    return spec.objective.kl_placement == "loss" and bool(spec.objective.kl_coefficient)
+
+
+def _multiplier(
+    spec: Spec, mask: torch.Tensor, old: torch.Tensor, sampled: torch.Tensor | None
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    named = spec.objective.sampler_correction
+    correction = None if named is None or sampled is None else _correction(named, mask, old, sampled)
+
+    def factor(new: torch.Tensor) -> torch.Tensor:
+        inside = ((new - old).abs() <= FURTHEST).to(new.dtype)
+        return inside if correction is None else inside * correction
+
+    return factor
+
+
+def _ratio_of_unbiased(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+    from openrlhf.models.utils import KL_IS_WEIGHT_CLIP
+
+    return (new.float() - old.float()).exp().clamp(max=KL_IS_WEIGHT_CLIP)
+
+
+def _correction(named: str, mask: torch.Tensor, old: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor | None:
+    """The factor of each token's loss that corrects towards the sampler, by the canonical name of the correction and
+    its bounds (`meaning.sampler_correction`). Source: openrlhf 0.11.2 PolicyLoss.forward."""
+    read = re.fullmatch(r"(token|sequence)_(truncate|mask|geometric_mask|binary_kl_mask|tv_mask) \[(.+), (.+)\]", named)
+    if read is None:
+        return None
+    unit, kind, low, high = read[1], read[2], 0.0 if read[3] == "-" else float(read[3]), float(read[4])
+    log_ratio = old - sampled
+    ratio = log_ratio.exp()
+    if kind == "truncate":
+        return ratio.clamp(min=low, max=high)
+    p, q = sampled.exp().clamp(1e-6, 1 - 1e-6), old.exp().clamp(1e-6, 1 - 1e-6)
+    seen = log_ratio
+    if kind == "binary_kl_mask":
+        seen = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+    elif kind == "tv_mask":
+        seen = (p - q).abs()
+    if unit == "sequence":
+        seen = (seen * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    if kind in ("mask", "geometric_mask"):
+        seen = seen.exp()
+    return torch.where((seen >= low) & (seen <= high), ratio, torch.zeros_like(ratio))

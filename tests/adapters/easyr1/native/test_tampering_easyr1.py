@@ -1,0 +1,32 @@
+"""Losses of one's own, and steps that something else has a hand in: EasyR1's real `FSDPWorker.update_actor` on gloo.
+
+The processes run `tampering.py`; `proofs.py` says what is asked.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import proofs
+import pytest
+from started import measured_by
+
+SCRIPT = Path(__file__).parent / "tampering.py"
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["one rank", "two ranks"])
+def measured(request: pytest.FixtureRequest, place: Path, checkout: Path) -> tuple[int, dict[str, Any]]:
+    """What was measured on so many ranks."""
+    ranks: int = request.param
+    return ranks, measured_by(SCRIPT, place / f"tampering-{ranks}", checkout, ranks, leaves="tampering.json")
+
+
+def test_a_loss_of_ones_own_is_refused_unless_it_weighs_as_the_plan_does(measured: tuple[int, dict[str, Any]]) -> None:
+    proofs.check_probe(measured[1])
+
+
+def test_a_step_that_is_tampered_with_ends_the_run_on_every_rank_before_its_update(
+    measured: tuple[int, dict[str, Any]],
+) -> None:
+    proofs.check_tampering(measured[1], measured[0])

@@ -1,0 +1,191 @@
+"""What `test_tampering_open_instruct` runs, one process per rank: losses of one's own, and optimizer steps that
+something else than the plan has a hand in, with the real learner on DeepSpeed.
+
+    PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 tampering.py FOLDER
+
+As gradients.py; rank 0 leaves FOLDER/tampering.json.
+"""
+
+from __future__ import annotations
+
+from batchbridge_open_instruct.testing import cpu
+
+cpu.start()
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gradients import ROLLOUTS, Bench, wanted
+
+from batchbridge.attach import BatchDrift, CannotAttach, unwrap, wrap
+from batchbridge.ledger import read_steps
+from batchbridge_open_instruct.testing.job import Job, prepare
+
+TAMPERED = 3
+"""The optimizer step that something else has a hand in: the second pass over the second rollout."""
+Undo = Callable[[], None]
+
+
+class Tampers:
+    """What has a hand in a job's step; every method returns what takes it back."""
+
+    def __init__(self, job: Job, rank: int, ranks: int) -> None:
+        from open_instruct import grpo_utils
+
+        self.job, self.module, self.last_rank = job, grpo_utils, rank == ranks - 1
+        self.engine, self.layer = job.learner.model, job.learner.batchbridge_layer
+
+    @property
+    def now(self) -> bool:
+        return bool(self.layer._first_step + self.layer._steps == TAMPERED)
+
+    def around(self, target: Any, name: str, change: Callable[..., Any]) -> Undo:
+        native = getattr(target, name)
+        setattr(target, name, lambda *values, **options: change(native, *values, **options))
+        return lambda: setattr(target, name, native)
+
+    def loss(self) -> Undo:
+        def change(native: Any, *values: Any, **options: Any) -> Any:
+            policy, clipped, penalty = native(*values, **options)
+            return policy * 7 if self.now and self.last_rank else policy, clipped, penalty
+
+        return self.around(self.module, "compute_grpo_loss", change)
+
+    def mask(self) -> Undo:
+        def change(native: Any, old: Any, sampled: Any, mask: torch.Tensor, *values: Any) -> Any:
+            if self.now and self.last_rank:
+                for row in mask:
+                    row[row.nonzero()[:1, 0]] = False
+            return native(old, sampled, mask, *values)
+
+        return self.around(self.module, "compute_rho_correction", change)
+
+    def advantages(self) -> Undo:
+        def change(native: Any, old: Any, sampled: Any, mask: Any, advantages: torch.Tensor, *values: Any) -> Any:
+            if self.now and self.last_rank:
+                advantages *= 1.01
+            return native(old, sampled, mask, advantages, *values)
+
+        return self.around(self.module, "compute_rho_correction", change)
+
+    def no_backward(self) -> Undo:
+        def change(native: Any, loss: torch.Tensor, *values: Any, **options: Any) -> Any:
+            if self.now and self.layer._open == [] and self.last_rank:
+                loss = loss * 0  # the first micro-batch's gradient
+            return native(loss, *values, **options)
+
+        return self.around(self.engine, "backward", change)
+
+    def dropped(self) -> Undo:
+        def zero(gradient: torch.Tensor) -> torch.Tensor | None:
+            return torch.zeros_like(gradient) if self.now and len(self.layer._open) == 1 else None
+
+        handles = [one.register_hook(zero) for one in self.engine.module.parameters()]
+        return lambda: [handle.remove() for handle in handles] and None
+
+    def triple(self) -> Undo:
+        def change(native: Any, *values: Any, **options: Any) -> Any:
+            if self.now:
+                for group in self.engine.optimizer.averaged_gradients.values():
+                    for gradient in group:
+                        gradient *= 3
+            return native(*values, **options)
+
+        return self.around(self.engine, "step", change)
+
+
+TAMPERS = ("nothing", "loss", "mask", "advantages", "no_backward", "dropped", "triple")
+
+
+def tampered(bench: Bench, name: str) -> dict[str, Any]:
+    """A job to its end, or to the step that is tampered with: what ended it on each rank, its updates and records."""
+    said, undo = "", None
+    ledger = bench.folder / f"tampered-{name}-{bench.ranks}"
+    if bench.rank == 0:
+        shutil.rmtree(ledger, ignore_errors=True)
+    dist.barrier()
+    with bench.job(settings={"pack_length": 32}, args={"learning_rate": 0.012}) as job:
+        wrap(job.learner, like=wanted(job, "token_mean", {}), ledger=ledger)
+        if name != "nothing":
+            undo = getattr(Tampers(job, bench.rank, bench.ranks), name)()
+        try:
+            for _ in range(ROLLOUTS):
+                job.train()
+        except BatchDrift as drift:
+            said = str(drift)
+        if undo is not None:
+            undo()
+        updates = len(bench.weights)
+        job.actor._prep_future.result(timeout=60)
+        dist.barrier()
+        unwrap(job.learner)
+    everyone: list[Any] = [None] * bench.ranks
+    dist.all_gather_object(everyone, said)
+    return {"said": everyone, "updates": updates, "recorded": sum(1 for _ in read_steps(ledger))}
+
+
+def probed(bench: Bench) -> dict[str, list[str]]:
+    """Reasons against wrapping a learner whose loss averages otherwise, by what it does."""
+    from open_instruct import grpo_fast
+
+    native, found = grpo_fast.masked_mean, {}
+
+    def other(how: str) -> Callable[..., Any]:
+        def mean(values: Any, mask: Any, axis: Any = None, denominator: Any = None) -> Any:
+            by = {"own tokens": mask.sum(), "mean over rows": float(len(mask))}.get(how, denominator)
+            return native(values, mask, axis, by) * (7 if how == "times 7" else 1)
+
+        return mean
+
+    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows"):
+        with bench.job() as job:
+            spec = wanted(job, "token_mean", {})
+            before = {name: dict(vars(one)) for name, one in (("learner", job.learner), ("engine", job.learner.model))}
+            grpo_fast.masked_mean = other(how)
+            try:
+                wrap(job.learner, like=spec)
+                found[how] = []
+                unwrap(job.learner)
+            except CannotAttach as refusal:
+                found[how] = [f"{name}: {reason}" for name, reason in refusal.reasons.items()]
+            finally:
+                grpo_fast.masked_mean = native
+            for name, one in (("learner", job.learner), ("engine", job.learner.model)):
+                changed = {key for key, value in before[name].items() if vars(one).get(key) is not value}
+                if changed or vars(one).keys() - before[name].keys():
+                    raise AssertionError(f"probing left {changed or vars(one).keys() - before[name].keys()} behind")
+    return found
+
+
+def main(folder: Path) -> None:
+    os.environ.setdefault("BATCHBRIDGE_OPTIMIZER", "sgd")
+    bench = Bench(folder)
+    if bench.rank == 0 and not bench.policy.exists():
+        prepare(folder)
+    while not (bench.policy / "tokenizer_config.json").exists():
+        pass
+    measured: dict[str, Any] = {"probed": probed(bench)}
+    measured["tampered"] = {name: tampered(bench, name) for name in TAMPERS}
+    if bench.rank == 0:
+        (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]))
+        status = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads of the package would keep the process

@@ -1,0 +1,65 @@
+"""Digests of the code that decides what a wrapped run trains: `python digests.py FRAMEWORK` prints that framework's.
+
+The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
+files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings and
+layout are no part of a digest. Standard library only, and nothing of a framework or an adapter is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+
+CORE = ("plan", "weights", "microbatch", "order")
+"""Modules of the core."""
+PARTS = ("engine", "runtime", "enforce", "trainer*", "driver", "feed", "rows", "epochs")
+"""Names of the modules of an adapter that act on a run, where it has them."""
+FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
+
+
+def files(framework: str) -> dict[str, Path]:
+    """The modules of a framework's digest, by name, as this interpreter would import them."""
+    core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
+    found = {f"batchbridge.{name}": core / f"{name}.py" for name in CORE}
+    for part in PARTS:
+        found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
+    return found
+
+
+def digests(framework: str) -> dict[str, str]:
+    """Module -> digest."""
+    return {name: digest(file.read_text(encoding="utf-8")) for name, file in files(framework).items()}
+
+
+def digest(text: str) -> str:
+    """Of a module's code."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
+    return hashlib.blake2b(ast.unparse(tree).encode(), digest_size=8).hexdigest()
+
+
+def changed(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Modules whose digests differ, or that only one of the two has."""
+    return sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(package)
+    return Path(spec.origin).parent
+
+
+if __name__ == "__main__":
+    import json
+
+    print(json.dumps(digests(sys.argv[1])))

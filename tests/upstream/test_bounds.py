@@ -1,0 +1,105 @@
+"""One place for each bound of a version: the records of known code and the adapters' tables."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batchbridge import plugins
+from batchbridge.proven import Code, records
+from batchbridge.versions import holds
+
+EXTRAS = ("trl", "verl", "openrlhf")
+ADAPTERS = (*EXTRAS, "easyr1", "open_instruct", "open_r1")
+
+
+def code_of(framework: str) -> Code:
+    found: Code = importlib.import_module(f"batchbridge_{framework}.proven").CODE
+    return found
+
+
+def bounds(code: Code) -> Iterator[str]:
+    """What an extra asks for: from the oldest supported version to the newest whose code is known."""
+    known = records(code.home)
+    for package in code.packages:
+        releases = known[package.name].known
+        oldest = code.oldest if package is code.packages[0] else releases[0]
+        yield f"{package.distribution}>={oldest},<={releases[-1]}"
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_an_extra_installs_what_is_known_and_nothing_else(repository: Path, extra: str) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"][extra] == list(bounds(code_of(extra)))
+
+
+@pytest.mark.parametrize("framework", ADAPTERS)
+def test_what_is_read_and_wrapped_has_no_upper_bound(framework: str) -> None:
+    adapter = plugins.adapters()[framework]
+    assert "<" not in adapter.versions
+    assert "<" not in adapter.enforced_versions
+    assert holds(adapter.versions, adapter.newest_version)
+
+
+@pytest.mark.parametrize("framework", ADAPTERS)
+def test_what_is_wrapped_begins_with_the_oldest_version_of_its_code(framework: str) -> None:
+    adapter = plugins.adapters()[framework]
+    code = adapter.code()
+    assert code is not None
+    first = records(code.home)[code.packages[0].name]
+    assert adapter.enforced_versions == f">={code.oldest or first.known[0]}"
+    assert first.known[0] == (code.oldest or first.known[0]), "the oldest supported version is not recorded"
+
+
+def pinned(repository: Path, name: str, *environments: str) -> set[str]:
+    """The versions of a package in constraints/<environment>.txt."""
+    texts = ((repository / "constraints" / f"{one}.txt").read_text(encoding="utf-8") for one in environments)
+    return {found for text in texts for found in re.findall(rf"(?m)^{name}==(.+)$", text)}
+
+
+def openrlhf_with(repository: Path) -> dict[str, tuple[str, ...]]:
+    """Releases of OpenRLHF that a session runs, and what they run with."""
+    for node in ast.parse((repository / "noxfile.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "OPENRLHF_WITH":
+            found: dict[str, tuple[str, ...]] = ast.literal_eval(node.value)
+            return found
+    raise AssertionError("the noxfile has no OPENRLHF_WITH")
+
+
+def with_tests(framework: str, package: str) -> set[str]:
+    return set(records(f"batchbridge_{framework}")[package].tested)
+
+
+@pytest.mark.parametrize("package", ["trl", "transformers", "accelerate"])
+def test_trls_tested_releases_are_those_that_its_sessions_install(repository: Path, package: str) -> None:
+    assert with_tests("trl", package) == pinned(repository, package, "trl", "trl_oldest")
+
+
+def test_verls_tested_releases_are_those_that_its_sessions_install(repository: Path) -> None:
+    assert with_tests("verl", "verl") == pinned(repository, "verl", "verl", "verl_0.8.0", "verl_0.9.0")
+
+
+def test_openrlhfs_tested_releases_are_those_that_its_sessions_install(repository: Path) -> None:
+    releases = openrlhf_with(repository)
+    assert with_tests("openrlhf", "openrlhf") == set(releases)
+    engines = {word.removeprefix("deepspeed==") for words in releases.values() for word in words if "deepspeed" in word}
+    assert with_tests("openrlhf", "deepspeed") == engines
+
+
+def test_open_instructs_tested_engine_is_the_one_that_its_session_installs(repository: Path) -> None:
+    assert with_tests("open_instruct", "deepspeed") == pinned(repository, "deepspeed", "open_instruct")
+
+
+def test_the_declared_settings_are_those_of_the_newest_tables() -> None:
+    for framework in ("trl", "openrlhf"):
+        module = importlib.import_module(f"batchbridge_{framework}.declared")
+        made = json.loads((Path(str(module.__file__)).parent / "declared.json").read_text(encoding="utf-8"))
+        assert made["version"] == plugins.adapters()[framework].newest_version
+        assert len(made["declared"]) > 100

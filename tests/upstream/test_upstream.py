@@ -1,0 +1,144 @@
+"""The weekly look at upstream, on packages made here: what it names, what it writes, and what counts as known."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # its two scripts are no package
+
+import record  # noqa: E402  # found by the line above
+import upstream  # noqa: E402  # as above
+
+from batchbridge import proven  # noqa: E402  # as above
+from batchbridge.proven import Code, Package  # noqa: E402  # as above
+
+STEP, LOSS = "def step():\n    return 1\n", "def loss():\n    return 2\n"
+PACKAGE = Package("toyframe", "toyframe", control={"train.py": ("step",)}, loss={"train.py": ("loss",)})
+CODE = Code("toy", "batchbridge_toy", (PACKAGE,))
+
+
+def package(folder: Path, text: str) -> Path:
+    made = folder / "toyframe"
+    made.mkdir(parents=True)
+    (made / "__init__.py").write_text("")
+    (made / "train.py").write_text(text)
+    return made
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of adapters with one, whose record has a tested release 1.0."""
+    (tmp_path / "adapters" / "batchbridge_toy").mkdir(parents=True)
+    monkeypatch.setattr(record, "code_of", lambda adapter: CODE)
+    monkeypatch.setattr(upstream, "code_of", lambda adapter: CODE)
+    monkeypatch.setattr(upstream, "WATCHED", {"toy": ("toyframe",)})
+    monkeypatch.setattr(upstream, "settings_of", lambda adapter, folders: "")
+    root = tmp_path / "adapters"
+    record.record("toy", "toyframe", "1.0", package(tmp_path / "one", STEP + LOSS), "tested", root)
+    file = root / "batchbridge_toy" / "proven.json"
+    monkeypatch.setattr(proven, "records", lambda home: proven.parse(json.loads(file.read_text())))
+    return root
+
+
+def looked(tmp_path: Path, text: str, version: str = "2.0") -> tuple[Any, dict[str, tuple[Path, str]]]:
+    folders = {"toyframe": (package(tmp_path / f"release {version}", text), version)}
+    (row,) = upstream.look(folders)
+    return row, folders
+
+
+def labels(root: Path) -> dict[str, str]:
+    made: dict[str, str] = json.loads((root / "batchbridge_toy" / "proven.json").read_text())["toyframe"]["labels"]
+    return made
+
+
+def test_a_release_with_the_same_code_asks_for_nothing_and_is_recorded_as_read(home: Path, tmp_path: Path) -> None:
+    row, folders = looked(tmp_path, f"# later\n{STEP}\n{LOSS}\n\ndef other():\n    return 3\n")
+    assert (row.evidence.grade, row.asks) == ("proven", False)
+    assert upstream.write([row], folders, home) == ["toyframe 2.0: recorded as read for toy"]
+    assert labels(home) == {"1.0": "tested", "2.0": "read"}
+
+
+@pytest.mark.parametrize(
+    ("text", "grade", "said"),
+    [
+        (STEP.replace("1", "9") + LOSS, "refused", "control flow: train.py: step"),
+        (STEP + LOSS.replace("2", "9"), "measured", "loss: train.py: loss"),
+        (STEP.replace("def step", "def stride") + LOSS, "refused", "control flow: train.py: step (missing)"),
+    ],
+)
+def test_other_code_is_named_and_recorded_as_seen_which_makes_it_no_better_known(
+    home: Path, tmp_path: Path, text: str, grade: str, said: str
+) -> None:
+    row, folders = looked(tmp_path, text)
+    assert (row.evidence.grade, row.asks) == (grade, True)
+    assert said in row.text()
+    assert upstream.write([row], folders, home) == ["toyframe 2.0: recorded as seen for toy"]
+    (again,) = upstream.look(folders)
+    assert (again.evidence.grade, again.status, again.asks) == (grade, "seen", False)
+    assert upstream.write([again], folders, home) == []
+
+
+def test_settings_that_differ_are_named_and_ask_for_a_reader(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "settings_of", lambda adapter, folders: "adds brand_new (True)")
+    row, _ = looked(tmp_path, STEP + LOSS)
+    assert row.asks
+    assert "settings: adds brand_new (True)" in row.text()
+
+
+def test_a_release_that_was_read_is_known_afterwards(home: Path, tmp_path: Path) -> None:
+    row, folders = looked(tmp_path, STEP.replace("1", "9") + LOSS)
+    record.record("toy", "toyframe", "2.0", folders["toyframe"][0], "read", home)
+    (again,) = upstream.look(folders)
+    assert (row.evidence.grade, again.evidence.grade, again.evidence.control) == ("refused", "measured", ())
+
+
+def test_recording_a_release_again_replaces_it(home: Path, tmp_path: Path) -> None:
+    for name, text in (("a", STEP + LOSS), ("b", STEP.replace("1", "9") + LOSS)):
+        record.record("toy", "toyframe", "2.0", package(tmp_path / name, text), "seen", home)
+    functions = json.loads((home / "batchbridge_toy" / "proven.json").read_text())["toyframe"]["functions"]
+    assert sorted(functions["train.py: step"].values()) == ["1.0", "2.0"]
+    assert list(functions["train.py: loss"].values()) == ["1.0 2.0"]
+
+
+def archive(folder: Path, kind: str) -> Path:
+    """A release as an index has it: a wheel, one with a data folder, or a source distribution."""
+    made = package(folder / "made", STEP + LOSS)
+    if kind == "sdist":
+        file = folder / "toyframe-2.0.tar.gz"
+        with tarfile.open(file, "w:gz") as source:
+            source.add(made, "toyframe-2.0/toyframe")
+        return file
+    file = folder / "toyframe-2.0-py3-none-any.whl"
+    prefix = "toyframe-2.0.data/purelib/" if kind == "data" else ""
+    with zipfile.ZipFile(file, "w") as wheel:
+        for one in made.iterdir():
+            wheel.write(one, f"{prefix}toyframe/{one.name}")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["wheel", "data", "sdist"])
+def test_every_form_of_a_release_is_unpacked_and_its_version_known(tmp_path: Path, kind: str) -> None:
+    file = archive(tmp_path, kind)
+    assert record.version_in(file.name) == "2.0"
+    folder = record.unpacked(file, "toyframe", tmp_path / "unpacked")
+    assert PACKAGE.digests(folder) == PACKAGE.digests(tmp_path / "made" / "toyframe")
+
+
+def test_an_archive_without_the_package_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no package other"):
+        record.unpacked(archive(tmp_path, "wheel"), "other", tmp_path / "unpacked")
+
+
+def test_the_watched_packages_are_those_of_the_tables() -> None:
+    for adapter, names in upstream.WATCHED.items():
+        assert names == tuple(package.name for package in record.code_of(adapter).packages)

@@ -1,0 +1,131 @@
+"""The weekly look at upstream: is the newest release of every package still the code that BatchBridge knows?
+
+    nox -s upstream                 fetch, compare, print
+    nox -s upstream -- --write      and record releases that are new in each adapter's `proven.json`
+
+Fetched with pip, alone: nothing is built, installed or imported, and neither torch nor a GPU is needed. Exit code 1
+says that a release is new whose code or settings differ; docs/versions.md says what to do then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import get_data
+
+from record import ROOT, code_of, fetched, record
+
+from batchbridge import declared, proven
+from batchbridge.proven import Code, Evidence, Package
+
+WATCHED: Mapping[str, tuple[str, ...]] = {
+    "trl": ("trl", "transformers", "accelerate"),
+    "verl": ("verl",),
+    "openrlhf": ("openrlhf", "deepspeed"),
+}
+"""Adapter to the packages whose newest release is fetched."""
+NEW = "new"
+"""In the place of a status: nothing is recorded of this release."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One package's newest release, compared. settings: what its configuration declares otherwise, as text."""
+
+    adapter: str
+    package: Package
+    version: str
+    status: str
+    evidence: Evidence
+    settings: str = ""
+
+    @property
+    def asks(self) -> bool:
+        """Whether somebody has to read something that was not recorded before."""
+        return (self.status == NEW and bool(self.evidence.control or self.evidence.loss)) or bool(self.settings)
+
+    @property
+    def status_to_write(self) -> str:
+        """ "read" where no function differs from a known one, so that there is nothing to read; else "seen"."""
+        return "seen" if self.evidence.control or self.evidence.loss else "read"
+
+    def text(self) -> str:
+        """The row, and below it what differs."""
+        lines = [f"{self.package.title:13} {self.version:10} {self.status:12} {self.evidence.grade}"]
+        for what, names in (
+            ("control flow", self.evidence.control),
+            ("loss", self.evidence.loss),
+            ("known by reading", self.evidence.read),
+        ):
+            lines += [f"    {what}: {name.removeprefix(self.package.title + ' ')}" for name in names]
+        lines += [f"    settings: {self.settings}"] if self.settings else []
+        return "\n".join(lines)
+
+
+def compared(adapter: str, code: Code, package: Package, folder: Path, version: str, settings: str = "") -> Row:
+    """One release, held against what is recorded."""
+    known = proven.records(code.home).get(package.name, proven.Record({}, {}))
+    alone = Code(code.framework, code.home, (package,))
+    found = proven.evidence(alone, {package.name: folder}, installed={package.name: version})
+    return Row(adapter, package, version, known.labels.get(version, NEW), found, settings)
+
+
+def settings_of(adapter: str, folders: Mapping[str, Path | None]) -> str:
+    """What the configuration in `folders` declares otherwise than the adapter's newest tables."""
+    if adapter == "verl":
+        from batchbridge_verl.composed import difference_in
+
+        return difference_in(Path(str(folders["verl"])))
+    from importlib import import_module
+
+    declared_in: Callable[[Mapping[str, Path | None]], dict[str, str]]
+    declared_in = import_module(f"batchbridge_{adapter}.declared").declared_in
+    known = declared.recorded(get_data(f"batchbridge_{adapter}", "declared.json") or b"{}")
+    return declared.difference(known, declared_in(folders))
+
+
+def look(folders: Mapping[str, tuple[Path, str]]) -> list[Row]:
+    """Every watched package in `folders` (name to folder and version), compared."""
+    rows = []
+    for adapter, names in WATCHED.items():
+        code = code_of(adapter)
+        here = {name: folders[name][0] for name in names if name in folders}
+        for package in code.packages:
+            if package.name in here:
+                first = package.name == names[0]
+                settings = settings_of(adapter, {**dict.fromkeys(names), **here}) if first else ""
+                rows.append(compared(adapter, code, package, *folders[package.name], settings))
+    return rows
+
+
+def write(rows: list[Row], folders: Mapping[str, tuple[Path, str]], root: Path = ROOT) -> list[str]:
+    """Records every release that is not recorded yet, and says which."""
+    told = []
+    for row in rows:
+        if row.status == NEW:
+            record(row.adapter, row.package.name, row.version, folders[row.package.name][0], row.status_to_write, root)
+            told.append(f"{row.package.title} {row.version}: recorded as {row.status_to_write} for {row.adapter}")
+    return told
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="See the module.")
+    parser.add_argument("--write", action="store_true", help="record releases that are new")
+    parser.add_argument("--only", action="append", metavar="PACKAGE", help="default: every watched one")
+    asked = parser.parse_args(words)
+    names = [name for group in WATCHED.values() for name in group if not asked.only or name in asked.only]
+    with tempfile.TemporaryDirectory() as work:
+        folders = {name: fetched(name, None, Path(work)) for name in names}
+        rows = look(folders)
+        print("\n".join(row.text() for row in rows))
+        if asked.write:
+            print("\n".join(write(rows, folders)) or "every release is recorded already")
+    return int(any(row.asks for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
