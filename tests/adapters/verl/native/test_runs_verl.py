@@ -640,7 +640,8 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
     assert "agent_loop_workers._run_agent_loop" in report["changes"]
     assert report["wrapped_once"] == report["changes"]
     again = report["again"]
-    assert (again["inside"], again["after"], again["left"]) == (["in_training"], "observe", [])
+    assert "in_training" in again["inside"]
+    assert (again["after"], again["left"]) == ("observe", [])
     assert "1 of 1 training workers are gone; unwrapped without them" in again["warned"]
     first, second = read_steps(folder / "ledger")
     for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
