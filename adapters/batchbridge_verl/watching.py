@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap
 from batchbridge.objectives import Surrogate
 from batchbridge.patching import Patches
 from batchbridge.spec import Objective
 from batchbridge.workers import TrainedRow
+from batchbridge_verl.sharded import smallest_weight
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
@@ -110,9 +111,11 @@ class Watch:
         why = "what a step trains is measured"
         patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
         self._hook_clipping(patches)
-        self._witness, name = witness_of(engine)
-        if self._witness is not None:
-            patches.made(name, self._witness.remove, what="its gradients hooked", why=why)
+        # Ulysses' ranks have parts of a sequence each.
+        whole = engine.ulysses_sequence_parallel_size == 1
+        self._weight = smallest_weight(engine.module) if whole else None
+        if self._weight is not None:
+            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -131,8 +134,8 @@ class Watch:
         self._tap.drop()
         self._places.clear()
         self._clipping = 1.0
-        if self._witness is not None:
-            self._witness.drop()
+        if self._weight is not None:
+            self._weight.witness.drop()
         self._given = given
         hook = self._engine.optimizer.register_step_pre_hook(lambda *_: before_update())
         try:
@@ -181,8 +184,8 @@ class Watch:
                         row.measured(measured)
                 if any(filler.departure > filler.tolerance for filler in found.values()):
                     objections.append("a filler row, which has nothing to train, got a gradient")
-        if self._witness is not None:
-            factor = self._witness.compare(_whole(self._witness.parameter.grad))
+        if self._weight is not None:
+            factor = self._weight.witness.compare(self._weight.gradient())
             if (why := factor.objection(self._clipping / self.ranks / self._loss_scale)) is not None:
                 objections.append(why)
         return objections
@@ -276,27 +279,3 @@ def surrogates(config: Any) -> dict[str, Surrogate]:
         return (-advantages * mean.exp()).expand_as(new)
 
     return {"dro": dro, "sapo": sapo, "gpg": gpg, "gmpo": gmpo}
-
-
-def witness_of(engine: Any) -> tuple[Witness | None, str]:
-    """One small trained weight, and its name; None where no rank can see a whole weight's gradient in backward.
-
-    FSDP2's parameters are in pieces, and whole while their module runs. FSDP1 has them in flat parameters, and Ulysses'
-    ranks have parts of a sequence.
-    """
-    if not hasattr(engine.module, "set_requires_gradient_sync") or engine.ulysses_sequence_parallel_size > 1:
-        return None, ""
-    chosen = Witness.choose(list(engine.module.named_parameters()))
-    if chosen is None:
-        return None, ""
-    name, parameter = chosen
-    owner, _, attribute = name.rpartition(".")
-    module = engine.module.get_submodule(owner)
-    return Witness(parameter, all_reduce_over(), inside=(module, attribute)), name
-
-
-def _whole(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    if gradient is None or not hasattr(gradient, "full_tensor"):
-        return gradient
-    whole: torch.Tensor = gradient.full_tensor()
-    return whole

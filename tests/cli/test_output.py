@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import batchbridge
-from batchbridge import plugins
+from batchbridge import plugins, proven
 from batchbridge.render.json import plain
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -102,12 +102,36 @@ def test_adapters_lists_who_provides_what(run: Run) -> None:
     assert toy == {
         "framework": "toy",
         "reads": ">=1,<3",
+        "tables_to": None,
         "enforces": "==2.*",
         "distribution": None,
         "installed": None,
+        "code": None,
         "provided_by": "plugin toy (registered in this process)",
     }
     assert code == 0
+
+
+def test_adapters_grades_the_installed_code_without_importing_it(
+    run: Run, toy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tmp_path / "framework_of_cli_tests"
+    made.mkdir()
+    (made / "__init__.py").write_text("raise ImportError\n\n\ndef step():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = proven.Package("framework_of_cli_tests", None, control={"__init__.py": ("step",)})
+    (digest,) = package.digests(made).values()
+    for label, expected in (
+        ("", "refused (framework_of_cli_tests unrecorded); control flow that is not known: "),
+        ("v1", "proven: framework_of_cli_tests v1"),
+    ):
+        functions = {"__init__.py: step": {digest: (label,)}} if label else {}
+        known = {package.name: proven.Record({label: "tested"} if label else {}, functions)}
+        monkeypatch.setattr(proven, "records", lambda home, known=known: known)
+        code = proven.Code("toy", "nowhere", (package,))
+        monkeypatch.setattr(type(plugins.adapters()["toy"]), "code", lambda self, code=code: code)
+        (row,) = (row for row in json.loads(run("adapters", "--json")[1])["adapters"] if row["framework"] == "toy")
+        assert row["code"].startswith(expected)
 
 
 def test_adapters_shows_problems_of_plugins_and_exits_with_2(run: Run) -> None:

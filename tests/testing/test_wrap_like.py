@@ -9,10 +9,15 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 from batchbridge import CannotAttach, plugins, wrap
-from batchbridge.adapter import Context, Mode, Reading, Source
+from batchbridge.adapter import Adapter, Context, Mode, Reading, Source
 from batchbridge.attach import Attachment, Request
 from batchbridge.candidates import CandidatePlan
 from batchbridge.spec import MicroBatch
+from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_open_instruct.config import OpenInstructAdapter
+from batchbridge_openrlhf.config import OpenRlhfAdapter
+from batchbridge_trl.config import TrlAdapter
+from batchbridge_verl.config import VerlAdapter
 
 
 class Trainer(SimpleNamespace):
@@ -65,6 +70,15 @@ def test_that_there_is_no_plan_hides_no_other_reason(mode: Mode, others: list[st
     with pytest.raises(CannotAttach) as caught:
         wrap(Trainer(refused_in=("enforce",)), like, mode=mode)
     assert list(caught.value.reasons) == ["plan", *others]
+
+
+OURS = (EasyR1Adapter, OpenInstructAdapter, OpenRlhfAdapter, TrlAdapter, VerlAdapter)
+
+
+@pytest.mark.parametrize("adapter", OURS, ids=lambda adapter: adapter.framework)
+def test_each_of_our_adapters_says_beforehand_why_it_cannot_attach(adapter: type[Adapter]) -> None:
+    assert adapter.attach is not Adapter.attach
+    assert adapter.check_attach is not Adapter.check_attach
 
 
 @pytest.mark.parametrize(("mode", "others"), [("enforce", ["critic", "fp16"]), ("observe", [])])

@@ -84,8 +84,8 @@ def training_worker(policy: Path, *overrides: str) -> Any:
 
 
 def full_gradient(worker: Any) -> torch.Tensor:
-    """The gradient over all parameters, in the model's order, float64; collective where parameters are sharded."""
-    return _flat(parameter.grad for parameter in worker.engine.module.parameters())
+    """The gradient over all trained parameters, in the model's order, float64; collective where they are sharded."""
+    return _flat(parameter.grad for parameter in worker.engine.module.parameters() if parameter.requires_grad)
 
 
 def full_parameters(worker: Any) -> torch.Tensor:

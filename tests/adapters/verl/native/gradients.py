@@ -1,17 +1,10 @@
-"""What `test_gradients_verl` runs, one process per rank: verl's real `TrainingWorker` and FSDP engine on gloo.
-
-    torchrun --nproc_per_node 2 gradients.py FOLDER
-
-FOLDER/policy is the tiny policy (`batchbridge_verl.testing.workers.save_policy`). Rank 0
-leaves what it measured in FOLDER/measured.pt; the comparing process asserts.
-"""
+"""Part of what `processes.py` runs: gradients of verl's real `TrainingWorker` and FSDP engine on gloo."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
 import itertools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,17 +151,15 @@ class Bench(Steps):
             "policy_loss.loss_mode": case.loss_mode,
             **case.settings,
         }
+        told: dict[str, Any] = {"mode": "enforce", "ledger": ledger, "ticks": 10, **more}
         return Orders(
             spec=spec,
             dataset_size=PROMPTS,
             planned=True,
-            mode="enforce",
-            ledger=ledger,
             framework_version=VERSION,
             start_id="test",
-            ticks=10,
             settings=settings,
-            **more,
+            **told,
         )
 
 
@@ -298,9 +289,8 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
     return {"untouched": untouched}
 
 
-def main(folder: Path) -> None:
-    bench = Bench(folder)
-    found = {
+def gradients(bench: Bench, folder: Path) -> dict[str, Any]:
+    return {
         "wrapped": wrapped(bench),
         "natively": natively(bench),
         "terms apart": terms_apart(bench),
@@ -308,11 +298,3 @@ def main(folder: Path) -> None:
         "drifts": drifts(bench),
         "empty": empty(bench, folder),
     }
-    if bench.rank == 0:
-        torch.save(found, folder / "measured.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

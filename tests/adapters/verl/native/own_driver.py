@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ os.environ.update(environment())
 import ray
 
 from batchbridge import unwrap, wrap
+from batchbridge.attach import CannotAttach
 from batchbridge.versions import holds
 
 
@@ -79,8 +81,35 @@ def main(folder: Path) -> None:
     report["still_hand_seeds"] = ray.get([agent.__ray_call__.remote(hands_seeds) for agent in agents])
     workers = ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_wg.workers])
     report["left"] = [name for name in ("_balance_batch", "batchbridge") if name in vars(trainer)] + workers
+    report["again"] = again(trainer, folder)
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     ray.shutdown()
+
+
+def again(trainer: Any, folder: Path) -> dict[str, Any]:
+    """Wraps a trainer whose fit() was interrupted, and unwraps it when a worker is dead."""
+
+    def interrupted() -> None:
+        try:
+            wrap(trainer, mode="observe")
+        except CannotAttach as error:
+            said.extend(error.reasons)
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    trainer._load_checkpoint = interrupted  # the first thing that fit() does
+    try:
+        trainer.fit()
+    except KeyboardInterrupt:
+        del trainer._load_checkpoint
+    wrap(trainer, mode="observe", ledger=folder / "again")
+    mode = trainer.batchbridge.mode
+    ray.kill(trainer.actor_rollout_wg.workers[0])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        unwrap(trainer)
+    left = [name for name in ("init_workers", "_get_gen_batch", "batchbridge") if name in vars(trainer)]
+    return {"inside": said, "after": mode, "warned": [str(one.message) for one in warned], "left": left}
 
 
 def patched(worker: Any) -> list[str]:

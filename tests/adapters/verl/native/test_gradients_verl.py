@@ -1,6 +1,6 @@
 """L2: gradients of verl's real `TrainingWorker` (FSDP2 engine, gloo) against the float64 oracle, on one and two ranks.
 
-The processes run `gradients.py`; this one compares. Ragged lengths, a step with a completion whose loss mask is all
+The processes run `processes.py`; this one compares. Ragged lengths, a step with a completion whose loss mask is all
 zero, filler rows, a short last step, fixed and dynamic micro-batches.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -21,7 +22,7 @@ import torch
 
 from batchbridge.ledger import diff, read_steps
 
-SCRIPT = Path(__file__).parent / "gradients.py"
+SCRIPT = Path(__file__).parent / "processes.py"
 VERSION = importlib.metadata.version("verl")
 CASES: dict[str, int] = {
     "0.8.0": {"vanilla": 4, "vanilla, k3": 4, "vanilla, k2": 2, "gspo": 1, "gspo, k3": 1, "cispo": 4},
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     from batchbridge_verl.testing.workers import save_policy
 
     @functools.cache
-    def run(ranks: int) -> Path:
+    def started(ranks: int) -> tuple[Path, subprocess.CompletedProcess[str]]:
         place = tmp_path_factory.mktemp(f"ranks_{ranks}")
         save_policy(place / "policy")
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
@@ -48,6 +49,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
+        return place, ran
+
+    def run(ranks: int) -> Path:
+        place, ran = started(ranks)
         assert ran.returncode == 0, ran.stderr[-20000:]
         return place
 
@@ -56,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 @pytest.fixture(scope="module")
 def measured(folder: Callable[[int], Path]) -> Callable[[int], dict[str, Any]]:
-    """World size -> what `gradients.py` found."""
+    """World size -> what `processes.py` found."""
     return lambda ranks: torch.load(folder(ranks) / "measured.pt", weights_only=True)
 
 
@@ -145,3 +150,106 @@ def test_a_step_without_a_token_updates_nothing_and_the_ledger_says_so(
 def test_one_and_two_ranks_write_the_same_ledger(folder: Callable[[int], Path]) -> None:
     compared = diff(folder(1) / "empty_ledger", folder(2) / "empty_ledger", rtol=1e-5)
     assert compared.equal, compared.text()
+
+
+# ---- what something else than the plan has a hand in
+
+
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        ("times seven", "weight 0.411765 in its optimizer step, and the plan 0.0588235 (token_mean)"),
+        ("over its own tokens", "the weight 0.25 in its optimizer step, and the plan 0.0588235"),
+        ("mean over rows", "the weight 0.0196078 in its optimizer step, and the plan 0.0588235"),
+        ("library altered", "the weight 0.117647 in its optimizer step, and the plan 0.0588235"),
+        ("no gradient", "the trainer's loss gives no gradient: micro-batch 0 of 2 was computed"),
+        ("does not run", "did not run on a made-up batch (RuntimeError: this loss wants other columns)"),
+    ],
+)
+def test_a_loss_that_does_not_weigh_as_the_plan_does_is_refused_at_attach(
+    measured: Callable[[int], dict[str, Any]], ranks: int, loss: str, why: str
+) -> None:
+    said = measured(ranks)["tampering"]["losses"][loss]
+    assert said.startswith("weight_probe: ")
+    assert why in said
+
+
+def test_another_loss_that_weighs_as_the_plan_does_is_taken_and_probing_it_leaves_no_trace(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    assert measured(ranks)["tampering"]["losses"]["itself"] == ""
+    assert measured(ranks)["tampering"]["no side effects"]
+
+
+TAMPERED = {
+    "the loss": r"weights: a response token of .* weighs 0.1\d*, 7 times what the plan says",
+    "the mask": "weights: the gradient at the log-probabilities of .* is not the one",
+    "the advantages": "weights: a response token of .*, 1.01 times what the plan says",
+    "a micro-batch that is detached": "gradient: micro-batch 0 of . was computed, but no gradient came back to it",
+    "a micro-batch that is left out": "gradient: of the step's . rows on this rank, . reached the loss",
+    "a micro-batch's gradient": "gradient: the gradient that the optimizer finds is not what the micro-batches gave",
+    "the gradient after backward": "gradient: the optimizer finds 3 times the gradient that the micro-batches gave",
+    "the gradient after clipping": "gradient: the optimizer finds 0.5 times the gradient that the micro-batches gave",
+    "the update": "gradient: the optimizer finds 1.001 times the gradient that the micro-batches gave",
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERED)
+def test_a_step_that_something_else_has_a_hand_in_ends_before_its_update(
+    measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str
+) -> None:
+    result = measured(ranks)["tampering"]["enforce"][tampering]
+    assert (result["step"], result["updates"]) == (3, 1), result
+    assert re.match(f"optimizer step 3 departs from the plan in its {TAMPERED[tampering]}", result["said"])
+
+
+def test_a_step_that_nothing_else_has_a_hand_in_is_trained(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    found = measured(ranks)["tampering"]
+    for mode in ("enforce", "clipped", "verify", "lora"):
+        assert found[mode]["nothing"] == {"said": "", "step": None, "updates": 2}, mode
+
+
+def test_gradients_that_are_clipped_are_told_from_gradients_that_are_shrunk(
+    measured: Callable[[int], dict[str, Any]], ranks: int
+) -> None:
+    result = measured(ranks)["tampering"]["clipped"]["the gradient after clipping"]
+    assert (result["step"], result["updates"]) == (3, 1), result
+    assert "the optimizer finds 0.5 times the gradient" in result["said"]
+
+
+def test_verifying_ends_a_native_run_whose_loss_is_altered_and_observing_writes_its_weights_down(
+    measured: Callable[[int], dict[str, Any]], folder: Callable[[int], Path], ranks: int
+) -> None:
+    found = measured(ranks)["tampering"]
+    assert (found["verify"]["the loss"]["step"], found["verify"]["the loss"]["updates"]) == (3, 1)
+    assert (found["observe"]["said"], found["observe"]["updates"]) == ("", 2)
+    before, after = read_steps(folder(ranks) / "observed")
+    assert before["weights"] == pytest.approx([1 / 5] * 2)
+    assert max(after["weights"]) == pytest.approx(7 / 70)
+
+
+@pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
+def test_a_policy_of_lora_matrices_is_watched_by_one_of_them(
+    measured: Callable[[int], dict[str, Any]], ranks: int, tampering: str
+) -> None:
+    found = measured(ranks)["tampering"]["lora"]
+    assert "lora_B" in found["witness"], "the other matrix has no gradient in the first step"
+    assert (found[tampering]["step"], found[tampering]["updates"]) == (3, 1), found[tampering]
+
+
+@pytest.mark.parametrize("tampering", ["the loss", "a micro-batch's gradient", "the gradient after backward"])
+def test_a_policy_under_fsdp1_is_watched_by_a_part_of_a_flat_parameter(
+    measured: Callable[[int], dict[str, Any]], tampering: str
+) -> None:
+    found = measured(1)["tampering"]["flat"]
+    for name in ("nothing", "clipped"):
+        assert found[name] == {"said": "", "step": None, "updates": 2}
+    assert (found[tampering]["step"], found[tampering]["updates"]) == (3, 1), found[tampering]
+
+
+def test_rows_as_the_v0_trainer_sends_them_are_measured(measured: Callable[[int], dict[str, Any]], ranks: int) -> None:
+    found = measured(ranks)["tampering"]["v0"]
+    assert found["updates"] == 3
+    assert found["error"] <= bar(found), found

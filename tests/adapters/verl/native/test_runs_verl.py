@@ -616,8 +616,12 @@ def test_v0_follows_its_behaviour_completion_by_completion(observed_v0: Run) -> 
             )
         }
         assert have.keys() == want.keys()
-        for row, weight in have.items():
-            assert weight == pytest.approx(want[row], rel=1e-6), json.dumps(row)
+        for (row, weight), advantage in zip(have.items(), step["advantage"], strict=True):
+            if weight is None:  # nothing shows it
+                assert advantage == 0.0, json.dumps(row)
+            else:
+                assert weight == pytest.approx(want[row], rel=1e-6), json.dumps(row)
+        assert sum(weight is not None for weight in have.values()) >= 6
 
 
 def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
@@ -635,6 +639,9 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
     assert set(report["still_hand_seeds"]) == {False}
     assert "agent_loop_workers._run_agent_loop" in report["changes"]
     assert report["wrapped_once"] == report["changes"]
+    again = report["again"]
+    assert (again["inside"], again["after"], again["left"]) == (["in_training"], "observe", [])
+    assert "1 of 1 training workers are gone; unwrapped without them" in again["warned"]
     first, second = read_steps(folder / "ledger")
     for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
         assert mine["prompt"] == theirs["prompt"]

@@ -1,0 +1,109 @@
+"""One small trained weight of a module that FSDP shards: whole in a forward pass, in pieces before and after.
+
+Source: torch 2.13.0 distributed/fsdp (FSDP1's flat parameters, FSDP2's DTensors).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from batchbridge.measuring import Witness, all_reduce_over
+
+
+class Weight(Protocol):
+    """name: in the module. witness: of its own gradients, which it sees in backward."""
+
+    name: str
+    witness: Witness
+
+    def gradient(self) -> torch.Tensor | None:
+        """Its whole gradient as the optimizer will use it. Collective."""
+        ...
+
+
+def smallest_weight(module: Any) -> Weight | None:
+    """The smallest trained weight of a sharded module; None where nothing is trained, or nothing is sharded."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if isinstance(module, FullyShardedDataParallel):
+        return FlatWeight.smallest(module)
+    return DTensorWeight.smallest(module) if hasattr(module, "set_requires_gradient_sync") else None
+
+
+def _is_blind(name: str) -> bool:
+    """LoRA's other matrix begins as zeros, and leaves this one without a gradient in the first step."""
+    return ".lora_A." in f".{name}."
+
+
+class DTensorWeight:
+    """A weight of FSDP2."""
+
+    def __init__(self, module: Any, name: str, parameter: Any) -> None:
+        owner, _, attribute = name.rpartition(".")
+        self.name, self._parameter = name, parameter
+        self.witness = Witness(parameter, all_reduce_over(), inside=(module.get_submodule(owner), attribute))
+
+    @classmethod
+    def smallest(cls, module: Any) -> DTensorWeight | None:
+        """The smallest trained weight that is no bias."""
+        chosen = Witness.choose([pair for pair in module.named_parameters() if not _is_blind(pair[0])])
+        return None if chosen is None else cls(module, *chosen)
+
+    def gradient(self) -> torch.Tensor | None:
+        """See `Weight`."""
+        gradient = self._parameter.grad
+        if gradient is None or not hasattr(gradient, "full_tensor"):
+            return gradient
+        whole: torch.Tensor = gradient.full_tensor()
+        return whole
+
+
+class FlatWeight:
+    """A weight of FSDP1: `place` of the flat parameter of a `handle`."""
+
+    def __init__(self, handle: Any, place: int) -> None:
+        flat = handle.flat_param
+        self._handle, self._place, self._shape = handle, place, flat._shapes[place]
+        attribute, module, owner = flat._param_infos[place]
+        self.name = f"{owner}.{attribute}" if owner else str(attribute)
+        # Its type is that of the sum over the ranks, which rounds.
+        stands = torch.zeros(self._shape, dtype=handle._reduce_dtype or flat.dtype, device=handle.device)
+        self._sum = all_reduce_over()
+        self.witness = Witness(stands, self._sum, inside=(module, attribute))
+
+    @classmethod
+    def smallest(cls, root: Any) -> FlatWeight | None:
+        """The smallest trained weight that is no bias."""
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        found: list[tuple[bool, int, Any, int]] = []
+        for unit in FullyShardedDataParallel.fsdp_modules(root):
+            if (handle := unit._handle) is None:
+                continue
+            flat = handle.flat_param
+            for place, (name, _, owner) in enumerate(flat._param_infos):
+                size = flat._shapes[place].numel()
+                trained = flat._params[place] if handle._use_orig_params else flat
+                if trained.requires_grad and size and not _is_blind(f"{owner}.{name}"):
+                    found.append((str(name).endswith("bias"), size, handle, place))
+        if not found:
+            return None
+        _, _, handle, place = min(found, key=lambda one: one[:2])
+        return cls(handle, place)
+
+    def gradient(self) -> torch.Tensor | None:
+        """See `Weight`; put together from all ranks' pieces."""
+        handle, flat = self._handle, self._handle.flat_param
+        whole = torch.zeros(self._shape.numel(), dtype=torch.float64, device=handle.device)
+        held = flat._shard_param_infos[self._place]
+        gradient = flat._params[self._place].grad if handle._use_orig_params else flat.grad
+        if held.in_shard and gradient is not None:
+            start = 0 if handle._use_orig_params else held.offset_in_shard
+            piece = gradient.detach().flatten()[start : start + held.numel_in_shard]
+            begin = held.intra_param_start_idx
+            whole[begin : begin + held.numel_in_shard] = piece.to(whole)
+        self._sum(whole)
+        copies = torch.distributed.get_world_size() // handle.world_size
+        return (whole / copies).to(self.witness.parameter.dtype).view(self._shape)
