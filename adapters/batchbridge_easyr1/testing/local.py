@@ -129,14 +129,13 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
     loaders = data_loader.create_dataloader(config.data, tokenizer, None)
     data_loader.StatefulDataLoader = loader
 
-    class LocalTrainer(ray_trainer.RayPPOTrainer):  # type: ignore[misc]  # EasyR1 is untyped here
-        def init_workers(self) -> None:
-            worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
-            with optimizer("sgd" if sgd else "adamw"):
-                worker.init_model()
-            self.actor_rollout_ref_wg = LocalGroup(worker)
+    def init_workers() -> None:
+        worker = FSDPWorker(copy.deepcopy(config.worker), "actor_rollout_ref")  # it changes its copy
+        with optimizer("sgd" if sgd else "adamw"):
+            worker.init_model()
+        made.actor_rollout_ref_wg = LocalGroup(worker)
 
-    return LocalTrainer(
+    made = ray_trainer.RayPPOTrainer(
         config=config,
         tokenizer=tokenizer,
         processor=None,
@@ -146,6 +145,8 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
         resource_pool_manager=types.SimpleNamespace(get_num_gpus=dist.get_world_size),
         reward_fn=types.SimpleNamespace(compute_reward=types.SimpleNamespace(remote=_rewards(config, tokenizer))),
     )
+    made.init_workers = init_workers  # of the object: a class of its own would be other code than EasyR1's
+    return made
 
 
 def _rewards(config: Any, tokenizer: Any) -> Callable[[Any], Any]:

@@ -262,7 +262,7 @@ def passes(prompt: int) -> bool:
 
 
 def _check_steps(run: Mapping[str, Any], plan: Plan, prompt_of: Callable[[Completion], int], *, ranks: int) -> None:
-    ticks = 0
+    ticks, begun = 0, set[int]()
     for step in run["steps"]:
         planned = plan.step(step["step"])
         trained = sorted(rows_of(step, "rollout", "pass", "prompt", "sample"))
@@ -270,7 +270,9 @@ def _check_steps(run: Mapping[str, Any], plan: Plan, prompt_of: Callable[[Comple
         assert {step["ranks"], len(set(step["rank"]))} == {ranks}
         members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
         wanted = map(float, token_weights(plan.spec.loss.policy, members))
-        _check_weights(list(zip(step["weights"], wanted, step["advantage"], strict=True)))
+        rows = list(zip(step["weights"], wanted, step["advantage"], strict=True))
+        _check_weights(rows, on_policy=step["rollout"][0] not in begun)
+        begun.add(step["rollout"][0])
         _check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
@@ -278,12 +280,15 @@ def _check_steps(run: Mapping[str, Any], plan: Plan, prompt_of: Callable[[Comple
         ticks += planned.lr_tick
 
 
-def _check_weights(rows: Sequence[tuple[float | None, float, float | None]]) -> None:
-    """(measured, wanted, advantage) of a step's rows. One whose advantage is zero shows no weight, nor does a short one
-    all of whose tokens are clipped."""
-    for have, want, _ in rows:
-        assert have is None or math.isclose(have, want, rel_tol=MEASURED_TO)
-    assert sum(have is None and advantage != 0.0 for have, _, advantage in rows) <= len(rows) / 10
+def _check_weights(rows: Sequence[tuple[float | None, float, float | None]], *, on_policy: bool) -> None:
+    """(measured, wanted, advantage) of a step's rows. One whose advantage is zero shows no weight; off policy, nor does
+    one all of whose tokens are clipped. on_policy: the first step on a rollout, whose ratios are one."""
+    for have, want, advantage in rows:
+        if have is None:
+            assert advantage == 0.0 or not on_policy
+        else:
+            assert math.isclose(have, want, rel_tol=MEASURED_TO)
+    assert any(have for have, _, _ in rows)
 
 
 def check_members(run: Mapping[str, Any]) -> None:
@@ -415,6 +420,7 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(PROMPTS) for sample in range(GROUP)
     }
     predicted = list(EasyR1Adapter().native_steps(reading, run["dataset_size"], lengths))
+    begun: set[int] = set()
     assert len(predicted) == len(run["steps"]) > 0
     for native, step in zip(predicted, run["steps"], strict=True):
         want = {
@@ -426,12 +432,12 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
             for *row, weight in rows_of(step, "rollout", "pass", "prompt", "sample", "rank", "weights")
         }
         assert have.keys() == want.keys()
-        _check_weights(
-            [
-                (weight, want[row], advantage)
-                for (row, weight), advantage in zip(have.items(), step["advantage"], strict=True)
-            ]
-        )
+        rows = [
+            (weight, want[row], advantage)
+            for (row, weight), advantage in zip(have.items(), step["advantage"], strict=True)
+        ]
+        _check_weights(rows, on_policy=step["rollout"][0] not in begun)
+        begun.add(step["rollout"][0])
 
 
 # ---- what docs/easyr1.md says

@@ -85,11 +85,11 @@ def check_controls(measured: Mapping[str, Any]) -> None:
     for one in said:
         right = one["trained"] == 3 * GROUP and (one["name"] != "tokens of each rank" or measured["ranks"] == 1)
         assert over(one) <= 1 if right else over(one) > 10, one
-        if one["name"] != "tokens of each rank" or measured["ranks"] == 1:
-            assert over(one, "error_with_its_weights") <= 1, one
+        assert over(one, "error_with_its_weights") <= 1, one
         assert [tuple(row) for row in one["members"]] == predicted(one["asked"], one["pack_length"], measured["ranks"])
         want = 1 / 288 if one["name"] == "constant" else 1 / one["tokens"]
-        assert all(math.isclose(weight, want, rel_tol=MEASURED_TO) for weight in one["weights"] if weight), one
+        if one["name"] != "tokens of each rank" or measured["ranks"] == 1:
+            assert all(math.isclose(weight, want, rel_tol=MEASURED_TO) for weight in one["weights"] if weight), one
 
 
 def predicted(asked: Sequence[int], pack_length: int, ranks: int) -> list[tuple[int, int, int]]:
@@ -206,13 +206,14 @@ def check_plan(run: Mapping[str, Any], *, ranks: int) -> None:
 
 
 def check_weights(wanted: Sequence[Any], step: Mapping[str, Any]) -> None:
-    """The measured weights of a step. A completion whose advantage is zero shows none, nor does a short one all of
-    whose tokens are clipped."""
-    hidden = 0
+    """The measured weights of a step. A completion whose advantage is zero shows none; in a later pass over its
+    rollout, nor does one all of whose tokens are clipped."""
     for want, have, advantage in zip(wanted, step["weights"], step["advantage"], strict=True):
-        assert have is None or math.isclose(have, float(want), rel_tol=MEASURED_TO)
-        hidden += have is None and advantage != 0.0
-    assert hidden <= len(step["weights"]) / 10
+        if have is None:
+            assert advantage == 0.0 or step["pass"][0] > 0
+        else:
+            assert math.isclose(have, float(want), rel_tol=MEASURED_TO)
+    assert any(step["weights"])
 
 
 def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float = 1e-4) -> None:
