@@ -313,8 +313,10 @@ def main() -> None:
     asked = parser.parse_args()
     pythons = {name: Path(place) for name, _, place in (word.partition("=") for word in asked.python)}
     asked.folder.mkdir(parents=True, exist_ok=True)
-    modes = {case: MODES if asked.all else case.ci for case in CASES.values() if case.ci or asked.all}
-    results = {case.name: measure(asked.folder.absolute(), case, pythons, of) for case, of in modes.items()}
+    cases = [case for case in CASES.values() if case.ci or asked.all]
+    results = {
+        case.name: measure(asked.folder.absolute(), case, pythons, MODES if asked.all else case.ci) for case in cases
+    }
     (asked.folder / "result.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
 
 
