@@ -371,6 +371,17 @@ def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orde
     return Patched(detach=made.detach)
 
 
+def _of_all_ranks(trainer: Any, reasons: dict[str, str]) -> dict[str, str]:
+    """Training processes are wrapped together: what one of them cannot do, none does. Collective there."""
+    if not is_worker(trainer):
+        return reasons
+    import torch
+
+    parts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(parts, reasons)
+    return {name: reason for part in parts for name, reason in part.items()}
+
+
 RUNTIME = Runtime(
     framework="openrlhf",
     version=lambda trainer: importlib.metadata.version("openrlhf"),
@@ -380,5 +391,6 @@ RUNTIME = Runtime(
     always=OBSERVED,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
+    everyone=_of_all_ranks,
     patch=_patch,
 )

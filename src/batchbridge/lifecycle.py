@@ -40,6 +40,8 @@ class Runtime:
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
+    everyone: the reasons of all processes that are wrapped together, of this one's; collective. Without it a reason that
+    one of them alone has leaves the others waiting where `patch` communicates.
     """
 
     framework: str
@@ -49,6 +51,7 @@ class Runtime:
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
+    everyone: Callable[[Any, dict[str, str]], dict[str, str]] = lambda trainer, reasons: reasons
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
 
@@ -67,7 +70,7 @@ def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
             reasons |= error.reasons
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
     fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
-    if reasons := reasons | reasons_against(fitting, subject, request):
+    if reasons := runtime.everyone(trainer, reasons | reasons_against(fitting, subject, request)):
         raise CannotAttach(reasons)
     return request
 
