@@ -40,8 +40,8 @@ class Runtime:
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
-    everyone: the reasons of all processes that are wrapped together, of this one's; collective. Without it a reason that
-    one of them alone has leaves the others waiting where `patch` communicates.
+    everyone: the reasons of all processes that are wrapped together, of this one's; collective. Without it a reason
+    that one of them alone has leaves the others waiting where `patch` communicates.
     """
 
     framework: str
