@@ -117,10 +117,10 @@ def _objection(found: Sequence[Measured], wanted: Sequence[float]) -> str | None
                 "the trainer's own loss is not the objective that its configuration says: the gradient of a "
                 f"completion's tokens differs from it by {row.departure:.2g} of the largest"
             )
-        if weight and (row.weight is None or abs(row.weight / weight - 1) > row.tolerance):
-            said = "nothing" if row.weight is None else f"{row.weight:.6g}"
+        # A row that the objective itself clips whole (a ratio of the whole completion) shows no weight, and has none.
+        if weight and row.weight is not None and abs(row.weight / weight - 1) > row.tolerance:
             return (
-                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight {said} in "
-                f"its optimizer step, and the plan {weight:.6g}"
+                f"the trainer's own loss gives a token of a completion of {lengths[place]} tokens the weight "
+                f"{row.weight:.6g} in its optimizer step, and the plan {weight:.6g}"
             )
     return None
