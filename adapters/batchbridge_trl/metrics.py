@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from batchbridge_trl import releases
+
 
 class StepMetrics:
     """The values that a step's micro-batches add to the trainer's metrics, made one value per step.
@@ -15,7 +17,7 @@ class StepMetrics:
 
     def __init__(self, trainer: Any, sizes: Sequence[tuple[int, int, int]]) -> None:
         self._metrics, self._sizes = trainer._metrics["train"], sizes
-        self._by_row = trainer.importance_sampling_level == "sequence"
+        self._by_row = releases.value(trainer, "importance_sampling_level") == "sequence"
         self._before = {name: len(values) for name, values in self._metrics.items()}
 
     def of_the_step(self) -> None:

@@ -96,12 +96,17 @@ class MicroBatch(dict[str, torch.Tensor]):
     expected: Rows | None = None
 
 
+def known_columns(output: Mapping[str, Any]) -> Tensors:
+    """The columns of `COLUMNS` in a rollout dict; None stands for a column that is not there (trl 0.18 and 0.19)."""
+    return {name: output[name] for name in output if name in COLUMNS and output[name] is not None}
+
+
 def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     """The known columns of a rollout dict. Raises `ValueError` naming a key that is not known to be per completion."""
     unknown = sorted(set(output) - COLUMNS.keys() - DROPPED)
     if unknown:
         raise ValueError(f"the rollout carries {', '.join(unknown)}, which is not known to split by completion")
-    columns = {name: output[name] for name in output if name in COLUMNS}
+    columns = known_columns(output)
     for name, tensor in columns.items():
         if len(tensor) != rows:
             raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")

@@ -9,18 +9,20 @@ from typing import Any
 
 import torch
 from packaging.specifiers import SpecifierSet
+from transformers import ProcessorMixin
 
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
-from batchbridge_trl.enforce import CARRIERS, Enforcer
+from batchbridge_trl import releases
+from batchbridge_trl.enforce import Enforcer, carrier
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.recording import StepLog
 from batchbridge_trl.watching import Watch
 
-ENFORCED_VERSIONS = SpecifierSet(">=1.9.1,<1.17")
+ENFORCED_VERSIONS = SpecifierSet(">=0.18,<1.17")
 """TRL versions whose training step has the seams that the patches use; both ends are tested."""
 
 
@@ -52,12 +54,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "entropy_bonus",
         "the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's tokens, which the "
         "step's factor would rescale wrongly; set entropy_coef=0",
-        lambda trainer, request: bool(trainer._entropy_bonus_enabled),
+        lambda trainer, request: bool(releases.value(trainer, "_entropy_bonus_enabled")),
     ),
     Refusal(
         "top_entropy_quantile",
         "top_entropy_quantile < 1 takes its threshold per micro-batch, so the trained tokens depend on the split",
-        lambda trainer, request: trainer.top_entropy_quantile < 1.0,
+        lambda trainer, request: releases.value(trainer, "top_entropy_quantile") < 1.0,
     ),
     Refusal(
         "batch_scale_over_rollouts",
@@ -69,7 +71,7 @@ REFUSALS: tuple[Refusal, ...] = (
         'multi_objective_aggregation="normalize_then_sum" is a rule of TRL alone; it is kept only where the requested '
         "advantages are the trainer's own",
         lambda trainer, request: (
-            trainer.multi_objective_aggregation == "normalize_then_sum"
+            releases.value(trainer, "multi_objective_aggregation") == "normalize_then_sum"
             and request.reading.spec is not None
             and request.spec.advantage != request.reading.spec.advantage
         ),
@@ -96,24 +98,26 @@ REFUSALS: tuple[Refusal, ...] = (
         "tools",
         "tool calls and environments change what a completion's tokens are while it is generated; not proven yet; "
         'allow=("tools",) trains on the loss mask that TRL makes of them',
-        lambda trainer, request: bool(trainer.tools) or getattr(trainer, "environments", None) is not None,
+        lambda trainer, request: any(bool(releases.value(trainer, name)) for name in ("tools", "environments")),
         allowable=True,
     ),
     Refusal(
         "images",
         "image tensors do not split by completion",
-        lambda trainer, request: bool(getattr(trainer, "_is_vlm", False)),
+        lambda trainer, request: (
+            getattr(trainer, "_is_vlm", False) or isinstance(trainer.processing_class, ProcessorMixin)
+        ),
     ),
     Refusal(
         "router_loss",
         "the MoE router loss is a mean over each micro-batch's tokens, which the step's factor would rescale wrongly; "
         "set router_aux_loss_coef=0",
-        lambda trainer, request: bool(trainer.aux_loss_enabled),
+        lambda trainer, request: bool(releases.value(trainer, "aux_loss_enabled")),
     ),
     Refusal(
         "liger",
-        "use_liger_kernel replaces the loss (or layers) that the proofs ran on",
-        lambda trainer, request: bool(trainer.args.use_liger_kernel),
+        "use_liger_kernel, or use_liger_loss before 0.26, replaces the loss (or layers) that the proofs ran on",
+        lambda trainer, request: trainer.args.use_liger_kernel or bool(getattr(trainer.args, "use_liger_loss", False)),
     ),
     Refusal(
         "fp16",
@@ -166,10 +170,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "aggregation",
-        "no native loss of TRL computes this surrogate with this aggregation",
-        lambda trainer, request: (
-            (request.spec.objective.surrogate, request.spec.loss.policy.aggregation) not in CARRIERS
-        ),
+        "no native loss of this TRL computes this surrogate with this aggregation",
+        lambda trainer, request: carrier(request.spec) is None,
+    ),
+    Refusal(
+        "missing_setting",
+        "the spec asks for what this release of TRL has no setting for (a ratio per sequence before 0.20, the KL "
+        "estimator k3_times_ratio before 0.26)",
+        lambda trainer, request: bool(_missing_settings(request)),
     ),
     Refusal(
         "denominator_scope",
@@ -208,6 +216,18 @@ SETTABLE_ARGS: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     "objective.dual_clip": ("delta", lambda value, spec: value),
     "objective.kl_estimator": ("use_bias_correction_kl", lambda value, spec: value == "k3_times_ratio"),
 }
+
+
+def _missing_settings(request: Request) -> list[str]:
+    """Canonical fields that the request sets otherwise than every trainer of the installed release."""
+    tables = {**SETTABLE, **SETTABLE_ARGS}
+    asked = [(path, want, *tables[path]) for path, want, _ in walk(request.spec) if path in tables]
+    return [
+        path
+        for path, want, attribute, convert in asked
+        if releases.lacks(attribute) and convert(want, request.spec) != releases.NEW_ATTRIBUTES[attribute][1]
+    ]
+
 
 PLANNED = (
     "rollout.prompts_per_rollout",
@@ -264,6 +284,8 @@ def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, s
         for table, target in ((SETTABLE, trainer), (SETTABLE_ARGS, trainer.args)):
             if path in table:
                 attribute, convert = table[path]
+                if releases.lacks(attribute):
+                    break  # `missing_setting` has seen that the release does what is asked for anyway
                 value = convert(want, request.spec)
                 what = f"{value}, natively {getattr(target, attribute)}"
                 patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")

@@ -14,7 +14,7 @@ from batchbridge.versions import holds as holds
 
 VERSIONS = ">=0.15,<1.17"
 """Versions whose rows are complete. Read wheel by wheel: every release from 0.15.0 to 1.16.0."""
-ENFORCED_VERSIONS = ">=1.9.1,<1.17"
+ENFORCED_VERSIONS = ">=0.18,<1.17"
 """Versions whose running trainer may be patched."""
 NEWEST = "1.16.0"
 """The version that `write` writes for when nobody names one."""

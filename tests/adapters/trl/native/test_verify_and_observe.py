@@ -12,7 +12,8 @@ import torch
 
 from batchbridge import BatchDrift, Plan, hookimpl, plugins, wrap
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge_trl.testing import flat_parameters
+from batchbridge_trl.releases import has
+from batchbridge_trl.testing import TAKES_ROLLOUTS, flat_parameters
 
 SEVERAL_STEPS = {
     "per_device_train_batch_size": 2,
@@ -61,7 +62,7 @@ def test_verify_accepts_a_native_run_that_happens_to_follow_the_plan(trainer: Ca
     ("aspect", "arguments"),
     [
         ("order", {**ONE_STEP, "shuffle_dataset": True}),
-        ("membership", {**ONE_STEP, "steps_per_generation": 4}),
+        ("membership", {**ONE_STEP, "steps_per_generation": 4, "prompts": 8}),  # none is left over, which 0.18 counts
         ("weights", {**ONE_STEP, "loss_type": "bnpo"}),
     ],
 )
@@ -98,7 +99,9 @@ def test_enforced_run_trains_exactly_the_plan(trainer: Callable[..., Any], tmp_p
 
 
 def test_the_ledger_says_what_was_applied(trainer: Callable[..., Any], tmp_path: Path) -> None:
-    built = wrap(trainer(lr_scheduler_type="linear", num_train_epochs=1), ledger=tmp_path / "ledger")
+    # Clipping at no norm that occurs: before transformers 5.3 a norm is only known where gradients are clipped.
+    built = trainer(lr_scheduler_type="linear", num_train_epochs=1, max_grad_norm=1e6)
+    wrap(built, ledger=tmp_path / "ledger")
     built.train()
     (header,) = read_headers(tmp_path / "ledger")
     assert (header["framework"], header["mode"], header["world_size"]) == ("trl", "enforce", 1)
@@ -126,6 +129,7 @@ def test_watchers_see_every_optimizer_step(trainer: Callable[..., Any]) -> None:
     assert watcher.seen == list(range(built.state.global_step))
 
 
+@pytest.mark.skipif(not has(TAKES_ROLLOUTS), reason="scripted completions have no loss masks on this TRL")
 def test_a_step_without_tokens_leaves_the_optimizer_alone(trainer: Callable[..., Any], tmp_path: Path) -> None:
     from batchbridge.testing.tiny import Script
 

@@ -27,6 +27,7 @@ from transformers import TrainerCallback
 
 from batchbridge import wrap
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -35,6 +36,7 @@ transformers.utils.logging.disable_progress_bar()
 GRADIENTS: dict[str, dict[str, Any]] = {
     f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **arguments}
     for loss_type in ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
+    if has_loss(loss_type)
     for name, arguments in {
         "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
         "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
