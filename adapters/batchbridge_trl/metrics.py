@@ -23,7 +23,7 @@ class StepMetrics:
     def of_the_step(self) -> None:
         """Replaces what each turn added by the step's own value: least, largest, or mean over its tokens.
 
-        Ratios of whole sequences count rows; a filler is never clipped, and adds nothing. Source: trl 1.9.1 and 1.16.0,
+        Ratios of whole sequences count rows; a filler is never clipped, and adds nothing. Source: trl 0.18.0 to 1.16.0,
         GRPOTrainer._compute_loss, whose values are over all ranks.
         """
         tokens = sum(size[0] for size in self._sizes)

@@ -16,7 +16,7 @@ Kind = Literal["prompt", "completion", "row"]
 
 COLUMNS: Mapping[str, tuple[Kind, float]] = {
     # name in the trainer's rollout dict: (left-padded over prompt tokens, right-padded over completion tokens, or one
-    # value per row; padding value). Source: trl 1.9.1 and 1.16.0, GRPOTrainer._generate_and_score_completions.
+    # value per row; padding value). Source: trl 0.18.0 to 1.16.0, GRPOTrainer._generate_and_score_completions.
     "prompt_ids": ("prompt", 0),
     "prompt_mask": ("prompt", 0),
     "completion_ids": ("completion", 0),
@@ -193,8 +193,8 @@ def made_up(probe: ProbeBatch) -> MicroBatch:
 def with_rows(tensor: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
     """A metric of one value per row as long as on the rank with most rows, NaN where this rank has none.
 
-    TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl 1.9.1
-    and 1.16.0, GRPOTrainer._compute_loss, clip_ratio/low_min and clip_ratio/high_max.
+    TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl
+    0.20.0 to 1.16.0, GRPOTrainer._compute_loss, clip_ratio/low_min and clip_ratio/high_max.
     """
     if tensor.dim() != 1 or len(tensor) != len(batch["completion_ids"]) or len(tensor) == batch.most_rows:
         return tensor

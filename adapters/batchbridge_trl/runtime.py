@@ -203,7 +203,7 @@ REFUSALS: tuple[Refusal, ...] = (
 
 SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
-    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer.__init__ and _compute_loss.
+    # Source: trl 0.18.0 to 1.16.0, GRPOTrainer.__init__ and _compute_loss.
     "rollout.completions_per_prompt": ("num_generations", lambda value, spec: value),
     "rollout.truncated_completions": ("mask_truncated_completions", lambda value, spec: value == "mask"),
     "objective.ratio_level": ("importance_sampling_level", lambda value, spec: value),

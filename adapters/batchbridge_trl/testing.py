@@ -160,6 +160,8 @@ def sampling(trainer: Any) -> Any:
         trainer.rollout_func = None
     else:
         del trainer.model.generate
+        # The tokenizer's token types, which TRL hands on to `generate` since 0.20, are none of this policy's inputs.
+        trainer.processing_class.model_input_names = ["input_ids", "attention_mask"]
     return trainer
 
 

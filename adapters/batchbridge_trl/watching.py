@@ -130,7 +130,7 @@ class Watch:
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:
     """What the rows of a loss's `inputs` are meant to train. Copies: the loss may change what it was given.
 
-    Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss.
+    Source: trl 0.18.0 to 1.16.0, GRPOTrainer._compute_loss.
     """
     mask = rows_module.loss_mask(inputs).clone()
     advantages = inputs["advantages"].clone() if advantages is None else advantages
@@ -173,7 +173,7 @@ def _multiplier(
 
 
 def surrogates(trainer: Any) -> dict[str, Surrogate]:
-    """TRL's own surrogates, for which the schema has names and no formulas. Source: trl 1.9.1 and 1.16.0,
+    """TRL's own surrogates, for which the schema has names and no formulas. Source: trl 0.26.0 and 1.0.0 to 1.16.0,
     GRPOTrainer._compute_loss (sapo) and get_gamma_weights (vespo)."""
 
     def sapo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
