@@ -34,8 +34,8 @@ from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-# transformers 4 loads an optimizer's state to the rank's device, "cpu:0" here, which torch.load does not know: no run of
-# several CPU ranks resumes there, wrapped or not. It is the same memory.
+# transformers 4 loads an optimizer's state to the rank's device, "cpu:0" here, which torch.load does not know: no run
+# of several CPU ranks resumes there, wrapped or not. It is the same memory.
 torch.serialization.register_package(
     0, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
 )
