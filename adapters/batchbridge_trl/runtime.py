@@ -131,11 +131,6 @@ REFUSALS: tuple[Refusal, ...] = (
         _absolute_positions,
     ),
     Refusal(
-        "accelerator_accumulation",
-        "gradient_accumulation_kwargs.num_steps makes Accelerate divide the loss once more",
-        lambda trainer, request: trainer.accelerator.gradient_accumulation_steps != 1,
-    ),
-    Refusal(
         "context_parallel",
         "sequence and context parallelism split completions over ranks",
         lambda trainer, request: getattr(trainer.accelerator, "parallelism_config", None) is not None,

@@ -344,8 +344,8 @@ _TRAINING_ARGUMENTS = (
     Setting("ddp_static_graph", "bool?", None, _5),
     Setting("ddp_backend", "str?", None),
     Setting("ddp_timeout", "int", 1800),
-    Setting("fsdp", "any", None, _4),
-    Setting("fsdp", "str?", None, _5),
+    # Text, a list of texts, or true, which transformers sets itself in a constructed config from 5.10 on.
+    Setting("fsdp", "any", None),
     Setting("fsdp_config", "dict?", None),
     Setting("deepspeed", "dict?", None),
     Setting("debug", "any", ""),

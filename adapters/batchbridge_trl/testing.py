@@ -165,6 +165,14 @@ def sampling(trainer: Any) -> Any:
     return trainer
 
 
+def undivided(trainer: Any) -> Any:
+    """The same trainer, whose Accelerate divides no loss: transformers 5.2 to 5.4 have it divide by
+    gradient_accumulation_steps, once more than TRL does. For runs that are not enforced.
+    """
+    trainer.accelerator.gradient_accumulation_steps = 1
+    return trainer
+
+
 class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
     """Raw gradients and parameters of every optimizer step, before the update; flat tensors on the CPU.
 

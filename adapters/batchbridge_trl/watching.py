@@ -217,19 +217,23 @@ def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch) -> Ite
 @contextlib.contextmanager
 def window(trainer: Any, micro_batches: int) -> Iterator[None]:
     """While a step runs: its micro-batches are the accumulation window, and what one rollout was cut into, wherever
-    TRL and transformers read either to divide the loss.
+    TRL and transformers read either to divide the loss; and Accelerate does not divide it once more.
 
-    Source: transformers 4.52.3 Trainer.training_step (args.gradient_accumulation_steps), 4.56.2 to 5.23.0 the same
-    (current_gradient_accumulation_steps, and so trl since 0.22.0); trl since 1.9.1 GRPOTrainer._compute_loss (times
-    that over args.steps_per_generation).
+    Source: accelerate 1.4.0 to 1.15.0 Accelerator.backward, whose divisor transformers 5.2 to 5.4 set to
+    args.gradient_accumulation_steps, and other releases to 1; transformers 4.52.3 Trainer.training_step
+    (args.gradient_accumulation_steps), 4.56.2 to 5.23.0 the same (current_gradient_accumulation_steps, and so trl since
+    0.22.0); trl since 1.9.1 GRPOTrainer._compute_loss (times that over args.steps_per_generation).
     """
     args, name = trainer.args, "current_gradient_accumulation_steps"
     own = args.gradient_accumulation_steps, args.steps_per_generation, vars(trainer).get(name)
+    accelerators = trainer.accelerator.gradient_accumulation_steps
+    trainer.accelerator.gradient_accumulation_steps = 1
     args.gradient_accumulation_steps = args.steps_per_generation = micro_batches
     setattr(trainer, name, micro_batches)
     try:
         yield
     finally:
+        trainer.accelerator.gradient_accumulation_steps = accelerators
         args.gradient_accumulation_steps, args.steps_per_generation = own[:2]
         if own[2] is None:
             delattr(trainer, name)

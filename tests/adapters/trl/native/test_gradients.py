@@ -13,7 +13,7 @@ from batchbridge import unwrap, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has_loss, lacks
-from batchbridge_trl.testing import Captured, gradient_errors
+from batchbridge_trl.testing import Captured, gradient_errors, undivided
 
 LOSSES = {
     "dapo": "token_mean",
@@ -102,6 +102,16 @@ def test_a_sequence_level_ratio_survives_the_split(trainer: Callable[..., Any]) 
     assert all(each.error <= each.bar for each in found), found
 
 
+def test_what_accelerate_divides_by_changes_nothing(trainer: Callable[..., Any]) -> None:
+    """transformers 5.2 to 5.4 have it divide by gradient_accumulation_steps, once more than TRL does."""
+    built = trainer(num_train_epochs=1, **arguments("2x4"))
+    built.accelerator.gradient_accumulation_steps = 4
+    captured = train(wrap(built))
+    assert built.accelerator.gradient_accumulation_steps == 4
+    found = gradient_errors(captured, built.batchbridge.plan.spec, plan=built.batchbridge.plan)
+    assert all(each.error <= each.bar for each in found), found
+
+
 def test_gradient_checkpointing_is_proven(trainer: Callable[..., Any]) -> None:
     with_it, without = (
         wrap(trainer(folder, gradient_checkpointing=on, num_train_epochs=1, **arguments("2x4")))
@@ -172,5 +182,5 @@ def test_negative_control_unwrapped_misaligned_dapo_misses_the_bar_tenfold(
 
 def test_positive_control_an_unwrapped_aligned_run_meets_the_bar(trainer: Callable[..., Any], tmp_path: Path) -> None:
     loss_type = "dapo" if has_loss("dapo") else "grpo"
-    built = trainer(loss_type=loss_type, num_train_epochs=1, **arguments("2x4"))
+    built = undivided(trainer(loss_type=loss_type, num_train_epochs=1, **arguments("2x4")))
     assert max(native_errors(built, tmp_path / "ledger")) <= 1

@@ -18,7 +18,7 @@ from batchbridge import CannotAttach, wrap
 from batchbridge.ledger import read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has_loss, lacks
-from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors
+from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, undivided
 
 SCRIPT = Path(__file__).with_name("tampering.py")
 _spec = importlib.util.spec_from_file_location("trl_tampering", SCRIPT)
@@ -118,14 +118,14 @@ def test_a_loss_that_cannot_be_run_on_a_made_up_batch_is_refused_with_its_error(
 def test_a_step_that_is_tampered_with_is_not_applied(trainer: Callable[..., Any], way: str, mode: str) -> None:
     tamper, aspect = tampering.WAYS[way]
     native = {"loss_type": "grpo", "shuffle_dataset": False} if mode == "verify" else {}
-    built = tamper(wrap(trainer(**tampering.RUN | native), mode=mode))
+    built = tamper(wrap(undivided(trainer(**tampering.RUN | native)), mode=mode))
     found = tampering.stopped(built)
     assert (found["step"], found["aspect"], found["changed"]) == (tampering.STEP, aspect, False), found
 
 
 def test_the_same_runs_go_through_where_nobody_tampers(trainer: Callable[..., Any]) -> None:
     for mode, native in (("enforce", {}), ("verify", {"loss_type": "grpo", "shuffle_dataset": False})):
-        built = wrap(trainer(mode, **tampering.RUN | native), mode=mode)
+        built = wrap(undivided(trainer(mode, **tampering.RUN | native)), mode=mode)
         assert tampering.stopped(built)["detail"] == "trained to its end"
         assert built.state.global_step == built.batchbridge.plan.total_optimizer_steps
 
@@ -251,7 +251,7 @@ def test_normalised_then_summed_rewards_keep_trls_own_advantages(trainer: Callab
     arguments |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "shuffle_dataset": False}
     norms = []
     for name in ("native", "wrapped"):
-        built = trainer(name, **arguments)
+        built = undivided(trainer(name, **arguments))
         if name == "wrapped":
             spec = wrap(built, mode="observe").batchbridge.request.spec
             wrap(built, like=spec.replace(**{"order.prompt_shuffle": "none"}))

@@ -13,7 +13,7 @@ import torch
 from batchbridge import BatchDrift, Plan, hookimpl, plugins, wrap
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge_trl.releases import has
-from batchbridge_trl.testing import TAKES_ROLLOUTS, flat_parameters
+from batchbridge_trl.testing import TAKES_ROLLOUTS, flat_parameters, undivided
 
 SEVERAL_STEPS = {
     "per_device_train_batch_size": 2,
@@ -53,9 +53,17 @@ def test_observe_identifies_every_completion_that_was_trained(trainer: Callable[
 
 
 def test_verify_accepts_a_native_run_that_happens_to_follow_the_plan(trainer: Callable[..., Any]) -> None:
-    built = wrap(trainer(loss_type="grpo", **ONE_STEP), mode="verify")
+    built = wrap(undivided(trainer(loss_type="grpo", **ONE_STEP)), mode="verify")
     built.train()
     assert built.state.global_step == 6
+
+
+def test_verify_sees_what_accelerate_divides_once_more(trainer: Callable[..., Any]) -> None:
+    """transformers 5.2 to 5.4 have it divide by gradient_accumulation_steps, and gradients are that much too small."""
+    built = trainer(loss_type="grpo", **ONE_STEP)
+    built.accelerator.gradient_accumulation_steps = 2
+    with pytest.raises(BatchDrift, match=r"0\.5 times what the plan says"):
+        wrap(built, mode="verify").train()
 
 
 @pytest.mark.parametrize(

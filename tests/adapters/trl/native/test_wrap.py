@@ -218,12 +218,6 @@ def test_liger_kernels_are_refused(trainer: Callable[..., Any]) -> None:
     assert "liger" in refused(built)
 
 
-def test_accelerates_own_accumulation_is_refused(trainer: Callable[..., Any]) -> None:
-    built = trainer()
-    built.accelerator.gradient_accumulation_steps = 2
-    assert "accelerator_accumulation" in refused(built)
-
-
 def test_a_run_without_a_single_step_is_refused(trainer: Callable[..., Any]) -> None:
     assert "no_step" in refused(trainer(prompts=1))
 
