@@ -7,6 +7,7 @@ Leaves FOLDER/report.json and FOLDER/ledger.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -104,7 +105,11 @@ def again(trainer: Any, folder: Path) -> dict[str, Any]:
         del trainer._load_checkpoint
     wrap(trainer, mode="observe", ledger=folder / "again")
     mode = trainer.batchbridge.mode
-    ray.kill(trainer.actor_rollout_wg.workers[0])
+    (worker,) = trainer.actor_rollout_wg.workers
+    ray.kill(worker)
+    with contextlib.suppress(ray.exceptions.RayActorError):
+        while True:  # the kill is only asked for: a call may still be answered
+            ray.get(worker.__ray_call__.remote(patched))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         unwrap(trainer)
