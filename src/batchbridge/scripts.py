@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bashread import Argument, Command, Script, Unknown, read_script
 from batchbridge.adapter import Adapter, Source
 from batchbridge.findings import Finding, Fix, Severity, Where
-from batchbridge.shell import Argument, Command, Script, Unknown, read_script
 from batchbridge.wrappers import Program, programs
 
 RECOGNISED = 0.5

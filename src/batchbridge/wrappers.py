@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from batchbridge.shell import Argument
+    from bashread import Argument
 
 
 @dataclass(frozen=True)

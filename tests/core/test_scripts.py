@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import batchbridge
+from bashread import Argument, read_script
 from batchbridge import sources
 from batchbridge.adapter import Source
-from batchbridge.shell import Argument, read_script
 from batchbridge.wrappers import programs, world_size
 
 TRL = "grpo.py --num_generations 8 --steps_per_generation 2 --max_completion_length 64"

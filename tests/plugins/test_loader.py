@@ -323,7 +323,7 @@ def test_reading_for_one_framework_imports_no_other_adapter_and_no_shell() -> No
     code = (
         "import sys, batchbridge; "
         "print(batchbridge.read({'seed': 1}, framework='trl', version='1.16.0', world_size=8).framework); "
-        "print(*sorted(name for name in sys.modules if name.endswith('.config') or name == 'batchbridge.shell'))"
+        "print(*sorted(name for name in sys.modules if name.endswith('.config') or name == 'bashread'))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     read, imported = result.stdout.splitlines()

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchbridge
+from bashread import Argument, read_script
 from batchbridge.adapter import CannotWrite, Context, Source
 from batchbridge.findings import Finding, verdict
-from batchbridge.shell import Argument, read_script
 from batchbridge.sources import load, parse_arguments
 from batchbridge.wrappers import programs
 from batchbridge_open_instruct import settings as tables

@@ -5,17 +5,17 @@ environment variable that nobody gives, the output of a program, a file's existe
 branches that depend on it are both read, and their commands are marked. A script is read as if it were started without
 arguments and without the user's environment, except for what `env` gives ("1", "2", ... are its arguments).
 
-Source: Bash Reference Manual 5.2; the fixtures of tests/core/test_shell.py are compared with bash itself.
+Source: Bash Reference Manual 5.2; the fixtures of tests/core/test_bashread.py are compared with bash itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge.shell.script import Script
-from batchbridge.shell.state import Exit, LoopLeft, Return, Shell
-from batchbridge.shell.statements import STATEMENTS
-from batchbridge.shell.values import TooMuch, Word
+from bashread.script import Script
+from bashread.state import Exit, LoopLeft, Return, Shell
+from bashread.statements import STATEMENTS
+from bashread.values import TooMuch, Word
 
 MAX_BYTES = 256 * 1024
 """Largest script (bytes). The largest launch scripts of the supported frameworks have some 20 KiB."""

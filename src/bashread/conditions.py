@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from batchbridge.shell.patterns import matcher
-from batchbridge.shell.quotes import skipped
-from batchbridge.shell.values import NotBash, Outcome, Scope, Unknown
-from batchbridge.shell.words import fields, pattern, single
+from bashread.patterns import matcher
+from bashread.quotes import skipped
+from bashread.values import NotBash, Outcome, Scope, Unknown
+from bashread.words import fields, pattern, single
 
 
 class _Operand(NamedTuple):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchbridge.shell import MAX_BYTES, Argument, Script, read_script
-from batchbridge.shell.arithmetic import NotArithmetic, evaluate
+from bashread import MAX_BYTES, Argument, Script, read_script
+from bashread.arithmetic import NotArithmetic, evaluate
 
 CASES = {path.stem: path.read_text() for path in sorted((Path(__file__).parent / "scripts").glob("*.sh"))}
 """Constructs that launch scripts use, each in a small harmless script; `show` prints its arguments."""
@@ -271,7 +271,7 @@ def test_broken_scripts_never_raise(script: str, place: int, inserted: str) -> N
 
 
 BEYOND_THE_TABLES = """
-from batchbridge.shell import read_script
+from bashread import read_script
 for code in [*range(0xA0, 0x3000, 7), *range(0x3000, 0x110000, 4099)]:
     for text in ("x {" + chr(code), "x {1.." + chr(code), "l\\nnd\\xa7{" + chr(code), "${" + chr(code)):
         read_script(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from batchbridge.shell.values import NotBash
+from bashread.values import NotBash
 
 
 def skipped(raw: str, place: int) -> int:

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from batchbridge.shell.braces import braces
-from batchbridge.shell.patterns import at_slash, trimmed
-from batchbridge.shell.quotes import ansi_c, closing, find, matching
-from batchbridge.shell.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Unknowns, Word
+from bashread.braces import braces
+from bashread.patterns import at_slash, trimmed
+from bashread.quotes import ansi_c, closing, find, matching
+from bashread.values import MAX_TEXT, Array, NotBash, Scope, TooMuch, Unknown, Unknowns, Word
 
 
 class _Event(NamedTuple):

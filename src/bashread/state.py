@@ -1,7 +1,7 @@
 """The state of a shell that runs nothing: its variables, what it would have run, and how far it may go.
 
 `Shell` is the scope that words are expanded in. What a kind of statement does is not its business: it is given a table
-(`batchbridge.shell.statements`).
+(`bashread.statements`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from batchbridge.shell.arithmetic import NotArithmetic, evaluate
-from batchbridge.shell.script import Argument, Command, Remark
-from batchbridge.shell.syntax import parse
-from batchbridge.shell.values import (
+from bashread.arithmetic import NotArithmetic, evaluate
+from bashread.script import Argument, Command, Remark
+from bashread.syntax import parse
+from bashread.values import (
     ASSUMED,
     DONE,
     Array,
@@ -24,7 +24,7 @@ from batchbridge.shell.values import (
     Unknowns,
     Word,
 )
-from batchbridge.shell.words import element, fields, single
+from bashread.words import element, fields, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from batchbridge.shell.values import Unknown
+from bashread.values import Unknown
 
 
 class Argument(NamedTuple):

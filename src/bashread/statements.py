@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from batchbridge.shell.assignments import assign, assign_all, declare, unset
-from batchbridge.shell.commands import command
-from batchbridge.shell.conditions import bracket
-from batchbridge.shell.patterns import matcher
-from batchbridge.shell.state import Exit, LoopLeft, Shell, Statements
-from batchbridge.shell.syntax import WORDS, assigned, beyond, clauses
-from batchbridge.shell.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown
-from batchbridge.shell.words import heredoc, pattern, single
+from bashread.assignments import assign, assign_all, declare, unset
+from bashread.commands import command
+from bashread.conditions import bracket
+from bashread.patterns import matcher
+from bashread.state import Exit, LoopLeft, Shell, Statements
+from bashread.syntax import WORDS, assigned, beyond, clauses
+from bashread.values import ASSUMED, DONE, NotBash, Outcome, TooMuch, Unknown
+from bashread.words import heredoc, pattern, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable
 
-from batchbridge.shell.values import NotBash, Scope, TooMuch
+from bashread.values import NotBash, Scope, TooMuch
 
 
 def matcher(shape: str) -> Callable[[str], bool]:

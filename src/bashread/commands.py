@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from batchbridge.shell.assignments import assign
-from batchbridge.shell.builtins import BUILTINS, Builtin
-from batchbridge.shell.state import Exit, Return, Shell
-from batchbridge.shell.syntax import WORDS, beyond
-from batchbridge.shell.values import ASSUMED, DONE, Outcome, Word
+from bashread.assignments import assign
+from bashread.builtins import BUILTINS, Builtin
+from bashread.state import Exit, Return, Shell
+from bashread.syntax import WORDS, beyond
+from bashread.values import ASSUMED, DONE, Outcome, Word
 
 if TYPE_CHECKING:
     from tree_sitter import Node

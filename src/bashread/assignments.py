@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchbridge.shell.state import Shell
-from batchbridge.shell.syntax import WORDS
-from batchbridge.shell.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
-from batchbridge.shell.words import fields, index, single
+from bashread.state import Shell
+from bashread.syntax import WORDS
+from bashread.values import DONE, MAX_TEXT, Array, NotBash, Outcome, TooMuch, Unknown, Word
+from bashread.words import fields, index, single
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from batchbridge.shell.quotes import skipped
-from batchbridge.shell.values import Scope
+from bashread.quotes import skipped
+from bashread.values import Scope
 
 _RANGE = re.compile(r"(-?\d{1,9})\.\.(-?\d{1,9})(?:\.\.(-?\d{1,9}))?|([A-Za-z])\.\.([A-Za-z])")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from batchbridge.shell.conditions import plain
-from batchbridge.shell.state import Exit, LoopLeft, Return, Shell
-from batchbridge.shell.values import ASSUMED, DONE, Outcome, Unknown, Word
+from bashread.conditions import plain
+from bashread.state import Exit, LoopLeft, Return, Shell
+from bashread.values import ASSUMED, DONE, Outcome, Unknown, Word
 
 Builtin = Callable[[Shell, list[Word], int, "str | None"], Outcome]
 """Runs a command, its own name included, that stands on a line, with the here-document that is its input."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from batchbridge.shell.values import NotBash
+from bashread.values import NotBash
 
 if TYPE_CHECKING:
     from tree_sitter import Node
