@@ -3,7 +3,6 @@ here gets None where one is missing, and does the same with the standard library
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -16,9 +15,3 @@ def _imported(name: str) -> Any:
 
 
 orjson = _imported("orjson")
-
-
-@cache
-def numpy() -> Any:
-    """NumPy, imported when it is first asked for: that takes longer than comparing two short ledgers."""
-    return _imported("numpy")

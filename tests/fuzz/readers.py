@@ -20,7 +20,7 @@ import mutation
 import seeds
 
 import batchbridge
-from batchbridge import rules, sources, speedups
+from batchbridge import rules, sources
 from batchbridge.between import doctor, yaml_edit
 from batchbridge.cli import main
 from batchbridge.findings import Finding, Phase, Severity
@@ -29,7 +29,6 @@ from batchbridge.render import json as render_json
 from batchbridge.render import text as render_text
 from batchbridge.spec import Spec
 
-speedups.numpy()  # its import sets variables of the process, which no reading of an input may do
 CODE = re.compile(r"BB(-[A-Z0-9]+)?-?\d{3}")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys; whatever is printed has none of them."""
