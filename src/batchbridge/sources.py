@@ -24,16 +24,6 @@ MAX_BYTES = 1 << 20
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.scripts`. So is a file whose first line names a shell."""
 
-_WORD = re.compile(r"[A-Za-z/][\w./@-]*(?:[:, ][\w./@-]+)*", re.ASCII)
-_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
-_COUNT = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
-_DECIMAL = re.compile(r"-?[0-9]{1,9}\.[0-9]{1,18}(?:[eE][-+][0-9]{1,3})?")
-_POWER = re.compile(r"[1-9][eE]-?[0-9]{1,3}")  # text in YAML 1.1, where a number has a point
-_QUOTED = r"(?:'[\w./@-]+'|\"[\w./@-]+\")"
-_LIST = re.compile(rf"\[{_QUOTED}(?:, ?{_QUOTED})*\]", re.ASCII)
-_PLAIN: Mapping[str, bool] = {"true": True, "True": True, "false": False, "False": False}
-"""Scalars that need no parser: a command line has dozens, and PyYAML takes half a millisecond for each."""
-
 NOT_READ = {".py": "Python code"}
 """Suffixes that are refused by name instead of calling them broken YAML."""
 
@@ -77,18 +67,6 @@ def load(
 
 def parse_scalar(text: str) -> Any:
     """The value that `text` has in YAML, as after `KEY=` in an argument. Raises `ValueError` saying what is wrong."""
-    if _WORD.fullmatch(text) and text.lower() not in _NO_TEXT:
-        return text
-    if _COUNT.fullmatch(text):
-        return int(text)
-    if text in _PLAIN:
-        return _PLAIN[text]
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    if _POWER.fullmatch(text):
-        return text
-    if _LIST.fullmatch(text):
-        return [item.strip(" '\"") for item in text[1:-1].split(",")]
     document = parse_yaml(text, "")
     if errors := [found.message for found in document.problems if found.severity == "error"]:
         raise ValueError(errors[0])
