@@ -91,6 +91,9 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     plain = digests.digest("def f(x):\n    return x + 1\n")
     assert plain == digests.digest('"""Words."""\n# why\ndef f(x):\n    """More."""\n\n    return (x + 1)\n')
     assert plain != digests.digest("def f(x):\n    return x + 2\n")
+    lines = ["from a.c import f", "from b import g", "from b import h"]
+    one, moved, other = ("\n".join(chosen) for chosen in (lines[:2], (lines[1], "from b import f"), lines[1:]))
+    assert digests.digest(one) == digests.digest(moved) != digests.digest(other)
     recorded = {"batchbridge.plan": plain}
     assert digests.changed(recorded, recorded) == []
     now = {"batchbridge.plan": "other", "batchbridge_trl.rows": plain}

@@ -1,8 +1,9 @@
 """Digests of the code that decides what a wrapped run trains: `python digests.py FRAMEWORK` prints that framework's.
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
-files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings and
-layout are no part of a digest. Standard library only, and nothing of a framework or an adapter is imported.
+files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
+layout and the modules that names come from are no part of a digest: a file that moves decides nothing else. Standard
+library only, and nothing of a framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -37,10 +38,16 @@ def digests(framework: str) -> dict[str, str]:
 def digest(text: str) -> str:
     """Of a module's code."""
     tree = ast.parse(text)
+    names: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = [one for one in node.body if not _is_text(one)] or [ast.Pass()]
-    return hashlib.blake2b(ast.unparse(tree).encode(), digest_size=8).hexdigest()
+        if isinstance(node, ast.ImportFrom):
+            names |= {ast.unparse(alias) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
+            kept = (one for one in node.body if not (_is_text(one) or isinstance(one, ast.ImportFrom)))
+            node.body = [*kept] or [ast.Pass()]
+    code = "\n".join([*sorted(names), ast.unparse(tree)])
+    return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
 
 
 def changed(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
