@@ -1,0 +1,156 @@
+"""How much code there is, and what imports what: `python tests/repository/measures.py [--json]`.
+
+A line of code holds something else than a comment, a docstring or nothing. "In functions and classes" leaves tables and
+imports out. A circle is a set of modules that import each other, whether at import time, inside a function or for type
+checkers only. Standard library only; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {path.name: path for folder in ("src", "adapters") for path in sorted((ROOT / folder).glob("*/"))}
+"""Every package that is shipped, by name."""
+LONGEST = 400
+"""Lines of code that a file may have."""
+NO_CODE = frozenset(
+    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    | {tokenize.ENCODING}
+)
+FRAMEWORKS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct", "open_r1")
+
+
+def files(package: Path) -> list[Path]:
+    """The modules of a package."""
+    return sorted(package.rglob("*.py"))
+
+
+def lines_of_code(file: Path) -> set[int]:
+    """Numbers of the lines that hold code."""
+    text = file.read_text(encoding="utf-8")
+    found: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            found |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            found -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return found
+
+
+def lines_in_functions(file: Path) -> int:
+    """Lines of code that stand in a function or a class."""
+    spans: set[int] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            spans |= set(range(first, (node.end_lineno or node.lineno) + 1))
+    return len(spans & lines_of_code(file))
+
+
+def module_name(file: Path) -> str:
+    """A module's dotted name."""
+    package = next(path for path in PACKAGES.values() if file.is_relative_to(path))
+    parts = file.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(file: Path, known: Mapping[str, Path]) -> set[str]:
+    """The modules of ours that a module imports, anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in known}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found |= {whole if whole in known else node.module} & known.keys()
+    return found - {module_name(file)}
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Sets of modules that reach each other, the largest first."""
+    reached = {name: set(_reach(graph, name)) for name in graph}
+    found = {frozenset({a} | {b for b in reached[a] if a in reached[b]}) for a in graph if a in reached[a]}
+    return sorted((sorted(one) for one in found), key=lambda one: (-len(one), one))
+
+
+def _reach(graph: Mapping[str, set[str]], start: str) -> Iterator[str]:
+    seen: set[str] = set()
+    pending = [*graph[start]]
+    while pending:
+        name = pending.pop()
+        if name not in seen:
+            seen.add(name)
+            pending += graph.get(name, ())
+            yield name
+
+
+def measured() -> dict[str, object]:
+    """All measures."""
+    every = {name: files(path) for name, path in PACKAGES.items()}
+    known = {module_name(file): file for found in every.values() for file in found}
+    graph = {name: imports(file, known) for name, file in known.items()}
+    adapters = {f"batchbridge_{name}" for name in FRAMEWORKS}
+    from_adapters = {
+        name: sorted({to for to in graph[name] if to.partition(".")[0] != name.partition(".")[0]})
+        for name in known
+        if name.partition(".")[0] in adapters
+    }
+    core = {to for found in from_adapters.values() for to in found if to.partition(".")[0] == "batchbridge"}
+    across = {
+        f"{name} -> {to}"
+        for name, found in from_adapters.items()
+        for to in found
+        if to.partition(".")[0] in adapters and not name.startswith("batchbridge_open_r1")
+    }
+    return {
+        "code": {name: sum(len(lines_of_code(file)) for file in found) for name, found in every.items()},
+        "code, all": sum(len(lines_of_code(file)) for found in every.values() for file in found),
+        "in functions and classes, outside rules and testing": {
+            name: sum(
+                lines_in_functions(file)
+                for file in every[name]
+                if not {"rules", "testing"} & set(file.relative_to(PACKAGES[name]).with_suffix("").parts)
+            )
+            for name in sorted(adapters)
+        },
+        f"files above {LONGEST} lines of code": {
+            str(file.relative_to(ROOT)): count
+            for found in every.values()
+            for file in found
+            if (count := len(lines_of_code(file))) > LONGEST
+        },
+        "circles": circles(graph),
+        "modules of batchbridge that adapters import": sorted(core),
+        "imports from one adapter into another": sorted(across),
+    }
+
+
+def main() -> None:
+    found = measured()
+    if "--json" in sys.argv[1:]:
+        print(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        if isinstance(value, dict):
+            print(f"{name}:", *(f"  {value[key]:>7,}  {key}" for key in value), sep="\n")
+        elif isinstance(value, list):
+            print(
+                f"{name}: {len(value)}",
+                *(f"  {' '.join(one) if isinstance(one, list) else one}" for one in value),
+                sep="\n",
+            )
+        else:
+            print(f"{name}: {value:,}")
+
+
+if __name__ == "__main__":
+    main()
