@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from batchbridge_verl.launched import before
+from batchbridge.launch import before
 
 
 def trainer(module: ModuleType) -> None:

@@ -51,11 +51,15 @@ class TrlAdapter(Adapter):
     """Every key that the framework's own parser takes."""
     gone: ClassVar[tuple[Gone, ...]] = tables.GONE
 
+    def hooks(self) -> Mapping[str, str]:
+        """The module of the trainer; see `batchbridge_trl.launched`."""
+        return {"trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer"}
+
     def detect(self, source: Source) -> float:
         """Certain for a config object; else by GRPO's own key names."""
         if source.native is not None:
             return 1.0 if _is_config(source.native) else 0.0
-        if source.argv[:2] == ("trl", "grpo"):
+        if _starts_trls_own(source.argv):
             return 0.97
         keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
         if not keys:
@@ -90,6 +94,7 @@ class TrlAdapter(Adapter):
             given, places = _from_values(recipe) if recipe else ({}, {})
             arguments, argument_places = _from_values(source)
             given, places = {**given, **arguments}, {**places, **argument_places}
+        script = _script_of_ones_own(source.argv)
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv)
         bad = set()
@@ -98,7 +103,8 @@ class TrlAdapter(Adapter):
         for key, value in given.items():
             row = takes.get(key)
             if row is None:
-                findings.append(self._unknown_key(places[key], near.get(key, ()), version))
+                unknown = self._unknown_key(places[key], near.get(key, ()), version)
+                findings.append(_perhaps_the_scripts(unknown, script) if script else unknown)
                 continue
             try:
                 native[key] = convert(row, value, parsed=parsed or source.native is not None)
@@ -355,6 +361,33 @@ _DECIDING = frozenset(
 
 _TRL = TrlAdapter()
 """Whose parser reads what any adapter of TRL's settings writes."""
+
+
+def _starts_trls_own(argv: Sequence[str]) -> bool:
+    """Whether words start the script that TRL ships, whose parser takes TRL's settings and nothing else."""
+    program = tuple(argv[1:] if argv and _name(argv[0]).startswith("python") else argv)
+    if program[:2] == ("-m", "trl.scripts.grpo") or (program and program[0].endswith("trl/scripts/grpo.py")):
+        return True
+    return program[1:2] == ("grpo",) and _name(program[0]) == "trl"
+
+
+def _script_of_ones_own(argv: Sequence[str]) -> str | None:
+    """The script or module that words start, where it is neither TRL's nor Open-R1's: its parser is not known."""
+    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
+    if not program or argv[0].startswith("-") or _starts_trls_own(argv):
+        return None
+    return None if program[0].endswith("open_r1/grpo.py") else program[0]
+
+
+def _name(program: str) -> str:
+    return program.rpartition("/")[2]
+
+
+def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
+    """A setting that TRL has not, of a script that may."""
+    return dataclasses.replace(
+        unknown, severity="warning", message=f"{unknown.message}; {script} may take it itself", fixes=(), native=None
+    )
 
 
 def _is_config(native: object) -> bool:

@@ -1,17 +1,12 @@
-"""Hooks of `batchbridge run`: the trainers that verl builds itself, in a Ray actor, are wrapped before they start.
-
-They patch classes, which is right here alone: the process belongs to one launched run.
-"""
+"""Hooks of `batchbridge run`: the trainers that verl builds itself, in a Ray actor, are wrapped before they start."""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from types import ModuleType
-from typing import Any
 
 from batchbridge.attach import CannotAttach
-from batchbridge.launch import follow
+from batchbridge.launch import before
 
 
 def v1(module: ModuleType) -> None:
@@ -30,18 +25,3 @@ def sync(module: ModuleType) -> None:
     if importlib.util.find_spec("verl.trainer.ppo.v1") is None:
         reason = "the trainer of verl.trainer.main_ppo_sync is not followed; start verl.trainer.main_ppo"
         raise CannotAttach({"main_ppo_sync": reason})
-
-
-def before(cls: Any, method: str) -> None:
-    """Every object of `cls` follows the launch before its `method` runs."""
-    native = getattr(cls, method)
-
-    @functools.wraps(native)
-    def wrapped(self: Any, *arguments: Any, **options: Any) -> Any:
-        if "batchbridge" in vars(self):  # wrapped already: by this function, or by the user's own hand
-            return native(self, *arguments, **options)
-        follow(self)
-        patched = vars(self).get(method)  # the wrapping may have patched the very method that we stand in
-        return native(self, *arguments, **options) if patched is None else patched(*arguments, **options)
-
-    setattr(cls, method, wrapped)

@@ -1,4 +1,4 @@
-"""Reaching processes that one does not start oneself: what `batchbridge run -- COMMAND` puts into each of them.
+"""Processes that one does not start oneself: what `batchbridge run -- COMMAND` puts into each of them.
 
 The command runs with one environment variable (`Launch`, as JSON) and a folder at the head of PYTHONPATH whose
 `sitecustomize` calls `start` in every Python process: then, when a module that the adapter named is imported, the
@@ -10,6 +10,7 @@ the run with an error. Standard library only: every Python process of the job im
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -36,15 +37,18 @@ SITE = Path(__file__).parent / "_site"
 class Launch:
     """What every process of a launched command knows.
 
-    hooks: module of the framework -> `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None:
-    what its own configuration means. mode, ledger, tokens_per_device, allow: as in `wrap`. arrivals: folder for
-    `arrived`. run: this launch.
+    framework: the command's, or "unknown": the trainer that it builds says. hooks: module of the framework ->
+    `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
+    like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
+    ledger, tokens_per_device, allow: as in `wrap`. arrivals: folder for `arrived`. run: this launch.
     """
 
     framework: str
     hooks: Mapping[str, str]
     mode: str = "enforce"
     spec: Mapping[str, Any] | None = None
+    like: str | None = None
+    like_version: str | None = None
     ledger: str | None = None
     tokens_per_device: int | None = None
     allow: Sequence[str] = ()
@@ -91,11 +95,9 @@ def follow(trainer: Any) -> Any:
     if launch is None:
         return trainer
     from batchbridge.attach import wrap
-    from batchbridge.spec import Spec
 
-    spec = None if launch.spec is None else Spec.from_dict(launch.spec)
     asked = {"tokens_per_device": launch.tokens_per_device, "allow": launch.allow}
-    wrap(trainer, spec, launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
+    wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()
     print(f"batchbridge: {report}", file=sys.stderr, flush=True)
     arrived(f"{TRAINER}-{os.getpid()}", report)
@@ -105,6 +107,40 @@ def follow(trainer: Any) -> Any:
 
         announce(launch.run)  # the trainer may be on another machine than the command
     return trainer
+
+
+def before(cls: Any, method: str) -> None:
+    """Makes every object of `cls` follow the launch before its `method` runs, unless it is wrapped already.
+
+    For an adapter's hook: it patches the class that the method stands in, which is right here alone, since the process
+    belongs to one launched run.
+    """
+    owner: Any = next(base for base in cls.__mro__ if method in vars(base))
+    native = vars(owner)[method]
+
+    @functools.wraps(native)
+    def followed(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not isinstance(self, cls) or "batchbridge" in vars(self):  # wrapped by this, or by the user's own hand
+            return native(self, *arguments, **options)
+        follow(self)
+        patched = vars(self).get(method)  # the wrapping may have patched the very method that we stand in
+        return native(self, *arguments, **options) if patched is None else patched(*arguments, **options)
+
+    setattr(owner, method, followed)
+
+
+def _meaning(launch: Launch, trainer: Any) -> Any:
+    """What the launch wants the run to mean: a `Spec`, a `Reading`, or None for the trainer's own configuration."""
+    from batchbridge.reading import read
+    from batchbridge.spec import Spec
+
+    if launch.spec is not None:
+        return Spec.from_dict(launch.spec)
+    if launch.like is None:
+        return None
+    own = read(trainer)
+    world_size = None if own.spec is None else own.spec.topology.world_size
+    return read(launch.like, version=launch.like_version, world_size=world_size, dataset_size=own.dataset_size)
 
 
 def arrived(name: str, text: str) -> None:

@@ -48,8 +48,9 @@ def command(
 ) -> int:
     """Runs COMMAND so that it trains what its configuration (or --spec, or --like) means.
 
-    The exit code is the command's own; 2 where its configuration is invalid and nothing was started, 4 where it ended
-    well without a trainer that BatchBridge reached.
+    Each trainer that COMMAND builds in any of its processes is wrapped before it trains; one that its own script has
+    wrapped is left alone. The exit code is the command's own; 2 where its configuration is invalid and nothing was
+    started, 4 where it ended well without a trainer that BatchBridge wrapped.
     """
     from batchbridge import plugins, reading
     from batchbridge.launch import TRAINER, Launch
@@ -63,12 +64,15 @@ def command(
     if tokens_per_device is not None and mode != "enforce":
         raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
     own = reading.read(list(words), framework=framework)
-    adapter = plugins.adapters().get(own.framework)
-    hooks = {} if adapter is None else dict(adapter.hooks())
+    known = own.framework != reading.UNKNOWN
+    adapters = plugins.adapters()
+    # A script of one's own may say nothing of its framework: the trainer that it builds does.
+    asked = [adapters[own.framework]] if own.framework in adapters else [] if known else list(adapters.values())
+    hooks = {module: hook for adapter in asked for module, hook in adapter.hooks().items()}
     if not hooks:
-        able = ", ".join(name for name, other in plugins.adapters().items() if other.hooks()) or "none"
+        able = ", ".join(name for name, other in adapters.items() if other.hooks()) or "none"
         raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
-    if own.verdict == "invalid":
+    if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
     spec: Mapping[str, Any] | None = None
@@ -77,17 +81,20 @@ def command(
     elif like is not None:
         world_size = None if own.spec is None else own.spec.topology.world_size
         other = reading.read(like, version=like_version, world_size=world_size)
-        if other.spec is None or other.verdict == "invalid":
+        if other.verdict == "invalid" or (other.spec is None and world_size is not None):
             click.echo(check(like, other), err=True)
             return INVALID
-        # Of a configuration that is read, micro-batches are no part.
-        spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
+        if other.spec is not None:
+            # Of a configuration that is read, micro-batches are no part.
+            spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
     with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
         launch = Launch(
             framework=own.framework,
             hooks=hooks,
             mode=mode,
             spec=spec,
+            like=None if like is None or spec is not None else str(Path(like).absolute()),
+            like_version=like_version,
             ledger=None if ledger is None else str(Path(ledger).absolute()),
             tokens_per_device=tokens_per_device,
             allow=list(allow),
@@ -96,8 +103,8 @@ def command(
         code = _run(list(words), launch.environment(os.environ))
         if code == 0 and not any(Path(arrivals).glob(f"{TRAINER}-*")):
             click.echo(
-                f"batchbridge: the command ended without a trainer of {own.framework} that could be reached: it ran "
-                "natively, or not at all",
+                f"batchbridge: the command ended without a trainer{f' of {own.framework}' if known else ''} that could "
+                "be reached: it ran natively, or not at all",
                 err=True,
             )
             return UNDECIDED

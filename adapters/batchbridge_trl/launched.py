@@ -1,0 +1,12 @@
+"""The hook of `batchbridge run`: in each process of the command every `GRPOTrainer` is wrapped before it trains."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from batchbridge.launch import before
+
+
+def trainer(module: ModuleType) -> None:
+    """After trl.trainer.grpo_trainer: transformers' `train` follows the launch where the trainer is a `GRPOTrainer`."""
+    before(module.GRPOTrainer, "train")

@@ -1,0 +1,34 @@
+"""A user's own training script, which knows nothing of BatchBridge: `python launched_script.py FOLDER [--wrapped]`.
+
+With --wrapped it wraps its trainer by hand; with --none it builds no trainer. Any other word is its own setting.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["ACCELERATE_USE_CPU"] = "true"
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+
+torch.set_num_threads(1)
+
+from batchbridge import wrap
+from batchbridge_trl.testing import scripted_trainer
+
+
+def main(folder: Path, *words: str) -> None:
+    if "--none" in words:
+        return
+    options = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    trainer = scripted_trainer(folder / "out", **options)
+    if "--wrapped" in words:
+        wrap(trainer, mode="observe", ledger=folder / "by_hand")
+    trainer.train()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
