@@ -120,7 +120,10 @@ def before(cls: Any, method: str) -> None:
 
     @functools.wraps(native)
     def followed(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not isinstance(self, cls) or "batchbridge" in vars(self):  # wrapped by this, or by the user's own hand
+        if not isinstance(self, cls):
+            return native(self, *arguments, **options)
+        if "batchbridge" in vars(self):  # wrapped by this, or by the script itself
+            arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())
             return native(self, *arguments, **options)
         follow(self)
         patched = vars(self).get(method)  # the wrapping may have patched the very method that we stand in
