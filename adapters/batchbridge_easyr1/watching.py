@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import TOLERANCE, LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.measuring import LostGradient, Measured, Rows, Tap
 from batchbridge.objectives import Surrogate, clip_bounds
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch
+from batchbridge.sharded import smallest_weight
 from batchbridge.spec import Objective
 from batchbridge.workers import TrainedRow
 
@@ -68,14 +69,14 @@ class Watch:
         self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
         self._clipping = 1.0
-        self._weight = _ShardedWeight.smallest(actor.actor_module)
+        self._weight = smallest_weight(actor.actor_module)
         self._native_forward = actor._forward_micro_batch
         self._native_clip = actor.actor_module.clip_grad_norm_
         why = "what a step trains is measured"
         patches.set(actor, "_forward_micro_batch", self._forward, what="log-probabilities hooked", why=why)
         patches.set(actor.actor_module, "clip_grad_norm_", self._clip, what="recorded", why=why)
         if self._weight is not None:
-            patches.made(self._weight.name, self._weight.remove, what="its gradients hooked", why=why)
+            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -152,77 +153,7 @@ class Watch:
         self._parts.clear()
         self._moved, self._clipping = False, 1.0
         if self._weight is not None:
-            self._weight.drop()
-
-
-class _ShardedWeight:
-    """One small trained weight of an FSDP1 module: whole in a forward pass, in pieces before and after.
-
-    handle: FSDP's, of the flat parameter that it is part of. place: its number there.
-    """
-
-    def __init__(self, handle: Any, place: int) -> None:
-        flat = handle.flat_param
-        self._handle, self._place = handle, place
-        attribute, module, module_name = flat._param_infos[place]
-        self.name = f"{module_name}.{attribute}" if module_name else str(attribute)
-        self._shape = flat._shapes[place]
-        kinds = [kind for kind in (flat.dtype, handle._reduce_dtype) if kind is not None]
-        self._kind = max(kinds, key=lambda kind: TOLERANCE.get(kind, 0.0))
-        """Of the sum over ranks, which rounds."""
-        # In the place of the weight, which is no one tensor.
-        stands = torch.zeros(self._shape, dtype=self._kind, device=handle.device)
-        self._sum = all_reduce_over()
-        self._witness = Witness(stands, self._sum, inside=(module, attribute))
-
-    @classmethod
-    def smallest(cls, root: Any) -> _ShardedWeight | None:
-        """The smallest trained weight that is no bias; None where nothing is trained."""
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        found: list[tuple[bool, int, Any, int]] = []
-        for unit in FullyShardedDataParallel.fsdp_modules(root):
-            handle = unit._handle
-            if handle is None:
-                continue
-            flat = handle.flat_param
-            for place, (name, _, _) in enumerate(flat._param_infos):
-                size = flat._shapes[place].numel()
-                owner = flat._params[place] if handle._use_orig_params else flat
-                if owner.requires_grad and size:
-                    found.append((str(name).endswith("bias"), size, handle, place))
-        if not found:
-            return None
-        _, _, handle, place = min(found, key=lambda one: one[:2])
-        return cls(handle, place)
-
-    def objection(self, expected: float) -> str | None:
-        """What happened to its gradient after backward; None where it is `expected` times the sum. Collective."""
-        return self._witness.compare(self._found()).objection(expected)
-
-    def _found(self) -> torch.Tensor:
-        """Its gradient as the optimizer will use it, put together from all ranks' pieces. Collective."""
-        handle, flat = self._handle, self._handle.flat_param
-        whole = torch.zeros(self._shape.numel(), dtype=torch.float64, device=handle.device)
-        held = flat._shard_param_infos[self._place]
-        if held.in_shard:
-            gradient = flat._params[self._place].grad if handle._use_orig_params else flat.grad
-            if gradient is not None:
-                start = 0 if handle._use_orig_params else held.offset_in_shard
-                piece = gradient.detach().flatten()[start : start + held.numel_in_shard]
-                begin = held.intra_param_start_idx
-                whole[begin : begin + held.numel_in_shard] = piece.to(whole)
-        self._sum(whole)
-        copies = torch.distributed.get_world_size() // handle.world_size
-        return (whole / copies).to(self._kind).view(self._shape)
-
-    def drop(self) -> None:
-        """Forgets its gradients since the last `objection`."""
-        self._witness.drop()
-
-    def remove(self) -> None:
-        """Takes the hooks off."""
-        self._witness.remove()
+            self._weight.witness.drop()
 
 
 def _name(objective: Objective) -> str:

@@ -22,9 +22,9 @@ import torch
 from batchbridge.measuring import LostGradient, Measured, Rows, Tap
 from batchbridge.objectives import Surrogate
 from batchbridge.patching import Patches
+from batchbridge.sharded import smallest_weight
 from batchbridge.spec import Objective
 from batchbridge.workers import TrainedRow
-from batchbridge_verl.sharded import smallest_weight
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
@@ -185,8 +185,8 @@ class Watch:
                 if any(filler.departure > filler.tolerance for filler in found.values()):
                     objections.append("a filler row, which has nothing to train, got a gradient")
         if self._weight is not None:
-            factor = self._weight.witness.compare(self._weight.gradient())
-            if (why := factor.objection(self._clipping / self.ranks / self._loss_scale)) is not None:
+            expected = self._clipping / self.ranks / self._loss_scale
+            if (why := self._weight.objection(expected)) is not None:
                 objections.append(why)
         return objections
 

@@ -1,30 +1,36 @@
 """One small trained weight of a module that FSDP shards: whole in a forward pass, in pieces before and after.
 
-Source: torch 2.13.0 distributed/fsdp (FSDP1's flat parameters, FSDP2's DTensors).
+Source: torch 2.13.0 distributed/fsdp (FSDP1's flat parameters, FSDP2's DTensors). Imports torch; knows no framework.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 
-from batchbridge.measuring import Witness, all_reduce_over
+from batchbridge.measuring import TOLERANCE, Witness, all_reduce_over
 
 
-class Weight(Protocol):
-    """name: in the module. witness: of its own gradients, which it sees in backward."""
+class ShardedWeight(ABC):
+    """A weight of which every rank holds a piece. name: in the module. witness: of its own gradients in backward."""
 
     name: str
     witness: Witness
 
+    @abstractmethod
     def gradient(self) -> torch.Tensor | None:
-        """Its whole gradient as the optimizer will use it. Collective."""
-        ...
+        """Its whole gradient as the optimizer will use it; None where it has none. Collective."""
+
+    def objection(self, expected: float) -> str | None:
+        """Why its gradient is not `expected` times what backward gave on all ranks; None where it is. Collective."""
+        return self.witness.compare(self.gradient()).objection(expected)
 
 
-def smallest_weight(module: Any) -> Weight | None:
-    """The smallest trained weight of a sharded module; None where nothing is trained, or nothing is sharded."""
+def smallest_weight(module: Any) -> ShardedWeight | None:
+    """The smallest trained weight of a sharded module, no bias where there is another; None where nothing is trained,
+    or nothing is sharded."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if isinstance(module, FullyShardedDataParallel):
@@ -37,7 +43,7 @@ def _is_blind(name: str) -> bool:
     return ".lora_A." in f".{name}."
 
 
-class DTensorWeight:
+class DTensorWeight(ShardedWeight):
     """A weight of FSDP2."""
 
     def __init__(self, module: Any, name: str, parameter: Any) -> None:
@@ -47,12 +53,12 @@ class DTensorWeight:
 
     @classmethod
     def smallest(cls, module: Any) -> DTensorWeight | None:
-        """The smallest trained weight that is no bias."""
+        """See `smallest_weight`."""
         chosen = Witness.choose([pair for pair in module.named_parameters() if not _is_blind(pair[0])])
         return None if chosen is None else cls(module, *chosen)
 
     def gradient(self) -> torch.Tensor | None:
-        """See `Weight`."""
+        """See `ShardedWeight`."""
         gradient = self._parameter.grad
         if gradient is None or not hasattr(gradient, "full_tensor"):
             return gradient
@@ -60,22 +66,25 @@ class DTensorWeight:
         return whole
 
 
-class FlatWeight:
-    """A weight of FSDP1: `place` of the flat parameter of a `handle`."""
+class FlatWeight(ShardedWeight):
+    """A weight of FSDP1. handle: FSDP's, of the flat parameter that it is part of. place: its number there."""
 
     def __init__(self, handle: Any, place: int) -> None:
         flat = handle.flat_param
         self._handle, self._place, self._shape = handle, place, flat._shapes[place]
         attribute, module, owner = flat._param_infos[place]
         self.name = f"{owner}.{attribute}" if owner else str(attribute)
-        # Its type is that of the sum over the ranks, which rounds.
-        stands = torch.zeros(self._shape, dtype=handle._reduce_dtype or flat.dtype, device=handle.device)
+        # The sum over the ranks rounds to the coarser of these.
+        kinds = [kind for kind in (flat.dtype, handle._reduce_dtype) if kind is not None]
+        self._kind = max(kinds, key=lambda kind: TOLERANCE.get(kind, 0.0))
+        # In the place of the weight, which is no one tensor.
+        stands = torch.zeros(self._shape, dtype=self._kind, device=handle.device)
         self._sum = all_reduce_over()
         self.witness = Witness(stands, self._sum, inside=(module, attribute))
 
     @classmethod
     def smallest(cls, root: Any) -> FlatWeight | None:
-        """The smallest trained weight that is no bias."""
+        """See `smallest_weight`."""
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         found: list[tuple[bool, int, Any, int]] = []
@@ -94,7 +103,7 @@ class FlatWeight:
         return cls(handle, place)
 
     def gradient(self) -> torch.Tensor | None:
-        """See `Weight`; put together from all ranks' pieces."""
+        """See `ShardedWeight`; put together from all ranks' pieces."""
         handle, flat = self._handle, self._handle.flat_param
         whole = torch.zeros(self._shape.numel(), dtype=torch.float64, device=handle.device)
         held = flat._shard_param_infos[self._place]
@@ -106,4 +115,4 @@ class FlatWeight:
             whole[begin : begin + held.numel_in_shard] = piece.to(whole)
         self._sum(whole)
         copies = torch.distributed.get_world_size() // handle.world_size
-        return (whole / copies).to(self.witness.parameter.dtype).view(self._shape)
+        return (whole / copies).to(self._kind).view(self._shape)
