@@ -1,16 +1,19 @@
-"""What measuring a wrapped `GRPOTrainer` costs: the share of an optimizer step that goes into its checks.
+"""What measuring a wrapped trainer costs: the share of an optimizer step that goes into its checks, on a CPU.
 
-    python benchmarks/check_cost.py [--write] [--json FILE]
+    python benchmarks/check_cost.py [--framework trl|verl] [--write] [--json FILE]
 
 The time inside every function that measures (hooks on the log-probabilities and on one parameter, the comparison with
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
-left out; also with completions so short that nearly nothing else is computed. --write makes check_cost.json and .md
-beside this file. A report, never a gate. Needs what trl_step_time.py needs.
+left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
+thread, so that other work on the machine changes little. --write puts the framework's part into
+check_cost.json and .md beside this file. A report, never a gate. Needs what trl_step_time.py needs; of the frameworks
+the one that is measured (for verl, what its tests need).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import tempfile
 import time
@@ -18,17 +21,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import trl_step_time as steps
 
 from batchbridge import measuring, wrap
-from batchbridge_trl.recording import StepLog
+from batchbridge.plan import Plan
+from batchbridge.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.testing.oracle import Sample
+from batchbridge.testing.tiny import tiny_tokenizer
+from batchbridge.workers import Orders
 
-MEASURING: tuple[tuple[type, str], ...] = (
+EVERYWHERE: tuple[tuple[Any, str], ...] = (
     (measuring.Tap, "watch"),
     (measuring._MicroBatch, "arrive"),
     (measuring.Witness, "arrive"),
-    (StepLog, "measure"),
-    (StepLog, "check"),
 )
 ROWS = {
     # name: completions per optimizer step, tokens per micro-batch, tokens of every completion
@@ -37,39 +43,38 @@ ROWS = {
     "16 completions of 8 tokens": (16, 160, 8),
 }
 STEPS = 4
+Spent = dict[str, float]
+"""checks: seconds inside of functions that measure, since it was last set to zero. depth: of them, one in another."""
 
 
-def measure(completions: int, budget: int, tokens: int) -> dict[str, float]:
+def measure(framework: str, completions: int, budget: int, tokens: int) -> dict[str, float]:
     spent = {"checks": 0.0, "depth": 0.0}
 
     def timed(native: Callable[..., Any]) -> Callable[..., Any]:
         def function(*arguments: Any, **options: Any) -> Any:
             spent["depth"] += 1
-            started = time.perf_counter()
+            started = time.process_time()
             try:
                 return native(*arguments, **options)
             finally:
                 spent["depth"] -= 1
                 if not spent["depth"]:  # one measured function inside another counts once
-                    spent["checks"] += time.perf_counter() - started
+                    spent["checks"] += time.process_time() - started
 
         return function
 
-    own = steps.MEAN
-    native = [(owner, name, getattr(owner, name)) for owner, name in MEASURING]
-    options = argparse.Namespace(
-        device="cpu", lengths="equal", completions=completions, micro=4, passes=1, steps=STEPS, tokens_per_device=budget
-    )
-    steps.MEAN = tokens
+    run, own = FRAMEWORKS[framework]
+    owners = [(_found(place), name) for place, name in own]
+    native = [(owner, name, vars(owner)[name]) for owner, name in (*EVERYWHERE, *owners)]
+    kept, steps.MEAN = steps.MEAN, tokens
     try:
         with tempfile.TemporaryDirectory() as folder:
-            trainer = steps.build(Path(folder), options)
-            wrap(trainer, tokens_per_device=budget)
+            ready = run(Path(folder), completions, budget)
             for owner, name, function in native:
                 setattr(owner, name, timed(function))
-            seconds = step_seconds(trainer, spent)
+            seconds = ready(spent)
     finally:
-        steps.MEAN = own
+        steps.MEAN = kept
         for owner, name, function in native:
             setattr(owner, name, function)
     checks = spent["checks"]
@@ -80,64 +85,188 @@ def measure(completions: int, budget: int, tokens: int) -> dict[str, float]:
     }
 
 
+def _found(place: str) -> Any:
+    """A module, or its class after a colon."""
+    module, _, name = place.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+# ---- TRL
+
+
+def trl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+    """A wrapped `GRPOTrainer`."""
+    options = argparse.Namespace(
+        device="cpu", lengths="equal", completions=completions, micro=4, passes=1, steps=STEPS, tokens_per_device=budget
+    )
+    trainer = steps.build(folder, options)
+    wrap(trainer, tokens_per_device=budget)
+    return lambda spent: step_seconds(trainer, spent)
+
+
 def step_seconds(trainer: Any, spent: dict[str, float]) -> float:
     """Seconds of all steps but the first, from the forward pass to the end of the update; generation left out."""
     clock = {"total": 0.0, "generation": 0.0, "started": 0.0}
     generate = trainer._generate
 
     def timed_generate(*arguments: Any, **options: Any) -> Any:
-        started = time.perf_counter()
+        started = time.process_time()
         output = generate(*arguments, **options)
-        clock["generation"] += time.perf_counter() - started
+        clock["generation"] += time.process_time() - started
         return output
 
     trainer._generate = timed_generate
 
     class Clock(steps.transformers.TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            clock["started"], clock["generation"] = time.perf_counter(), 0.0
+            clock["started"], clock["generation"] = time.process_time(), 0.0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
             if state.global_step == 1:
                 spent["checks"] = 0.0
             else:
-                clock["total"] += time.perf_counter() - clock["started"] - clock["generation"]
+                clock["total"] += time.process_time() - clock["started"] - clock["generation"]
 
     trainer.add_callback(Clock())
     trainer.train()
     return clock["total"]
 
 
-def page(result: dict[str, Any]) -> Iterator[str]:
-    """The table, a line at a time."""
-    versions = ", ".join(f"{name} {said}" for name, said in result["versions"].items())
-    yield "# What measuring a step costs in TRL\n"
-    yield f"Written by `python benchmarks/check_cost.py --write`: {result['machine']}; {versions};"
-    yield f"4 layers of width 256, one process, {STEPS} steps a row.\n"
-    yield "| optimizer step | its time, ms | of which checks, ms | share |"
-    yield "|---|---|---|---|"
-    for name, row in result["rows"].items():
-        cells = (name, f"{row['step_milliseconds']:.0f}", f"{row['milliseconds_a_step']:.1f}", f"{row['share']:.2%}")
-        yield f"| {' | '.join(cells)} |"
+# ---- verl
+
+
+def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+    """verl's own `TrainingWorker` with its FSDP2 engine, in which the layer that `wrap` puts there is installed."""
+    from batchbridge_verl.engine import install, probe
+    from batchbridge_verl.testing.workers import batch, training_worker
+
+    steps.policy("cpu").save_pretrained(folder / "policy")
+    tiny_tokenizer().save_pretrained(folder / "policy")
+    overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
+    worker = training_worker(
+        folder / "policy", *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
+    )
+    spec = Spec(
+        topology=Topology(world_size=1),
+        rollout=Rollout(prompts_per_rollout=completions // steps.GROUP, completions_per_prompt=steps.GROUP),
+        optimizer_step=OptimizerStep(completions_per_step=completions),
+        loss=Loss(policy=LossTerm(aggregation="token_mean")),
+        horizon=Horizon(epochs=1.0),
+        order=Order(seed=5),
+        objective=Objective(
+            surrogate="ppo",
+            ratio_level="token",
+            clip_low=0.2,
+            clip_high=0.2,
+            dual_clip=3.0,
+            old_logprobs="rollout_start",
+        ),
+    )
+    prompts = (STEPS + 1) * completions // steps.GROUP
+    settings = {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"}
+    told = Orders(
+        spec=spec,
+        dataset_size=prompts,
+        planned=True,
+        mode="enforce",
+        ledger=None,
+        framework_version=steps.installed("verl") or "",
+        start_id="benchmark",
+        ticks=STEPS + 1,
+        settings=settings,
+    )
+    install(worker, told)
+    probe(worker)
+    plan, script = Plan(spec, prompts), steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=True)
+
+    def data(index: int) -> Any:
+        planned = plan.step(index)
+        samples, members = [], []
+        for member, position in zip(planned.members, planned.positions, strict=True):
+            completion = script.completion(member.prompt, member.sample)
+            sample = Sample(
+                prompt=[5] * steps.PROMPT,
+                completion=completion,
+                loss_mask=[1] * len(completion),
+                group=member.prompt,
+                advantage=1.0 if member.sample % 2 else -1.0,
+                old_logprobs=torch.full((len(completion),), -9.0),  # a random policy's, about
+            )
+            samples.append(sample)
+            members.append((member.rollout, member.prompt, position // steps.GROUP, member.sample))
+        cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": budget}
+        sizes = {"mini_batch_size": completions, "global_batch_size": completions}
+        return batch(samples, members, step=index, **cut, **sizes)
+
+    def ready(spent: Spent) -> float:
+        total = 0.0
+        for index in range(STEPS + 1):
+            rows = data(index)
+            started = time.process_time()
+            worker.train_mini_batch(rows)
+            if index:
+                total += time.process_time() - started
+            else:
+                spent["checks"] = 0.0
+        return total
+
+    return ready
+
+
+FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]], tuple[tuple[str, str], ...]]] = {
+    # its run, up to where steps begin, and what measures in it beside EVERYWHERE: module or module:class, and name
+    "trl": (trl, (("batchbridge_trl.recording:StepLog", "measure"), ("batchbridge_trl.recording:StepLog", "check"))),
+    "verl": (
+        verl,
+        (
+            ("batchbridge_verl.watching", "responses_of"),
+            ("batchbridge_verl.watching:Given", "rows"),
+            ("batchbridge_verl.engine:EngineLayer", "_given"),
+            ("batchbridge_verl.engine:EngineLayer", "_look"),
+        ),
+    ),
+}
+
+
+def page(results: dict[str, Any]) -> Iterator[str]:
+    """The tables, a line at a time."""
+    yield "# What measuring a step costs\n"
+    yield "Written by `python benchmarks/check_cost.py --framework NAME --write`, a table at a time: 4 layers of width"
+    yield f"256, one process, {STEPS} steps a row, processor time, generation left out.\n"
+    for framework, result in sorted(results.items()):
+        versions = ", ".join(f"{name} {said}" for name, said in result["versions"].items())
+        yield f"## {framework}\n"
+        yield f"{result['machine']}; {versions}.\n"
+        yield "| optimizer step | its time, ms | of which checks, ms | share |"
+        yield "|---|---|---|---|"
+        for name, row in result["rows"].items():
+            times = (f"{row['step_milliseconds']:.0f}", f"{row['milliseconds_a_step']:.1f}", f"{row['share']:.2%}")
+            yield f"| {' | '.join((name, *times))} |"
+        yield ""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="make check_cost.json and check_cost.md")
+    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="trl")
+    parser.add_argument("--write", action="store_true", help="put it into check_cost.json and check_cost.md")
     parser.add_argument("--json", type=Path, help="also write the result here")
     parser.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
     options = parser.parse_args()
+    names = ("batchbridge", options.framework, "transformers", "torch")
     result = {
         "machine": steps.machine(argparse.Namespace(device="cpu")),
-        "versions": {name: steps.installed(name) for name in ("batchbridge", "trl", "transformers", "torch")},
-        "rows": {name: measure(*ROWS[name]) for name in options.rows},
+        "versions": {name: steps.installed(name) for name in names},
+        "rows": {name: measure(options.framework, *ROWS[name]) for name in options.rows},
     }
     for name, row in result["rows"].items():
         print(f"{name}: {row['share']:.2%} ({row['milliseconds_a_step']:.1f} of {row['step_milliseconds']:.0f} ms)")
     here = Path(__file__)
     if options.write:
-        here.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        here.with_suffix(".md").write_text("\n".join(page(result)) + "\n", encoding="utf-8")
+        file = here.with_suffix(".json")
+        results = {**json.loads(file.read_text(encoding="utf-8")), options.framework: result}
+        file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        here.with_suffix(".md").write_text("\n".join(page(results)), encoding="utf-8")
     if options.json is not None:
         options.json.write_text(json.dumps(result), encoding="utf-8")
 
