@@ -1,14 +1,15 @@
 """What is asked of the running trainer's proofs, of a live run and of a recorded one alike.
 
 A record is JSON: `gradients` by number of ranks (what native/gradients.py measured); `runs` by name (`summary` of a
-ledger and the command's arguments), outcomes of those that failed, and how far they moved and ended apart.
-native/record_proofs.py makes the recorded ones.
+ledger and the command's arguments), outcomes of those that failed, and how far they moved and ended apart; `tampering`.
+Each says what it is of (`made_of`). native/record_proofs.py makes the recorded ones.
 """
 
 from __future__ import annotations
 
-import hashlib
+import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "killed": ("enforce", [THREE, SAVED]),
     "resumed": ("enforce", [THREE, SAVED, RESUMED]),
     "other code": ("enforce", [THREE]),
+    "other loss": ("enforce", [THREE]),
     "filtered": ("enforce", FILTERED),
     "filtered, killed": ("enforce", FILTERED),
     "filtered, resumed": ("enforce", [*FILTERED, RESUMED]),
@@ -86,7 +88,15 @@ class Planned:
 KILL = "1/4"
 """Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
-OWN_DRIVER, OTHER_CODE, ON_ONE_RANK = "own driver", "other code", "stock entry on one rank"
+OWN_DRIVER, ON_ONE_RANK = "own driver", "stock entry on one rank"
+OTHER_CODE, OTHER_LOSS = "other code", "other loss"
+CHANGED: Mapping[str, tuple[str, str]] = {
+    # scenario on a copy of the checkout -> the function that begins with another statement there
+    OTHER_CODE: ("workers/actor/dp_actor.py", "update_policy"),
+    OTHER_LOSS: ("trainer/core_algos.py", "average_loss"),
+}
+REFUSED_CODE = "workers/actor/dp_actor.py: DataParallelPPOActor.update_policy"
+"""What the refusal of `OTHER_CODE` names. `OTHER_LOSS` is no control flow, weighs as before, and goes on."""
 BUDGET = 96
 """Tokens per device that the run on one rank is handed beside fixed micro-batches of two: three of its longest
 sequences. A step has twelve completions of 160 tokens or fewer together."""
@@ -98,7 +108,7 @@ RUNS: Mapping[str, Planned] = {
     "killed": Planned("d", 2, (THREE, SAVED), kill=KILL, said="died"),
     "resumed": Planned("d", 2, (THREE, SAVED, RESUMED)),
     "resumed on one rank": Planned("d", 1, (THREE, RESUMED), said="resume: "),
-    OTHER_CODE: Planned("u", 2, (THREE,), said="version: "),
+    OTHER_CODE: Planned("u", 2, (THREE,), said="unproven_code: "),
     OWN_DRIVER: Planned("o", 2, (THREE,)),
 }
 """What native/started.py runs: the stock entry through `batchbridge run`, `OTHER_CODE` on a copy of the checkout with
@@ -111,7 +121,7 @@ FIT_FAULTS: Mapping[str, tuple[int, str]] = {
     "filtered, killed": (2, "SIGKILL"),
     "resumed": (1, "resume: "),  # on the checkpoint of two ranks
     "verified": (1, "departs from the plan"),
-    OTHER_CODE: (1, "version: "),
+    OTHER_CODE: (1, "unproven_code: "),
 }
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
@@ -123,12 +133,40 @@ MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
 
 
+def acting_code() -> dict[str, str]:
+    """Digests of the code that decides what a run of EasyR1 trains, that measures it, and of the scripts that had runs
+    made, by module."""
+    place = str(Path(__file__).parents[2] / "equivalence" / "native")
+    sys.path.append(place)
+    try:
+        digests = importlib.import_module("digests")
+    finally:
+        sys.path.remove(place)
+    code: dict[str, str] = digests.digests("easyr1")
+    core, adapter = (
+        Path(str(importlib.import_module(name).__file__)) for name in ("batchbridge", "batchbridge_easyr1")
+    )
+    more = [core.with_name("measuring.py"), core.with_name("sharded.py"), adapter.with_name("watching.py")]
+    more += [Path(__file__).parent / "native" / f"{name}.py" for name in ("gradients", "fits", "tampering")]
+    for file in more:
+        code[f"{file.parent.name}.{file.stem}"] = digests.digest(file.read_text(encoding="utf-8"))
+    return code
+
+
+def check_code(record: Mapping[str, Any], commit: str) -> None:
+    """A record is of this commit of EasyR1, and of our code as it is now."""
+    of, now = record["made_of"], acting_code()
+    assert of["commit"] == commit
+    changed = sorted(name for name in of["code"].keys() | now.keys() if of["code"].get(name) != now.get(name))
+    assert not changed, f"stale: {', '.join(changed)} changed since: native/record_proofs.py makes the record again"
+
+
 def summary(ledger: Path) -> dict[str, Any]:
     """A ledger as JSON: its spec, and every step's rows."""
     header = read_headers(ledger)[0]
     steps = [{name: step[name] for name in (*SCALARS, *COLUMNS)} for step in read_steps(ledger)]
     kept = {name: header[name] for name in ("framework", "framework_version", "mode", "spec", "dataset_size")}
-    return {**kept, "steps": steps}
+    return {**kept, "grade": header["evidence"]["grade"], "steps": steps}
 
 
 def bar(result: Mapping[str, Any]) -> float:
@@ -190,15 +228,6 @@ TAMPERED: Mapping[str, str] = {
     "gradients times 3": "gradient",
     "gradients times 3, by a hook of the optimizer": "gradient",
 }
-
-
-def measuring_code() -> str:
-    """Digest of the code that measures, and of what had a hand in the steps: a record of other code says nothing."""
-    import batchbridge_easyr1 as adapter
-
-    measures = Path(str(adapter.__file__)).with_name("watching.py")
-    tampers = Path(__file__).parent / "native" / "tampering.py"
-    return hashlib.sha256(measures.read_bytes() + tampers.read_bytes()).hexdigest()[:16]
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:
@@ -445,8 +474,8 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
 
 def figures(gradients: Mapping[str, Any], runs: Mapping[str, Any]) -> dict[str, float]:
     """Of one version's records, by name; two digits of what was measured, the worst of its kind."""
-    wrapped = [result for measured in gradients.values() for result in measured["wrapped"]]
-    natively = [case for measured in gradients.values() for case in measured["natively"].items()]
+    wrapped = [result for ranks in ("1", "2") for result in gradients[ranks]["wrapped"]]
+    natively = [case for ranks in ("1", "2") for case in gradients[ranks]["natively"].items()]
     apart = runs["ends_apart"]
     found = {
         "error": max(result["error"] for result in wrapped),

@@ -18,16 +18,20 @@ import pytest
 from batchbridge.spec import Spec, walk
 
 HERE = Path(__file__).parent
-VERSIONS = ("0.3.2", "0.3.3.dev0")
-"""Versions that were measured."""
+COMMITS = {
+    "0.3.2": "a23fb5b06be61d0eaa5819430533bf11136609cf",
+    "0.3.3.dev0": "b44b311b669bf1fd1aa2fc36f2251482ba33cb16",
+}
+"""Versions that were measured, and the commit of each; the versions beside EasyR1 are in each record's `made_of`."""
+VERSIONS = tuple(COMMITS)
 OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
-OTHER_CODE = "with other code than the proofs ran on: trainer/core_algos.py: average_loss"
 BAR = 1e-5
 """DESIGN 8: of the parameters' movement."""
 ON_THE_PLAN = {
     # `fit` without Ray -> ranks
     **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
     "fit resumed, 2": 2,
+    "fit other loss, 1": 1,
 }
 ON_THE_CANDIDATES = {"fit filtered, 1": 1, "fit filtered, 2": 2, "fit filtered, resumed, 2": 2}
 NATIVE = {"fit predicted, 1", "fit orderly, 1", "fit observed, 2", "fit filtered, observed, 1"}
@@ -62,6 +66,19 @@ def recorded(kind: str, version: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["gradients", "runs", "tampering"])
+def test_a_record_is_of_a_known_checkout_and_of_the_code_as_it_is_now(kind: str, version: str) -> None:
+    proofs.check_code(recorded(kind, version), COMMITS[version])
+
+
+def test_a_record_of_other_code_fails() -> None:
+    record = recorded("runs", VERSIONS[0])
+    record["made_of"]["code"]["batchbridge_easyr1.engine"] = "another"
+    with pytest.raises(AssertionError, match=r"stale: batchbridge_easyr1\.engine changed since"):
+        proofs.check_code(record, COMMITS[VERSIONS[0]])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, ranks: int) -> None:
     measured = recorded("gradients", version)[str(ranks)]
@@ -71,9 +88,9 @@ def test_recorded_gradients_meet_the_bar_and_the_controls_miss_it(version: str, 
     proofs.check_edges(measured)
 
 
-def test_recorded_tampering_ended_before_its_update() -> None:
-    measured = recorded("tampering", VERSIONS[-1])
-    assert measured["code"] == proofs.measuring_code(), "what measures has changed: record_proofs.py makes it again"
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_tampering_ended_before_its_update(version: str) -> None:
+    measured = recorded("tampering", version)
     for ranks in (1, 2):
         proofs.check_probe(measured[str(ranks)])
         proofs.check_tampering(measured[str(ranks)], ranks)
@@ -114,6 +131,14 @@ def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(said:
         proofs.check_plan(said["runs"][name], ranks=ranks)
         proofs.check_whole_groups(said["runs"][name])
         assert said["moved"][name] >= 0.01, name
+
+
+def test_every_recorded_run_says_that_its_code_is_proven_but_for_the_one_with_another_loss(
+    said: dict[str, Any],
+) -> None:
+    grades = {name: run["grade"] for name, run in said["runs"].items()}
+    assert grades.pop("fit other loss, 1") == "measured"
+    assert set(grades.values()) == {"proven"}
 
 
 def test_the_recorded_filtered_runs_trained_the_plans_candidates_in_their_order(said: dict[str, Any]) -> None:
@@ -210,8 +235,8 @@ def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(said:
     [
         ("fit resumed, 1", OTHER_RANKS),
         ("resumed on one rank", OTHER_RANKS),
-        ("fit other code, 1", OTHER_CODE),
-        ("other code", OTHER_CODE),
+        ("fit other code, 1", proofs.REFUSED_CODE),
+        ("other code", proofs.REFUSED_CODE),
         ("fit verified, 1", "optimizer step 0 departs from the plan"),
     ],
 )

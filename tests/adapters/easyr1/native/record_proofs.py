@@ -1,15 +1,18 @@
-"""The recorded proofs of one version, gradients_VERSION.json and runs_VERSION.json, and its part of figures.json, which
+"""The recorded proofs of one version, gradients_, runs_ and tampering_VERSION.json, and its part of figures.json, which
 docs/easyr1.md is held against:
 
-    python record_proofs.py RUNS ../recorded
+    python record_proofs.py CHECKOUT RUNS ../recorded
 
-RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on that version. With a third argument,
-"tampering", only what test_tampering_easyr1.py left is recorded, in tampering_VERSION.json.
+RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on CHECKOUT, a git checkout, in this
+environment. With a fourth argument, "tampering", only what test_tampering_easyr1.py left is recorded.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import platform
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from started import finished, fit_failed, fit_run, parameters
 from batchbridge.testing.trajectories import distance
 
 FITS = {
-    1: ("predicted", "enforced", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
+    1: ("predicted", "enforced", "other loss", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
     2: ("enforced", "seq", "sgd", "like", "observed", "resumed", "filtered", "filtered, resumed"),
 }
 """Scenarios of fits.py that end well, by ranks."""
@@ -99,26 +102,36 @@ def gradients_of(place: Path) -> dict[str, Any]:
 def tampering_of(place: Path) -> dict[str, Any]:
     """What tampering.py measured, by ranks."""
     files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
-    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
-    return {"code": proofs.measuring_code(), **found}
+    return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
 
 
-def record_tampering(place: Path, out: Path) -> None:
-    """Writes tampering_VERSION.json."""
-    found = tampering_of(place)
-    file = out / f"tampering_{found['1']['version']}.json"
-    file.write_text(json.dumps(rounded(found), separators=(",", ":")) + "\n", encoding="utf-8")
+def made_of(checkout: Path) -> dict[str, Any]:
+    """EasyR1's commit, the versions beside it, and digests of our code."""
+    words = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "tensordict", "ray")}
+    return {
+        "commit": commit,
+        "versions": {"python": platform.python_version(), **versions},
+        "code": proofs.acting_code(),
+    }
 
 
-def main(place: Path, out: Path) -> None:
-    gradients, runs = gradients_of(place), runs_of(place)
-    version = gradients["1"]["version"]
-    if {run["framework_version"] for run in runs["runs"].values()} != {version}:
-        raise SystemExit(f"{place} has runs of another version than {version}")
-    kept = rounded({"gradients": gradients, "runs": runs})
+def main(checkout: Path, place: Path, out: Path, *only: str) -> None:
+    kept = {"tampering": tampering_of(place)}
+    version = kept["tampering"]["1"]["version"]
+    if only != ("tampering",):
+        kept |= {"gradients": gradients_of(place), "runs": runs_of(place)}
+        found = {kept["gradients"][ranks]["version"] for ranks in ("1", "2")}
+        found |= {run["framework_version"] for run in kept["runs"]["runs"].values()}
+        if found != {version}:
+            raise SystemExit(f"{place} has runs of {found}, and not of {version} alone")
+    kept = {name: {"made_of": made_of(checkout), **rounded(value)} for name, value in kept.items()}
     for name, value in kept.items():
         text = json.dumps(value, separators=(",", ":")) + "\n"
         (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")
+    if "runs" not in kept:
+        return
     file = out / "figures.json"
     figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     figures[version] = proofs.figures(kept["gradients"], kept["runs"])
@@ -126,6 +139,4 @@ def main(place: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    record_tampering(Path(sys.argv[1]), Path(sys.argv[2]))
-    if sys.argv[3:] != ["tampering"]:
-        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:4]), *sys.argv[4:])

@@ -90,8 +90,8 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     if not (folder / "policy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, prompts=proofs.PROMPTS)
-    if name == proofs.OTHER_CODE:
-        checkout = changed(checkout, folder / "checkout")
+    if name in proofs.CHANGED:
+        checkout = changed(checkout, folder / "checkout", *proofs.CHANGED[name])
     words = command(folder, planned.ranks, *planned.settings)
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger"), *planned.options, "--"]
     if name == proofs.OWN_DRIVER:
@@ -124,17 +124,19 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     return made
 
 
-def changed(checkout: Path, copy: Path) -> Path:
-    """A copy of the checkout whose `average_loss` begins with another statement; returns it."""
+def changed(checkout: Path, copy: Path, place: str, name: str) -> Path:
+    """A copy of the checkout in which the function `name` of the file `place` begins with another statement; returns
+    it."""
     shutil.copytree(checkout / "verl", copy / "verl")
-    file = copy / "verl" / "trainer" / "core_algos.py"
+    file = copy / "verl" / place
     lines = file.read_text(encoding="utf-8").splitlines()
-    (average,) = (
+    (function,) = (
         node
-        for node in ast.parse("\n".join(lines)).body
-        if isinstance(node, ast.FunctionDef) and node.name == "average_loss"
+        for node in ast.walk(ast.parse("\n".join(lines)))
+        if isinstance(node, ast.FunctionDef) and node.name == name
     )
-    lines.insert(average.body[0].lineno - 1, "    assert mode")
+    first = function.body[0]
+    lines.insert(first.lineno - 1, " " * first.col_offset + "assert True")
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return copy
 
@@ -172,8 +174,8 @@ def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Pat
         prepare(folder, prompts=proofs.PROMPTS)
     if all((folder / f"{name}.json").exists() for name in names):
         return folder
-    if proofs.OTHER_CODE in names:
-        checkout = changed(checkout, folder / "checkout")
+    if names[0] in proofs.CHANGED:
+        checkout = changed(checkout, folder / f"checkout of {names[0]}", *proofs.CHANGED[names[0]])
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
     paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
     ran = subprocess.run(

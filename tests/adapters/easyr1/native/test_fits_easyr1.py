@@ -148,4 +148,10 @@ def test_another_number_of_ranks_cannot_resume(fit: Fit, place: Path, resumed: P
 
 def test_other_code_under_the_same_version_is_refused_before_a_step(fit: Fit) -> None:
     outcome = fit_failed(fit(1, proofs.OTHER_CODE), proofs.OTHER_CODE)
-    proofs.check_refused(outcome, "with other code than the proofs ran on: trainer/core_algos.py: average_loss")
+    proofs.check_refused(outcome, proofs.REFUSED_CODE)
+
+
+def test_another_loss_that_weighs_as_before_goes_on_and_is_called_measured(fit: Fit, one: Path) -> None:
+    run = fit_run(fit(1, proofs.OTHER_LOSS), proofs.OTHER_LOSS, 1)
+    proofs.check_plan(run, ranks=1)
+    assert (run["grade"], fit_run(one, "enforced", 1)["grade"]) == ("measured", "proven")

@@ -98,7 +98,7 @@ def test_another_number_of_ranks_cannot_resume(start: Start, resumed: Run) -> No
 
 def test_other_code_under_the_same_version_is_refused_before_a_step(start: Start) -> None:
     outcome = start(proofs.OTHER_CODE).outcome()
-    proofs.check_refused(outcome, "with other code than the proofs ran on: trainer/core_algos.py: average_loss")
+    proofs.check_refused(outcome, proofs.REFUSED_CODE)
 
 
 def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unwrapped(
