@@ -59,7 +59,7 @@ class Run:
 def outcome(code: int, text: str, why: str, ledger: Path | None) -> dict[str, Any]:
     """The last line with `why`, without folders; and the steps that a run wrote."""
     lines = [line for line in text.splitlines() if why in line]
-    said = re.sub(r"/\S*/", "", lines[-1]).strip() if lines else ""
+    said = re.sub(r"(?<!\w)/\S*/", "", lines[-1]).strip() if lines else ""
     if ledger is None or not ledger.exists():
         return {"code": code, "said": said, "steps": [], "incomplete": False}
     steps = read_steps(ledger)
