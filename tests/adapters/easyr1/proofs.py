@@ -142,14 +142,10 @@ def acting_code() -> dict[str, str]:
         digests = importlib.import_module("digests")
     finally:
         sys.path.remove(place)
-    code: dict[str, str] = digests.digests("easyr1")
-    core, adapter = (
-        Path(str(importlib.import_module(name).__file__)) for name in ("batchbridge", "batchbridge_easyr1")
-    )
-    more = [core.with_name("measuring.py"), core.with_name("sharded.py"), adapter.with_name("watching.py")]
-    more += [Path(__file__).parent / "native" / f"{name}.py" for name in ("gradients", "fits", "tampering")]
-    for file in more:
-        code[f"{file.parent.name}.{file.stem}"] = digests.digest(file.read_text(encoding="utf-8"))
+    code: dict[str, str] = {**digests.digests("easyr1"), **digests.measuring("easyr1")}
+    for name in ("gradients", "fits", "tampering"):
+        file = Path(__file__).parent / "native" / f"{name}.py"
+        code[f"native.{name}"] = digests.digest(file.read_text(encoding="utf-8"))
     return code
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 
 CORE = ("plan", "weights", "microbatch", "order")
 """Modules of the core."""
+MEASURING = ("measuring", "sharded")
+"""Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "enforce", "trainer*", "driver", "feed", "rows", "epochs")
 """Names of the modules of an adapter that act on a run, where it has them."""
 FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
@@ -33,6 +35,14 @@ def files(framework: str) -> dict[str, Path]:
 def digests(framework: str) -> dict[str, str]:
     """Module -> digest."""
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in files(framework).items()}
+
+
+def measuring(framework: str) -> dict[str, str]:
+    """Module -> digest, of the code that measures what a wrapped run trains; for records of what was measured."""
+    core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
+    found = {f"batchbridge.{name}": core / f"{name}.py" for name in MEASURING}
+    found[f"batchbridge_{framework}.watching"] = adapter / "watching.py"
+    return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 
 
 def digest(text: str) -> str:

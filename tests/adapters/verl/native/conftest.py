@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import importlib.metadata
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +17,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 MEASURED = Path(__file__).with_name("measured.json")
-"""Version of verl -> what was measured -> case -> figures; docs/verl.md is held against it by tests/docs."""
+"""Version of verl -> what was measured -> case -> figures, and digests of our code that they are of. tests/docs holds
+docs/verl.md against it, tests/adapters/verl the code."""
+DIGESTS = Path(__file__).parents[3] / "equivalence" / "native"
 
 
 @pytest.fixture
@@ -25,11 +29,17 @@ def record() -> Callable[..., None]:
     def keep(what: str, case: str, **figures: float) -> None:
         if os.environ.get("BATCHBRIDGE_RECORD") != "1":
             return
+        sys.path.append(str(DIGESTS))
+        digests = importlib.import_module("digests")
+        sys.path.remove(str(DIGESTS))
         with MEASURED.open("a+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # pytest's other process may record, too
             file.seek(0)
             kept = json.loads(file.read() or "{}")
-            of_version = kept.setdefault(importlib.metadata.version("verl"), {})
+            code, version = {**digests.digests("verl"), **digests.measuring("verl")}, importlib.metadata.version("verl")
+            if kept.get(version, {}).get("code") != code:
+                kept[version] = {"code": code}  # figures of other code say nothing
+            of_version = kept[version]
             of_version.setdefault(what, {})[case] = {name: float(f"{value:.1e}") for name, value in figures.items()}
             file.truncate(0)
             file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
