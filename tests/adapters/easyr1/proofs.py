@@ -133,9 +133,13 @@ MEASURED_TO = 64 * 2.0**-23
 """Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
 
 
-def acting_code() -> dict[str, str]:
-    """Digests of the code that decides what a run of EasyR1 trains, that measures it, and of the scripts that had runs
-    made, by module."""
+SCRIPTS = {"gradients": ("gradients",), "runs": ("fits",), "tampering": ("gradients", "tampering")}
+"""Kind of record -> scripts of the folder `native` that it is made by."""
+
+
+def acting_code(kind: str) -> dict[str, str]:
+    """Digests of the code that decides what a run of EasyR1 trains, that measures it, and of the scripts that a kind of
+    record is made by; by module."""
     place = str(Path(__file__).parents[2] / "equivalence" / "native")
     sys.path.append(place)
     try:
@@ -143,15 +147,15 @@ def acting_code() -> dict[str, str]:
     finally:
         sys.path.remove(place)
     code: dict[str, str] = {**digests.digests("easyr1"), **digests.measuring("easyr1")}
-    for name in ("gradients", "fits", "tampering"):
+    for name in SCRIPTS[kind]:
         file = Path(__file__).parent / "native" / f"{name}.py"
         code[f"native.{name}"] = digests.digest(file.read_text(encoding="utf-8"))
     return code
 
 
-def check_code(record: Mapping[str, Any], commit: str) -> None:
+def check_code(record: Mapping[str, Any], kind: str, commit: str) -> None:
     """A record is of this commit of EasyR1, and of our code as it is now."""
-    of, now = record["made_of"], acting_code()
+    of, now = record["made_of"], acting_code(kind)
     assert of["commit"] == commit
     changed = sorted(name for name in of["code"].keys() | now.keys() if of["code"].get(name) != now.get(name))
     assert not changed, f"stale: {', '.join(changed)} changed since: native/record_proofs.py makes the record again"

@@ -68,14 +68,14 @@ def recorded(kind: str, version: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", ["gradients", "runs", "tampering"])
 def test_a_record_is_of_a_known_checkout_and_of_the_code_as_it_is_now(kind: str, version: str) -> None:
-    proofs.check_code(recorded(kind, version), COMMITS[version])
+    proofs.check_code(recorded(kind, version), kind, COMMITS[version])
 
 
 def test_a_record_of_other_code_fails() -> None:
     record = recorded("runs", VERSIONS[0])
     record["made_of"]["code"]["batchbridge_easyr1.engine"] = "another"
     with pytest.raises(AssertionError, match=r"stale: batchbridge_easyr1\.engine changed since"):
-        proofs.check_code(record, COMMITS[VERSIONS[0]])
+        proofs.check_code(record, "runs", COMMITS[VERSIONS[0]])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -105,7 +105,7 @@ def tampering_of(place: Path) -> dict[str, Any]:
     return {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
 
 
-def made_of(checkout: Path) -> dict[str, Any]:
+def made_of(checkout: Path, kind: str) -> dict[str, Any]:
     """EasyR1's commit, the versions beside it, and digests of our code."""
     words = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
@@ -113,7 +113,7 @@ def made_of(checkout: Path) -> dict[str, Any]:
     return {
         "commit": commit,
         "versions": {"python": platform.python_version(), **versions},
-        "code": proofs.acting_code(),
+        "code": proofs.acting_code(kind),
     }
 
 
@@ -126,7 +126,7 @@ def main(checkout: Path, place: Path, out: Path, *only: str) -> None:
         found |= {run["framework_version"] for run in kept["runs"]["runs"].values()}
         if found != {version}:
             raise SystemExit(f"{place} has runs of {found}, and not of {version} alone")
-    kept = {name: {"made_of": made_of(checkout), **rounded(value)} for name, value in kept.items()}
+    kept = {name: {"made_of": made_of(checkout, name), **rounded(value)} for name, value in kept.items()}
     for name, value in kept.items():
         text = json.dumps(value, separators=(",", ":")) + "\n"
         (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")

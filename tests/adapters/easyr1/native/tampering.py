@@ -155,8 +155,9 @@ def tampered(bench: Bench, name: str, folder: Path) -> dict[str, Any]:
     return {"said": everyone, "updates": bench.updates - before, "recorded": sum(1 for _ in read_steps(ledger))}
 
 
-def own_loss(how: str) -> Callable[..., Any]:
-    """A user's own loss, in the place of EasyR1's: PPO's surrogate, averaged in some way."""
+def own_loss(how: str, native: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's own loss, in the place of EasyR1's: PPO's surrogate, averaged in some way. native: gives the metrics,
+    which 0.3.2 reads by name."""
 
     def loss(
         log_probs: Any, old_log_probs: Any, advantages: Any, response_mask: Any, loss_avg_mode: str, **options: Any
@@ -170,7 +171,11 @@ def own_loss(how: str) -> Callable[..., Any]:
             "own tokens": TOKENS / response_mask.sum(),
             "mean over rows": 1 / len(response_mask),
         }[how]
-        return average_loss(value, response_mask, mode=loss_avg_mode) * factor, {}
+        with torch.no_grad():
+            _, metrics = native(
+                log_probs, old_log_probs, advantages, response_mask, loss_avg_mode=loss_avg_mode, **options
+            )
+        return average_loss(value, response_mask, mode=loss_avg_mode) * factor, metrics
 
     return loss
 
@@ -180,7 +185,7 @@ def probed(bench: Bench) -> dict[str, list[str]]:
     found = {}
     native = dp_actor.compute_policy_loss
     for how in ("as EasyR1", "times 7", "own tokens", "mean over rows"):
-        dp_actor.compute_policy_loss = own_loss(how)
+        dp_actor.compute_policy_loss = own_loss(how, native)
         before = dict(vars(bench.config))
         try:
             install(bench.worker, bench.orders(spec_of(CASES[0], "token_mean"), CASES[0]))
