@@ -4,7 +4,7 @@ docs/easyr1.md is held against:
     python record_proofs.py CHECKOUT RUNS ../recorded
 
 RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on CHECKOUT, a git checkout, in this
-environment. With a fourth argument, "tampering", only what test_tampering_easyr1.py left is recorded.
+environment. Further arguments: the kinds to record (gradients, runs, tampering), all of them without any.
 """
 
 from __future__ import annotations
@@ -117,24 +117,29 @@ def made_of(checkout: Path, kind: str) -> dict[str, Any]:
     }
 
 
-def main(checkout: Path, place: Path, out: Path, *only: str) -> None:
-    kept = {"tampering": tampering_of(place)}
-    version = kept["tampering"]["1"]["version"]
-    if only != ("tampering",):
-        kept |= {"gradients": gradients_of(place), "runs": runs_of(place)}
-        found = {kept["gradients"][ranks]["version"] for ranks in ("1", "2")}
-        found |= {run["framework_version"] for run in kept["runs"]["runs"].values()}
-        if found != {version}:
-            raise SystemExit(f"{place} has runs of {found}, and not of {version} alone")
-    kept = {name: {"made_of": made_of(checkout, name), **rounded(value)} for name, value in kept.items()}
-    for name, value in kept.items():
-        text = json.dumps(value, separators=(",", ":")) + "\n"
-        (out / f"{name}_{version}.json").write_text(text, encoding="utf-8")
-    if "runs" not in kept:
-        return
+KINDS = {"gradients": gradients_of, "runs": runs_of, "tampering": tampering_of}
+
+
+def versions_of(kind: str, record: dict[str, Any]) -> set[str]:
+    """Versions of EasyR1 that a record is of: one."""
+    if kind == "runs":
+        return {run["framework_version"] for run in record["runs"].values()}
+    return {record[ranks]["version"] for ranks in ("1", "2")}
+
+
+def main(checkout: Path, place: Path, out: Path, *kinds: str) -> None:
+    kept = {kind: KINDS[kind](place) for kind in kinds or KINDS}
+    versions = set().union(*(versions_of(kind, record) for kind, record in kept.items()))
+    if len(versions) != 1:
+        raise SystemExit(f"{place} has runs of {', '.join(sorted(versions))}, and a record is of one version")
+    (version,) = versions
+    for kind, record in kept.items():
+        text = json.dumps({"made_of": made_of(checkout, kind), **rounded(record)}, separators=(",", ":")) + "\n"
+        (out / f"{kind}_{version}.json").write_text(text, encoding="utf-8")
+    both = [json.loads((out / f"{kind}_{version}.json").read_text(encoding="utf-8")) for kind in ("gradients", "runs")]
     file = out / "figures.json"
     figures = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    figures[version] = proofs.figures(kept["gradients"], kept["runs"])
+    figures[version] = proofs.figures(*both)
     file.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
