@@ -24,6 +24,8 @@ COMMITS = {
 }
 """Versions that were measured, and the commit of each; the versions beside EasyR1 are in each record's `made_of`."""
 VERSIONS = tuple(COMMITS)
+WITHOUT_RAY = {"0.3.2"}
+"""Versions of which the present record has the runs without Ray alone: `fit` and its workers in processes of ours."""
 OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
 BAR = 1e-5
 """DESIGN 8: of the parameters' movement."""
@@ -116,18 +118,32 @@ def said(request: pytest.FixtureRequest) -> dict[str, Any]:
     return recorded("runs", request.param)
 
 
-def test_the_recorded_runs_are_those_that_the_tables_above_name(said: dict[str, Any]) -> None:
-    assert (
-        said["runs"].keys()
-        == ON_THE_PLAN.keys() | ON_THE_CANDIDATES.keys() | NATIVE | WITH_RAY.keys() | UNWRAPPED_WITH_RAY
-    )
+@pytest.fixture(scope="module", params=[version for version in VERSIONS if version not in WITHOUT_RAY])
+def said_with_ray(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """As `said`, of versions whose runs with Ray are recorded, too."""
+    return recorded("runs", request.param)
+
+
+def of_each(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """(version, *case), for every case whose run, the first of its words, that version's record has."""
+    return [
+        (version, *case) for version in VERSIONS for case in cases if version not in WITHOUT_RAY or "fit " in case[0]
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_recorded_runs_are_those_that_the_tables_above_name(version: str) -> None:
+    said, with_ray = recorded("runs", version), version not in WITHOUT_RAY
+    named = ON_THE_PLAN.keys() | ON_THE_CANDIDATES.keys() | NATIVE
+    assert said["runs"].keys() == named | (WITH_RAY.keys() | UNWRAPPED_WITH_RAY if with_ray else set())
     faults = {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
-    assert said["failed"].keys() == faults | set(proofs.FAULTS)
+    assert said["failed"].keys() == faults | (set(proofs.FAULTS) if with_ray else set())
     assert WITH_RAY.keys() | UNWRAPPED_WITH_RAY | set(proofs.FAULTS) == proofs.RUNS.keys()
 
 
 def test_every_recorded_run_that_follows_the_plan_is_the_plan_as_it_is_now(said: dict[str, Any]) -> None:
-    for name, ranks in {**ON_THE_PLAN, **WITH_RAY}.items():
+    named = {**ON_THE_PLAN, **WITH_RAY}
+    for name, ranks in ((name, named[name]) for name in named.keys() & said["runs"].keys()):
         proofs.check_plan(said["runs"][name], ranks=ranks)
         proofs.check_whole_groups(said["runs"][name])
         assert said["moved"][name] >= 0.01, name
@@ -169,11 +185,13 @@ def test_a_recorded_step_with_other_completions_is_not_the_plan(said: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("name", "wrapped"), [("fit observed, 2", "fit enforced, 2"), ("stock entry observed", "stock entry")]
+    ("version", "name", "wrapped"),
+    of_each(("fit observed, 2", "fit enforced, 2"), ("stock entry observed", "stock entry")),
 )
 def test_the_recorded_run_unwrapped_trained_other_steps_and_ended_elsewhere(
-    said: dict[str, Any], name: str, wrapped: str
+    version: str, name: str, wrapped: str
 ) -> None:
+    said = recorded("runs", version)
     assert proofs.differing_steps(said["runs"][wrapped], said["runs"][name]) == 6
     assert said["ends_apart"][name] > 10 * BAR
 
@@ -190,30 +208,30 @@ def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any])
         assert said["ends_apart"][name] == 0.0
 
 
-def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> None:
+def test_the_recorded_runs_with_ray_are_those_without(said_with_ray: dict[str, Any]) -> None:
     for name, ranks in WITH_RAY.items():
-        proofs.check_same(said["runs"][name], said["runs"]["fit enforced, 2"])
-        assert said["ends_apart"][name] <= BAR
+        proofs.check_same(said_with_ray["runs"][name], said_with_ray["runs"]["fit enforced, 2"])
+        assert said_with_ray["ends_apart"][name] <= BAR
         if ranks == 2:
-            proofs.check_identical(said["runs"][name], said["runs"]["fit enforced, 2"])
-            assert said["ends_apart"][name] == 0.0
+            proofs.check_identical(said_with_ray["runs"][name], said_with_ray["runs"]["fit enforced, 2"])
+            assert said_with_ray["ends_apart"][name] == 0.0
 
 
-def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(said: dict[str, Any]) -> None:
-    run = said["runs"][proofs.ON_ONE_RANK]
+def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(said_with_ray: dict[str, Any]) -> None:
+    run = said_with_ray["runs"][proofs.ON_ONE_RANK]
     proofs.check_cuts(run)
     pairs = [{**cut, "tokens": [[9, 9]] * 6} for cut in run["cuts"]]
     with pytest.raises(AssertionError):
         proofs.check_cuts({**run, "cuts": pairs})
 
 
-def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said: dict[str, Any]) -> None:
-    proofs.check_driver(said["runs"]["own driver"]["report"])
+def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said_with_ray: dict[str, Any]) -> None:
+    proofs.check_driver(said_with_ray["runs"]["own driver"]["report"])
 
 
-@pytest.mark.parametrize("name", ["fit predicted, 1", "stock entry predicted"])
-def test_the_recorded_unwrapped_run_on_one_device_is_as_predicted(said: dict[str, Any], name: str) -> None:
-    run = said["runs"][name]
+@pytest.mark.parametrize(("version", "name"), of_each(("fit predicted, 1",), ("stock entry predicted",)))
+def test_the_recorded_unwrapped_run_on_one_device_is_as_predicted(version: str, name: str) -> None:
+    run = recorded("runs", version)["runs"][name]
     proofs.check_prediction(run, run["argv"])
 
 
@@ -225,23 +243,23 @@ def test_the_recorded_native_run_that_keeps_to_the_plan_was_left_alone(said: dic
         proofs.check_members(said["runs"]["fit observed, 2"])
 
 
-@pytest.mark.parametrize("name", ["fit killed, 2", "fit filtered, killed, 2", "killed"])
-def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(said: dict[str, Any], name: str) -> None:
-    proofs.check_killed(said["failed"][name])
+@pytest.mark.parametrize(("version", "name"), of_each(("fit killed, 2",), ("fit filtered, killed, 2",), ("killed",)))
+def test_a_recorded_killed_worker_ended_the_run_and_left_every_step_before(version: str, name: str) -> None:
+    proofs.check_killed(recorded("runs", version)["failed"][name])
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [
+    ("version", "name", "reason"),
+    of_each(
         ("fit resumed, 1", OTHER_RANKS),
         ("resumed on one rank", OTHER_RANKS),
         ("fit other code, 1", proofs.REFUSED_CODE),
         ("other code", proofs.REFUSED_CODE),
         ("fit verified, 1", "optimizer step 0 departs from the plan"),
-    ],
+    ),
 )
-def test_what_cannot_go_on_was_refused_by_name_before_a_step(said: dict[str, Any], name: str, reason: str) -> None:
-    proofs.check_refused(said["failed"][name], reason)
+def test_what_cannot_go_on_was_refused_by_name_before_a_step(version: str, name: str, reason: str) -> None:
+    proofs.check_refused(recorded("runs", version)["failed"][name], reason)
 
 
 def test_the_recorded_figures_are_those_of_the_records() -> None:

@@ -4,7 +4,8 @@ docs/easyr1.md is held against:
     python record_proofs.py CHECKOUT RUNS ../recorded
 
 RUNS is what `BATCHBRIDGE_EASYR1_RUNS` named while the tests of this folder ran on CHECKOUT, a git checkout, in this
-environment. Further arguments: the kinds to record (gradients, runs, tampering), all of them without any.
+environment. Further arguments: the kinds to record (gradients, runs, tampering), all of them without any. Where RUNS
+has no run with Ray at all, those without are recorded alone.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def runs_of(place: Path) -> dict[str, Any]:
                 weights[f"fit {name}, {ranks}"] = folder / f"{name}-weights"
     for name, (ranks, _) in proofs.FIT_FAULTS.items():
         failed[f"fit {name}, {ranks}"] = fit_failed(place / f"fits-{ranks}", name)
-    for name in proofs.RUNS:
+    with_ray = any(finished(place, name) for name in proofs.RUNS)
+    for name in proofs.RUNS if with_ray else ():
         if (run := finished(place, name)) is None:
             raise SystemExit(f"{place} has no run {name}: test_runs_easyr1.py makes it")
         if name in proofs.FAULTS:
