@@ -38,7 +38,7 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedR
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
-from batchbridge_trl.watching import Watch, leaf_in, quiet, rows_of, surrogates, window
+from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
@@ -180,7 +180,7 @@ class Enforcer:
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
             tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
-            with quiet(trainer), window(trainer, len(CUT)):
+            with quiet(trainer), alone(self._accelerator), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
                     micro = rows_module.made_up(made)
                     micro.most_rows = len(made.lengths)
@@ -456,7 +456,9 @@ class Enforcer:
         rewards = self._tap.rewards.float()
         # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
         own_rule = releases.value(trainer, "multi_objective_aggregation") == "normalize_then_sum"
-        if self._request.spec.advantage != NATIVE_ADVANTAGE and not own_rule:
+        own = self._request.reading.spec
+        native = own is not None and own.advantage == self._request.spec.advantage == NATIVE_ADVANTAGE
+        if not native and not own_rule:
             everyone = group_advantages(rewards, group, len(rollout.prompts), self._request.spec.advantage)
             columns["advantages"] = everyone[mine.start : mine.stop].to(columns["advantages"])
         facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())

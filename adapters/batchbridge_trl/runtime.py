@@ -8,6 +8,7 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 
 from batchbridge.attach import Request
@@ -272,6 +273,11 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
     return Patched(detach=observer.detach)
 
 
+def _gather(trainer: Any, value: Any) -> list[Any]:
+    """Of all ranks, which are wrapped together. Collective."""
+    return list(gather_object([value])) if trainer.accelerator.num_processes > 1 else [value]
+
+
 RUNTIME = Runtime(
     framework="trl",
     version=lambda trainer: installed_version("trl"),
@@ -279,6 +285,7 @@ RUNTIME = Runtime(
     parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
+    gather=_gather,
     patch=_patch,
 )
 

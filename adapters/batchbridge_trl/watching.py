@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from accelerate.utils import recursively_apply
 
 from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.objectives import Surrogate
@@ -160,12 +161,12 @@ def _multiplier(
     sampled = inputs.get("sampling_per_token_logps", old)
 
     def factor(current: torch.Tensor) -> torch.Tensor:
-        kept = trainer.get_off_policy_mask(
-            advantages=advantages if advantages.dim() > 1 else advantages[:, None],
-            per_token_logps=current,
-            sampling_per_token_logps=current if sampled is None else sampled,
-            mask=mask,
-            off_policy_threshold=threshold,
+        kept = trainer.get_off_policy_mask(  # in this order in every release; the third has two names
+            advantages if advantages.dim() > 1 else advantages[:, None],
+            current,
+            current if sampled is None else sampled,
+            mask,
+            threshold,
         )
         return kept if ratio is None else kept * ratio
 
@@ -239,6 +240,32 @@ def window(trainer: Any, micro_batches: int) -> Iterator[None]:
             delattr(trainer, name)
         else:
             setattr(trainer, name, own[2])
+
+
+@contextlib.contextmanager
+def alone(accelerator: Any) -> Iterator[None]:
+    """While a loss is probed: what ranks gather and reduce is made up of this rank's values, once per rank.
+
+    Every rank probes the same, so that it is what they would exchange; but a loss that fails on one of them leaves no
+    other waiting. Source: accelerate 1.4.0 to 1.15.0, Accelerator.gather, gather_for_metrics and reduce.
+    """
+    ranks = accelerator.num_processes
+
+    def gather(tensor: Any, *_: Any, **__: Any) -> Any:
+        return recursively_apply(lambda one: torch.cat([one[None] if one.dim() == 0 else one] * ranks), tensor)
+
+    def reduce(tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        times = (ranks if reduction == "sum" else 1) * scale
+        return recursively_apply(lambda one: one if reduction == "none" else one * times, tensor)
+
+    patches = Patches()
+    if ranks > 1:
+        for name, local in (("gather", gather), ("gather_for_metrics", gather), ("reduce", reduce)):
+            patches.set(accelerator, name, local, what="of this rank", why="the probe")
+    try:
+        yield
+    finally:
+        patches.undo()
 
 
 @contextlib.contextmanager
