@@ -60,6 +60,7 @@ CODE = Code(
                     "Trainer._get_output_dir",
                     "Trainer._init_training_state",
                     "Trainer._inner_training_loop",
+                    "Trainer._load_from_checkpoint",
                     "Trainer._load_optimizer_and_scheduler",
                     "Trainer._maybe_log_save_evaluate",
                     "Trainer._prepare_for_training",
