@@ -364,14 +364,20 @@ class Enforcer:
             loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
             return loss
         own, self._trainer.loss_type = self._trainer.loss_type, self._carrier
-        gather = self._accelerator.gather
-        self._accelerator.gather = lambda tensor: gather(rows_module.with_rows(tensor, inputs))
+        gather, patches = self._accelerator.gather, Patches()
+        patches.set(
+            self._accelerator,
+            "gather",
+            lambda tensor: gather(rows_module.with_rows(tensor, inputs)),
+            what="equal lengths",
+            why="metrics by row",
+        )
         try:
             with contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected):
                 loss = self._native_loss(model, inputs, *args, **kwargs)
         finally:
             self._trainer.loss_type = own
-            del self._accelerator.gather  # the instance's; the class's stands again
+            patches.undo()
         return loss * inputs.factor
 
     def _facts(self, step: StepPlan, item: int) -> dict[str, Any]:
