@@ -24,6 +24,17 @@ TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
 TWO_PROCESSES = ("-n", "2", "--dist", "loadfile")
 """For sessions whose tests do not use both cores themselves; by file, so that a file's fixtures are made once."""
+# What TRL imports without requiring it, in one release or another.
+BESIDE_TRL = ("rich", "jinja2", "requests")
+# Release of TRL that trainers are wrapped in, by name: transformers and accelerate of its time.
+TRL_WITH = {
+    "0.22.2": ("4.56.2", "1.10.1"),
+    "0.25.1": ("4.57.1", "1.11.0"),
+    "0.29.1": ("5.3.0", "1.13.0"),
+    "1.0.0": ("5.4.0", "1.13.0"),
+    "1.4.0": ("5.8.0", "1.13.0"),
+    "1.9.1": ("5.23.0", "1.15.0"),
+}
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
@@ -170,10 +181,9 @@ def trl(session: nox.Session) -> None:
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
-    """The oldest supported TRL."""
-    # TRL 1.9.1 imports requests (generation/vllm_client.py, from GRPOTrainer on) without declaring it.
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", "requests", ".[trl]")
-    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1"))
+    """The oldest supported TRL, which Open-R1 pins, with the transformers and accelerate that it pins beside it."""
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".[trl]")
+    pytest(session, *TWO_PROCESSES, *trl_wrapped())
 
 
 @nox.session
@@ -199,7 +209,7 @@ def upstream_probe(session: nox.Session) -> None:
 @nox.parametrize("release", ["newest", "oldest"])
 def trl_full(session: nox.Session, release: str) -> None:
     """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part; by name only."""
-    constraints, more = ("trl", ()) if release == "newest" else ("trl_oldest", ("requests",))
+    constraints, more = ("trl", ()) if release == "newest" else ("trl_oldest", BESIDE_TRL)
     install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
     (folder,) = native("adapters/trl")
     files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks")]
@@ -355,11 +365,20 @@ def recorded(name: str) -> set[tuple[str, str]]:
 @nox.session
 @nox.parametrize(
     ("release", "transformers"),
-    sorted(recorded("verdicts") | recorded("steps"), key=lambda both: [int(part) for part in both[0].split(".")]),
+    sorted(
+        recorded("verdicts") | recorded("steps") | {(release, beside[0]) for release, beside in TRL_WITH.items()},
+        key=lambda both: [int(part) for part in both[0].split(".")],
+    ),
 )
 def trl_history(session: nox.Session, release: str, transformers: str) -> None:
-    """By hand: one earlier TRL release again, against the records in tests/adapters/trl/history."""
+    """By hand: one earlier TRL release again: wrapped trainers, or the records in tests/adapters/trl/history."""
     offers = [option for place in find_links(session) for option in ("--find-links", place)]
+    if TRL_WITH.get(release, ("",))[0] == transformers:
+        pinned = (f"trl=={release}", f"transformers=={transformers}", f"accelerate=={TRL_WITH[release][1]}")
+        needed = (f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".")
+        session.install("-q", *offers, *pinned, *needed, env=ENVIRONMENT)
+        pytest(session, *TWO_PROCESSES, *trl_wrapped())
+        return
     frameworks = (f"torch=={TORCH}", f"trl=={release}", f"transformers=={transformers}", "accelerate==1.15.0")
     beside = ("datasets>=4.4", "rich", "jinja2", "requests", "pluggy", "pyyaml", "packaging")
     session.install("-q", *offers, *frameworks, *beside, env=ENVIRONMENT)
@@ -373,6 +392,14 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         made.unlink(missing_ok=True)
         session.run("python", f"tests/adapters/trl/history/record_{name}.py", str(made), env=environment)
         session.run("python", "tests/adapters/trl/history/compare.py", str(made), env=environment)
+
+
+def trl_wrapped() -> list[str]:
+    """What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
+    tampering, resume."""
+    (folder,) = native("adapters/trl")
+    names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
+    return [f"{folder}/test_{name}.py" for name in names]
 
 
 def native(*folders: str) -> list[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from batchbridge.patching import Patches
 from batchbridge.plan import Plan, StepPlan
 from batchbridge.probing import CUT, batches, normaliser, verdict
 from batchbridge.reading import read
-from batchbridge.spec import Advantage, walk
+from batchbridge.spec import Advantage, Spec, walk
 from batchbridge.weights import Normaliser, Row
+from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.metrics import StepMetrics
@@ -37,20 +38,20 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedR
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
-from batchbridge_trl.watching import Watch, leaf_in, quiet, rows_of, surrogates
+from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
-CARRIERS = {
-    # (surrogate, aggregation) -> the loss_type whose native code computes that surrogate and, up to one factor, that
-    # aggregation. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate; the local loss of dapo, cispo and vespo is a
-    # plain sum over tokens, while luspo's own runs over padding before 1.10.
-    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss.
-    **{("ppo", aggregation): "dapo" for aggregation in SUMMED},
-    **{("cispo", aggregation): "cispo" for aggregation in SUMMED},
-    **{("vespo", aggregation): "vespo" for aggregation in SUMMED},
-    ("ppo", "sequence_mean"): "grpo",
-    ("sapo", "sequence_mean"): "sapo",
+CARRIERS: Mapping[tuple[str | None, str], tuple[str, ...]] = {
+    # (surrogate, aggregation) -> the loss types whose native code computes that surrogate and, up to one factor, that
+    # aggregation; the first that a release has is taken. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate; the
+    # local loss of dapo, cispo, vespo and dr_grpo is a plain sum over tokens, while luspo's runs over padding before
+    # 1.10. Source: trl 0.18.0 to 1.16.0, GRPOTrainer._compute_loss.
+    **{("ppo", aggregation): ("dapo", "dr_grpo") for aggregation in SUMMED},
+    **{("cispo", aggregation): ("cispo",) for aggregation in SUMMED},
+    **{("vespo", aggregation): ("vespo",) for aggregation in SUMMED},
+    ("ppo", "sequence_mean"): ("grpo",),
+    ("sapo", "sequence_mean"): ("sapo",),
 }
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
@@ -59,6 +60,12 @@ _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
     """mode="observe" to record what it does, or use one of TRL's loss types"""
 )
+
+
+def carrier(spec: Spec) -> str | None:
+    """The loss_type that enforces the spec on the installed release; None where it has none for it."""
+    fitting = CARRIERS.get((spec.objective.surrogate, spec.loss.policy.aggregation), ())
+    return next(filter(releases.has_loss, fitting), None)
 
 
 class Enforcer:
@@ -73,7 +80,8 @@ class Enforcer:
         self._shares: dict[int, list[MicroBatches]] = {}
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
-        self._carrier = CARRIERS[request.spec.objective.surrogate or "ppo", request.spec.loss.policy.aggregation]
+        self._carrier = carrier(request.spec)
+        self._tap = RewardTap(trainer, patches)
         self._native_step = trainer.training_step
         self._native_prepare = trainer._prepare_inputs
         self._native_loss = trainer.compute_loss
@@ -83,9 +91,7 @@ class Enforcer:
         self._native_load_model = trainer._load_from_checkpoint
         self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts)
         self._native_clock = trainer.set_initial_training_values
-        self._native_norm = trainer._get_grad_norm
         self._native_scheduler = trainer.create_scheduler
-        self._tap = RewardTap(trainer)
         self._dataset = trainer.train_dataset
         self._suspended = patches.suspended
         self._install(patches)
@@ -120,7 +126,6 @@ class Enforcer:
             what=f"native {self._carrier} loss times the step's factor",
             why=f"{spec.loss.policy.aggregation} at optimizer-step scope",
         )
-        patches.set(trainer, "_calculate_rewards", self._tap, what="recorded", why="ledger and advantages")
         patches.set(
             trainer, "_save_checkpoint", self._save, what="rollouts in use are saved with it", why="exact resume"
         )
@@ -130,13 +135,12 @@ class Enforcer:
         patches.set(
             trainer, "_load_from_checkpoint", self._load_model, what="held against the plan first", why="exact resume"
         )
-        patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
         scored = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
         if scored is not None:
             patches.set(
                 trainer,
-                self._watch.producer,
-                Scorer(getattr(trainer, self._watch.producer), scored),
+                self._watch.producer.name,
+                Scorer(getattr(trainer, self._watch.producer.name), self._watch.producer, scored),
                 what="forward-only passes cut by tokens",
                 why="tokens_per_device of the spec",
             )
@@ -176,7 +180,7 @@ class Enforcer:
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
             tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
-            with quiet(trainer, len(CUT)):
+            with quiet(trainer), alone(self._accelerator), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
                     micro = rows_module.made_up(made)
                     micro.most_rows = len(made.lengths)
@@ -188,7 +192,7 @@ class Enforcer:
 
     def _run_probe(self, micro: MicroBatch) -> None:
         try:
-            self._loss(self._trainer.model, micro).backward()
+            self._native_step(self._trainer.model, micro, None)
         except CannotAttach:
             raise
         except Exception as error:
@@ -253,11 +257,6 @@ class Enforcer:
             self._trainer.lr_scheduler = _RolloutTicks(self._trainer.lr_scheduler, self._trainer, self._plan)
         return self._trainer.lr_scheduler
 
-    def _norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = self._native_norm(model, grad_norm=grad_norm)
-        self._log.gradient_norm = float(norm)
-        return norm
-
     # ---- the optimizer step
 
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -283,8 +282,8 @@ class Enforcer:
         normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
         self._log.normaliser = normaliser
         if normaliser.tokens:
-            # TRL times its training steps, in which it generates.
-            trainer._current_train_step_time += time.perf_counter() - started
+            if releases.has(releases.TIMES_STEPS):  # natively it generates in them
+                trainer._current_train_step_time += time.perf_counter() - started
             loss = self._train(model, step, share, normaliser, zero)
         else:
             # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
@@ -299,18 +298,17 @@ class Enforcer:
         self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
     ) -> torch.Tensor:
         trainer, members = self._trainer, step.members
-        native_window = trainer.current_gradient_accumulation_steps
-        trainer.current_gradient_accumulation_steps = len(share)
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
         metrics = StepMetrics(trainer, self._turn_sizes(step))
-        try:
+        multiple = releases.value(trainer, "pad_to_multiple_of")
+        with window(trainer, len(share)):
             for number, batch in enumerate(share):
                 picks = [
                     None if item is None else (self._rollouts[members[item].rollout], step.positions[item])
                     for item in batch
                 ]
                 filler = self._rollouts[step.rollouts[0]]
-                micro = rows_module.assemble(picks, filler, trainer._tokenizer.pad_token_id, trainer.pad_to_multiple_of)
+                micro = rows_module.assemble(picks, filler, trainer.processing_class.pad_token_id, multiple)
                 micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
                 self._finish(micro, len(share), normaliser)
                 micro.expected = self._expected(micro, step, batch)
@@ -318,8 +316,6 @@ class Enforcer:
                 last = number == len(share) - 1
                 with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
                     loss = loss + self._native_step(model, micro, None)
-        finally:
-            trainer.current_gradient_accumulation_steps = native_window
         metrics.of_the_step()
         return loss
 
@@ -346,16 +342,19 @@ class Enforcer:
     def _finish(self, micro: MicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
         """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
         trainer, ranks, size = self._trainer, self._accelerator.num_processes, len(micro["completion_ids"])
-        # The token-normalised native losses divide by this over ranks, times window over steps_per_generation: by the
-        # window alone, then, which the factor takes back. Exact in float32: small integers.
-        micro["num_items_in_batch"] = torch.tensor(
-            float(ranks * trainer.args.steps_per_generation), device=self._accelerator.device
-        )
-        local = size if self._carrier in ("grpo", "sapo") else 1  # those take a mean over the micro-batch's rows
+        # dapo, cispo and vespo divide by this over ranks: by one. Exact in float32: a small integer.
+        micro["num_items_in_batch"] = torch.tensor(float(ranks), device=self._accelerator.device)
+        divisor = 1  # of a micro-batch's sum, or of a sum of its rows' means, in the native loss
+        if self._carrier in ("grpo", "sapo"):
+            divisor = size * micro_batches
+        elif self._carrier == "dr_grpo":
+            divisor = size * micro_batches * trainer.max_completion_length
         # Data-parallel ranks average their gradients; canonical weights add up.
-        micro.factor = local * micro_batches * normaliser.step_factor() * ranks
+        micro.factor = divisor * normaliser.step_factor() * ranks
         if self._request.spec.objective.old_logprobs == "detached":
             micro.pop("old_per_token_logps", None)
+        for name in ("old_per_token_logps", "ref_per_token_logps"):
+            micro.setdefault(name, None)  # trl 0.18 and 0.19 look for None
 
     def _prepare(self, inputs: Any) -> Any:
         return inputs if isinstance(inputs, MicroBatch) else self._native_prepare(inputs)
@@ -365,14 +364,20 @@ class Enforcer:
             loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
             return loss
         own, self._trainer.loss_type = self._trainer.loss_type, self._carrier
-        gather = self._accelerator.gather
-        self._accelerator.gather = lambda tensor: gather(rows_module.with_rows(tensor, inputs))
+        gather, patches = self._accelerator.gather, Patches()
+        patches.set(
+            self._accelerator,
+            "gather",
+            lambda tensor: gather(rows_module.with_rows(tensor, inputs)),
+            what="equal lengths",
+            why="metrics by row",
+        )
         try:
             with contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected):
                 loss = self._native_loss(model, inputs, *args, **kwargs)
         finally:
             self._trainer.loss_type = own
-            del self._accelerator.gather  # the instance's; the class's stands again
+            patches.undo()
         return loss * inputs.factor
 
     def _facts(self, step: StepPlan, item: int) -> dict[str, Any]:
@@ -456,8 +461,10 @@ class Enforcer:
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()
         # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
-        own_rule = trainer.multi_objective_aggregation == "normalize_then_sum"
-        if self._request.spec.advantage != NATIVE_ADVANTAGE and not own_rule:
+        own_rule = releases.value(trainer, "multi_objective_aggregation") == "normalize_then_sum"
+        own = self._request.reading.spec
+        native = own is not None and own.advantage == self._request.spec.advantage == NATIVE_ADVANTAGE
+        if not native and not own_rule:
             everyone = group_advantages(rewards, group, len(rollout.prompts), self._request.spec.advantage)
             columns["advantages"] = everyone[mine.start : mine.stop].to(columns["advantages"])
         facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())
@@ -490,17 +497,17 @@ class Enforcer:
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:
         """Lets TRL score the rollout with the weights that generated it exactly when more than one update uses it.
 
-        TRL decides by gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0, which speaks about
-        its own membership, not the plan's. Source: trl 1.9.1 and 1.16.0, _generate_and_score_completions.
+        TRL decides by these three numbers, which speak about its own membership, not the plan's. Source: trl 0.18.0 and
+        0.19.1 (num_iterations > 1 or steps_per_generation > gradient_accumulation_steps), 0.20.0 to 1.16.0
+        (gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0), _generate_and_score_completions.
         """
         trainer, args = self._trainer, self._trainer.args
         steps = self._plan.steps_using(rollout)
         next(steps, None)
         needed = next(steps, None) is not None and self._request.spec.objective.old_logprobs != "detached"
         own = args.gradient_accumulation_steps, args.steps_per_generation
-        if (own[0] % (own[1] * trainer.num_iterations) != 0) != needed:
-            args.steps_per_generation = 2 if needed else own[1]
-            args.gradient_accumulation_steps = 1 if needed else own[1] * trainer.num_iterations
+        args.steps_per_generation = 2 if needed else own[1]
+        args.gradient_accumulation_steps = 1 if needed else own[1] * trainer.num_iterations
         try:
             yield
         finally:

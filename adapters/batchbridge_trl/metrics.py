@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from batchbridge_trl import releases
+
 
 class StepMetrics:
     """The values that a step's micro-batches add to the trainer's metrics, made one value per step.
@@ -15,13 +17,13 @@ class StepMetrics:
 
     def __init__(self, trainer: Any, sizes: Sequence[tuple[int, int, int]]) -> None:
         self._metrics, self._sizes = trainer._metrics["train"], sizes
-        self._by_row = trainer.importance_sampling_level == "sequence"
+        self._by_row = releases.value(trainer, "importance_sampling_level") == "sequence"
         self._before = {name: len(values) for name, values in self._metrics.items()}
 
     def of_the_step(self) -> None:
         """Replaces what each turn added by the step's own value: least, largest, or mean over its tokens.
 
-        Ratios of whole sequences count rows; a filler is never clipped, and adds nothing. Source: trl 1.9.1 and 1.16.0,
+        Ratios of whole sequences count rows; a filler is never clipped, and adds nothing. Source: trl 0.18.0 to 1.16.0,
         GRPOTrainer._compute_loss, whose values are over all ranks.
         """
         tokens = sum(size[0] for size in self._sizes)

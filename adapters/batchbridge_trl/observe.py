@@ -54,21 +54,19 @@ class Observer:
         self._epochs_seen = 0
         self._prompts: list[int] = []
         self._rollout = -1
+        self._micro_step = 0
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
+        self._tap = RewardTap(trainer, patches)
         self._native_loader = trainer.get_train_dataloader
         self._native_step = trainer.training_step
         self._native_generate = trainer._generate_and_score_completions
         self._native_loss = trainer.compute_loss
-        self._native_norm = trainer._get_grad_norm
-        self._tap = RewardTap(trainer)
         for attribute, value in (
             ("get_train_dataloader", self._loader),
             ("training_step", self._training_step),
             ("_generate_and_score_completions", self._generate),
-            ("_calculate_rewards", self._tap),
             ("compute_loss", self._loss),
-            ("_get_grad_norm", self._norm),
         ):
             patches.set(trainer, attribute, value, what="recorded", why="ledger")
         check = request.mode == "verify"
@@ -103,6 +101,7 @@ class Observer:
                     batches.handed_out.popleft()
             self._epochs_seen = batches.epochs_started
         self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
+        self._micro_step = trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
         loss: torch.Tensor = self._native_step(model, inputs, num_items_in_batch)
         return loss
 
@@ -118,7 +117,7 @@ class Observer:
             # Micro-steps of one rollout: steps_per_generation * num_iterations.
             done = trainer.state.global_step * trainer.args.gradient_accumulation_steps
             self._rollout = done // (trainer.args.steps_per_generation * trainer.num_iterations)
-        columns = {name: output[name] for name in output if name in rows_module.COLUMNS}
+        columns = rows_module.known_columns(output)
         rewards = self._tap.rewards[first : first + rows].tolist()
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
         for fact, advantage in zip(self._facts, columns["advantages"].tolist(), strict=True):
@@ -132,7 +131,7 @@ class Observer:
         if trainer.model.training and _ROW in inputs:
             numbers = inputs[_ROW].tolist()
             tokens = [int(count) for count in rows_module.loss_mask(inputs).sum(1).tolist()]
-            pass_index = trainer._step // trainer.args.steps_per_generation % trainer.num_iterations
+            pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
             self._log.parts.append(
                 [
                     TrainedRow(
@@ -152,8 +151,3 @@ class Observer:
             return observed
         loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
         return loss
-
-    def _norm(self, model: Any, grad_norm: Any = None) -> Any:
-        norm = self._native_norm(model, grad_norm=grad_norm)
-        self._log.gradient_norm = float(norm)
-        return norm

@@ -26,6 +26,9 @@ CODE = Code(
                     "GRPOTrainer._save_checkpoint",
                     "GRPOTrainer.get_train_dataloader",
                     "GRPOTrainer.training_step",
+                    "shuffle_sequence_dict",  # here up to 0.21, then in utils.py
+                    "shuffle_tensor_dict",  # up to 0.19
+                    "split_tensor_dict",  # here up to 0.21
                 ),
                 "trainer/utils.py": ("shuffle_sequence_dict", "split_tensor_dict"),
             },
@@ -34,6 +37,7 @@ CODE = Code(
                     "GRPOTrainer._chunked_logps",
                     "GRPOTrainer._compute_loss",
                     "GRPOTrainer._full_logits_logps",
+                    "GRPOTrainer._get_per_token_logps",  # up to 0.19
                     "GRPOTrainer._get_per_token_logps_and_entropies",
                     "GRPOTrainer.compute_liger_loss",
                     "GRPOTrainer.compute_loss",
@@ -56,6 +60,7 @@ CODE = Code(
                     "Trainer._get_output_dir",
                     "Trainer._init_training_state",
                     "Trainer._inner_training_loop",
+                    "Trainer._load_from_checkpoint",
                     "Trainer._load_optimizer_and_scheduler",
                     "Trainer._maybe_log_save_evaluate",
                     "Trainer._prepare_for_training",

@@ -19,7 +19,9 @@ from batchbridge.attach import BatchDrift, Request
 from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.measuring import LostGradient, Measured
+from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser
+from batchbridge_trl import releases
 from batchbridge_trl.watching import Watch, lost
 
 
@@ -55,22 +57,62 @@ class TrainedRow:
 
 
 class RewardTap:
-    """Instance patch of `_calculate_rewards` that keeps what it saw: this rank's token ids, and all ranks' rewards."""
+    """Instance patch that keeps what TRL computed of a rollout: this rank's token ids, and all ranks' rewards.
 
-    def __init__(self, trainer: Any) -> None:
+    trl 0.18 computes rewards inside of `_generate_and_score_completions`; they are read where it logs them.
+    """
+
+    def __init__(self, trainer: Any, patches: Patches) -> None:
         self._trainer = trainer
-        self._native = trainer._calculate_rewards
         self.completion_ids: list[list[int]] = []
         self.rewards = torch.zeros(0)
+        inside = not releases.has(releases.HAS_CALCULATE_REWARDS)
+        attribute = "_generate_and_score_completions" if inside else "_calculate_rewards"
+        self._native = getattr(trainer, attribute)
+        own = self._generated if inside else self._calculated
+        patches.set(trainer, attribute, own, what="recorded", why="ledger and advantages")
 
-    def __call__(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
-        per_function = self._native(inputs, prompts, completions, completion_ids_list)
-        self.completion_ids = [list(map(int, ids)) for ids in completion_ids_list]
+    def _calculated(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        per_function: torch.Tensor = self._native(inputs, prompts, completions, completion_ids_list)
+        self._keep(completion_ids_list, per_function)
+        return per_function
+
+    def _generated(self, inputs: Any) -> Any:
+        logs = self._trainer._textual_logs
+        heard = logs["rewards"] = _Heard(logs["rewards"])
+        try:
+            output = self._native(inputs)
+        finally:
+            logs["rewards"] = heard.native
+        eos = self._trainer.processing_class.eos_token_id
+        ids = output["completion_ids"].tolist()  # up to the first end-of-sequence, as trl masks them
+        ids = [row[: row.index(eos) + 1] if eos in row else row for row in ids]
+        self._keep(ids, torch.tensor(heard.columns, device=output["completion_ids"].device).T)
+        return output
+
+    def _keep(self, completion_ids: Any, per_function: torch.Tensor) -> None:
+        self.completion_ids = [list(map(int, ids)) for ids in completion_ids]
         weights = self._trainer.reward_weights.to(per_function.device)
         self.rewards = (per_function * weights.unsqueeze(0)).nansum(dim=1)
         self.rewards[torch.isnan(per_function).all(dim=1)] = torch.nan
-        result: torch.Tensor = per_function
-        return result
+
+
+class _Heard:
+    """Stands in for trl's log of rewards by function, while a rollout is generated, and keeps what comes."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.columns: list[list[float]] = []
+        self._name = ""
+
+    def __getitem__(self, name: str) -> _Heard:
+        self._name = name
+        return self
+
+    def extend(self, rewards: list[float]) -> None:
+        """One function's rewards of all ranks."""
+        self.columns.append(list(rewards))
+        self.native[self._name].extend(rewards)
 
 
 def facts_of(
@@ -107,7 +149,6 @@ class StepLog:
         self.silent: list[TrainedRow] = []
         """Rows of a step without any token: no loss was computed for them."""
         self.learning_rate = math.nan
-        self.gradient_norm: float | None = None
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
         self.no_update = False
@@ -202,7 +243,7 @@ class StepLog:
             weights=[row.applied_weight for row in rows],
             normaliser=self.normaliser,
             learning_rate=self.learning_rate,
-            gradient_norm=self.gradient_norm,
+            gradient_norm=self._watch.gradient_norm,
             skipped=skipped,
             lr_tick=True if planned is None else planned.lr_tick,
         )

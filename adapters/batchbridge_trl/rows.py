@@ -16,7 +16,7 @@ Kind = Literal["prompt", "completion", "row"]
 
 COLUMNS: Mapping[str, tuple[Kind, float]] = {
     # name in the trainer's rollout dict: (left-padded over prompt tokens, right-padded over completion tokens, or one
-    # value per row; padding value). Source: trl 1.9.1 and 1.16.0, GRPOTrainer._generate_and_score_completions.
+    # value per row; padding value). Source: trl 0.18.0 to 1.16.0, GRPOTrainer._generate_and_score_completions.
     "prompt_ids": ("prompt", 0),
     "prompt_mask": ("prompt", 0),
     "completion_ids": ("completion", 0),
@@ -107,12 +107,17 @@ class MicroBatch(dict[str, torch.Tensor]):
     expected: Rows | None = None
 
 
+def known_columns(output: Mapping[str, Any]) -> Tensors:
+    """The columns of `COLUMNS` in a rollout dict; None stands for a column that is not there (trl 0.18 and 0.19)."""
+    return {name: output[name] for name in output if name in COLUMNS and output[name] is not None}
+
+
 def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     """The known columns of a rollout dict. Raises `ValueError` naming a key that is not known to be per completion."""
     unknown = sorted(set(output) - COLUMNS.keys() - DROPPED)
     if unknown:
         raise ValueError(f"the rollout carries {', '.join(unknown)}, which is not known to split by completion")
-    columns = {name: output[name] for name in output if name in COLUMNS}
+    columns = known_columns(output)
     for name, tensor in columns.items():
         if len(tensor) != rows:
             raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")
@@ -199,8 +204,8 @@ def made_up(probe: ProbeBatch) -> MicroBatch:
 def with_rows(tensor: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
     """A metric of one value per row as long as on the rank with most rows, NaN where this rank has none.
 
-    TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl 1.9.1
-    and 1.16.0, GRPOTrainer._compute_loss, clip_ratio/low_min and clip_ratio/high_max.
+    TRL gathers such metrics, and gathering needs equal lengths; it reads them with nanmin and nanmax. Source: trl
+    0.20.0 to 1.16.0, GRPOTrainer._compute_loss, clip_ratio/low_min and clip_ratio/high_max.
     """
     if tensor.dim() != 1 or len(tensor) != len(batch["completion_ids"]) or len(tensor) == batch.most_rows:
         return tensor

@@ -8,6 +8,8 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
+from transformers import ProcessorMixin
 
 from batchbridge.attach import Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
@@ -15,7 +17,8 @@ from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.spec import Spec, walk
 from batchbridge.versions import holds
-from batchbridge_trl.enforce import CARRIERS, Enforcer
+from batchbridge_trl import releases
+from batchbridge_trl.enforce import Enforcer, carrier
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
@@ -60,12 +63,12 @@ REFUSALS: tuple[Refusal, ...] = (
         "from TRL 1.10 on the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's "
         "tokens, which the step's factor would rescale wrongly; before, so it is but for cispo, dapo and vespo, whose "
         "sum would be scaled rightly, which no gradient test shows; set entropy_coef=0",
-        lambda trainer, request: bool(trainer._entropy_bonus_enabled),
+        lambda trainer, request: bool(releases.value(trainer, "_entropy_bonus_enabled")),
     ),
     Refusal(
         "top_entropy_quantile",
         "top_entropy_quantile < 1 takes its threshold per micro-batch, so the trained tokens depend on the split",
-        lambda trainer, request: trainer.top_entropy_quantile < 1.0,
+        lambda trainer, request: releases.value(trainer, "top_entropy_quantile") < 1.0,
     ),
     Refusal(
         "batch_scale_over_rollouts",
@@ -77,7 +80,7 @@ REFUSALS: tuple[Refusal, ...] = (
         'multi_objective_aggregation="normalize_then_sum" is a rule of TRL alone; it is kept only where the requested '
         "advantages are the trainer's own",
         lambda trainer, request: (
-            trainer.multi_objective_aggregation == "normalize_then_sum"
+            releases.value(trainer, "multi_objective_aggregation") == "normalize_then_sum"
             and request.reading.spec is not None
             and request.spec.advantage != request.reading.spec.advantage
         ),
@@ -105,25 +108,31 @@ REFUSALS: tuple[Refusal, ...] = (
         "tools",
         "tool calls and environments change what a completion's tokens are while it is generated; not proven yet; "
         'allow=("tools",) trains on the loss mask that TRL makes of them',
-        lambda trainer, request: bool(trainer.tools) or getattr(trainer, "environments", None) is not None,
+        lambda trainer, request: any(bool(releases.value(trainer, name)) for name in ("tools", "environments")),
         allowable=True,
     ),
     Refusal(
         "images",
         "image tensors do not split by completion",
-        lambda trainer, request: bool(getattr(trainer, "_is_vlm", False)),
+        lambda trainer, request: (
+            getattr(trainer, "_is_vlm", False) or isinstance(trainer.processing_class, ProcessorMixin)
+        ),
     ),
     Refusal(
         "router_loss",
         "the MoE router loss is a mean over each micro-batch's tokens, which the step's factor would rescale wrongly; "
         "set router_aux_loss_coef=0",
-        lambda trainer, request: bool(trainer.aux_loss_enabled),
+        lambda trainer, request: bool(releases.value(trainer, "aux_loss_enabled")),
     ),
     Refusal(
         "liger",
-        "before TRL 1.14 use_liger_kernel computes the loss in a fused kernel, whose loss type is fixed when the "
-        "trainer is built; set it to False, or use TRL 1.14 or later, where it replaces layers only",
-        lambda trainer, request: bool(trainer.args.use_liger_kernel) and holds("<1.14", installed_version("trl")),
+        "before TRL 1.14 use_liger_kernel (up to 0.24 use_liger_loss) computes the loss in a fused kernel, whose loss "
+        "type is fixed when the trainer is built; set it to False, or use TRL 1.14 or later, where it replaces layers "
+        "only",
+        lambda trainer, request: (
+            holds("<1.14", installed_version("trl"))
+            and any(getattr(trainer.args, name, False) for name in ("use_liger_kernel", "use_liger_loss"))
+        ),
     ),
     Refusal(
         "fp16",
@@ -135,11 +144,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "the model has learned absolute positions, and TRL pads prompts on the left without position ids: a "
         "completion's log-probabilities depend on the rows beside it",
         _absolute_positions,
-    ),
-    Refusal(
-        "accelerator_accumulation",
-        "gradient_accumulation_kwargs.num_steps makes Accelerate divide the loss once more",
-        lambda trainer, request: trainer.accelerator.gradient_accumulation_steps != 1,
     ),
     Refusal(
         "tensor_parallel",
@@ -183,10 +187,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "aggregation",
-        "no native loss of TRL computes this surrogate with this aggregation",
-        lambda trainer, request: (
-            (request.spec.objective.surrogate, request.spec.loss.policy.aggregation) not in CARRIERS
-        ),
+        "no native loss of this TRL computes this surrogate with this aggregation",
+        lambda trainer, request: carrier(request.spec) is None,
+    ),
+    Refusal(
+        "missing_setting",
+        "the spec asks for what this release of TRL has no setting for (a ratio per sequence before 0.20, the KL "
+        "estimator k3_times_ratio before 0.26)",
+        lambda trainer, request: bool(_missing_settings(request)),
     ),
     Refusal(
         "denominator_scope",
@@ -212,7 +220,7 @@ REFUSALS: tuple[Refusal, ...] = (
 
 SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
-    # Source: trl 1.9.1 and 1.16.0, GRPOTrainer.__init__ and _compute_loss.
+    # Source: trl 0.18.0 to 1.16.0, GRPOTrainer.__init__ and _compute_loss.
     "rollout.completions_per_prompt": ("num_generations", lambda value, spec: value),
     "rollout.truncated_completions": ("mask_truncated_completions", lambda value, spec: value == "mask"),
     "objective.ratio_level": ("importance_sampling_level", lambda value, spec: value),
@@ -225,6 +233,18 @@ SETTABLE_ARGS: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     "objective.dual_clip": ("delta", lambda value, spec: value),
     "objective.kl_estimator": ("use_bias_correction_kl", lambda value, spec: value == "k3_times_ratio"),
 }
+
+
+def _missing_settings(request: Request) -> list[str]:
+    """Canonical fields that the request sets otherwise than every trainer of the installed release."""
+    tables = {**SETTABLE, **SETTABLE_ARGS}
+    asked = [(path, want, *tables[path]) for path, want, _ in walk(request.spec) if path in tables]
+    return [
+        path
+        for path, want, attribute, convert in asked
+        if releases.lacks(attribute) and convert(want, request.spec) != releases.NEW_ATTRIBUTES[attribute][1]
+    ]
+
 
 PLANNED = (
     "rollout.prompts_per_rollout",
@@ -253,6 +273,11 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
     return Patched(detach=observer.detach)
 
 
+def _gather(trainer: Any, value: Any) -> list[Any]:
+    """Of all ranks, which are wrapped together. Collective."""
+    return list(gather_object([value])) if trainer.accelerator.num_processes > 1 else [value]
+
+
 RUNTIME = Runtime(
     framework="trl",
     version=lambda trainer: installed_version("trl"),
@@ -260,6 +285,7 @@ RUNTIME = Runtime(
     parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
+    gather=_gather,
     patch=_patch,
 )
 
@@ -276,6 +302,8 @@ def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, s
         for table, target in ((SETTABLE, trainer), (SETTABLE_ARGS, trainer.args)):
             if path in table:
                 attribute, convert = table[path]
+                if releases.lacks(attribute):
+                    break  # `missing_setting` has seen that the release does what is asked for anyway
                 value = convert(want, request.spec)
                 what = f"{value}, natively {getattr(target, attribute)}"
                 patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")

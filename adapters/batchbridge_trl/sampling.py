@@ -14,7 +14,7 @@ from typing import Any
 @contextlib.contextmanager
 def seeded(trainer: Any, seeds: Sequence[int]) -> Iterator[None]:
     """While a rollout is generated: the engine of this rank draws the rows by `seeds`, in their order. Collective where
-    engines are split over ranks. Source: trl 1.9.1 and 1.16.0 generation/vllm_generation.VLLMGeneration.generate."""
+    engines are split over ranks. Source: trl 0.28.0 to 1.16.0 generation/vllm_generation.VLLMGeneration.generate."""
     generation = getattr(trainer, "vllm_generation", None)
     if not trainer.use_vllm or generation is None or generation.mode != "colocate":
         yield

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 
 from batchbridge.microbatch import Length, partition_by_tokens
+from batchbridge_trl.releases import Producer
 
 
 class Scorer:
-    """Stands in for `GRPOTrainer._get_per_token_logps_and_entropies`; with gradients or extra inputs it is native."""
+    """Stands in for the method that makes log-probabilities; with gradients or extra inputs it is native."""
 
-    def __init__(self, native: Any, tokens_per_device: int) -> None:
-        self._native = native
+    def __init__(self, native: Any, producer: Producer, tokens_per_device: int) -> None:
+        self._native, self._producer = native, producer
         self._tokens_per_device = tokens_per_device
 
     def __call__(
@@ -48,9 +49,10 @@ class Scorer:
             rows = torch.tensor(picks, device=input_ids.device)
             width = max(lengths[item].response for item in picks)
             columns = slice(prompt_width - max(lengths[item].prompt for item in picks), prompt_width + width)
-            scored, *_ = self._native(model, input_ids[rows, columns], attention_mask[rows, columns], width)
+            scored = self._native(model, input_ids[rows, columns], attention_mask[rows, columns], width)
+            scored = self._producer.logprobs(scored)
             if result is None:
                 result = scored.new_zeros((len(input_ids), logits_to_keep))
             result[rows, :width] = scored
         assert result is not None, "a rollout has a row"
-        return result, None, None
+        return self._producer.returned(result)

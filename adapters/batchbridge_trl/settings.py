@@ -15,7 +15,7 @@ from batchbridge.versions import holds as holds
 VERSIONS = ">=0.15"
 """Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one
 is read as that."""
-OLDEST_ENFORCED = "1.9.1"
+OLDEST_ENFORCED = "0.18.0"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "1.16.0"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""

@@ -1,6 +1,7 @@
 """Scripted rollouts for `GRPOTrainer`: the same completions in every process, entered through TRL's own `rollout_func`.
 
-For tests and examples; needs datasets, torch, transformers and trl.
+Before TRL 1.0 there is none without vLLM: there the trainer's model answers `generate` with the script, and nothing
+else is replaced. For tests and examples; needs datasets, torch, transformers and trl.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from transformers import TrainerCallback
 from batchbridge.plan import Plan
 from batchbridge.spec import Spec
 from batchbridge.testing.oracle import ScriptedRun, Surrogate, relative_error
-from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
+from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
+from batchbridge_trl import releases
+
+TAKES_ROLLOUTS = ">=1.0"
+"""Releases whose `rollout_func` is asked without vLLM too."""
+COPIES_REFERENCE = "<0.19"
+"""Releases that copy the policy for their reference model, instead of loading it."""
 
 
 def rollout_func(script: Script) -> Callable[[list[str], Any], dict[str, Any]]:
@@ -51,6 +58,45 @@ def reward_func(script: Script) -> Callable[..., list[float]]:
     return scripted_reward
 
 
+class ScriptedModel:
+    """Plays `script` through the model's `generate`, and its rewards, on TRL before 1.0.
+
+    The trainer's rows are the same contiguous part of the prompt-major completions there. Loss masks cannot be entered:
+    the script has no empty completions.
+    """
+
+    def __init__(self, script: Script) -> None:
+        if script.empty:
+            raise ValueError("before trl 1.0 scripted completions have no loss masks: Script(empty=frozenset())")
+        self._script, self._trainer = script, None
+
+    def install(self, trainer: Any) -> None:
+        """Lets the trainer's model, which stays a module like any other, generate the script."""
+        self._trainer = trainer
+        trainer.model.generate = self._generate
+
+    def rewards(self, prompts: list[str], completions: Any, **others: Any) -> list[float]:
+        """A reward function of the trainer."""
+        return [self._script.reward(*each) for each in self._who([self._script.prompt_index(text) for text in prompts])]
+
+    def _who(self, prompts: list[int]) -> list[tuple[int, int]]:
+        trainer: Any = self._trainer
+        first = trainer.accelerator.process_index * len(prompts)
+        return [(prompt, (first + row) % trainer.num_generations) for row, prompt in enumerate(prompts)]
+
+    def _generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        texts = self._trainer.processing_class.batch_decode(input_ids, skip_special_tokens=True)  # type: ignore[attr-defined]  # set by install
+        who = self._who([self._script.prompt_index(text) for text in texts])
+        rows = [torch.tensor(self._script.completion(*each), device=input_ids.device) for each in who]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)
+        return torch.cat([input_ids, padded], dim=1)
+
+
+def default_script() -> Script:
+    """A script that the installed TRL can play, with an empty completion where there are loss masks."""
+    return Script() if releases.has(TAKES_ROLLOUTS) else Script(empty=frozenset())
+
+
 def scripted_trainer(
     output_dir: str | Path,
     *,
@@ -64,13 +110,13 @@ def scripted_trainer(
     """A `GRPOTrainer` of the tiny policy on CPU in float32 that plays `script` over `prompts` prompts.
 
     Defaults, all replaceable by `arguments` of `GRPOConfig`: SGD at a constant learning rate of 0.01, no gradient
-    clipping, groups of 4, no logging, no checkpoints. `reference`: the reference policy where beta > 0, by default the
-    policy itself; it is written under `output_dir`, from where TRL loads it.
+    clipping, no KL term, groups of 4, no logging, no checkpoints. `reference`: the reference policy where beta > 0, by
+    default the policy itself; it is written under `output_dir`, from where TRL loads it.
     """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    script = Script() if script is None else script
+    script = default_script() if script is None else script
     settings: dict[str, Any] = {
         "output_dir": str(output_dir),
         "use_cpu": True,
@@ -85,6 +131,7 @@ def scripted_trainer(
         "lr_scheduler_type": "constant",
         "max_grad_norm": 0.0,
         "optim": "sgd",
+        "beta": 0.0,
     }
     policy = tiny_policy() if policy is None else policy
     args = GRPOConfig(**settings | arguments)
@@ -94,15 +141,36 @@ def scripted_trainer(
             if args.distributed_state.is_main_process:
                 (policy if reference is None else reference).save_pretrained(folder)
         policy.config._name_or_path = str(folder)
-    return GRPOTrainer(
-        model=policy,
-        reward_funcs=reward_func(script),
-        args=args,
-        train_dataset=Dataset.from_dict({"prompt": [script.prompt(index) for index in range(prompts)]}),
-        processing_class=tiny_tokenizer(),
-        rollout_func=rollout_func(script),
-        peft_config=peft_config,
-    )
+    dataset = Dataset.from_dict({"prompt": [script.prompt(index) for index in range(prompts)]})
+    options = {"model": policy, "args": args, "train_dataset": dataset, "peft_config": peft_config}
+    options["processing_class"] = tiny_tokenizer()
+    if releases.has(TAKES_ROLLOUTS):
+        return GRPOTrainer(reward_funcs=reward_func(script), rollout_func=rollout_func(script), **options)
+    scripted = ScriptedModel(script)
+    trainer = GRPOTrainer(reward_funcs=scripted.rewards, **options)
+    scripted.install(trainer)
+    if reference is not None and trainer.ref_model is not None and releases.has(COPIES_REFERENCE):
+        trainer.ref_model.load_state_dict(reference.state_dict())
+    return trainer
+
+
+def sampling(trainer: Any) -> Any:
+    """A trainer of `scripted_trainer` that draws its completions from the policy, as TRL does; the same trainer."""
+    if releases.has(TAKES_ROLLOUTS):
+        trainer.rollout_func = None
+    else:
+        del trainer.model.generate
+        # The tokenizer's token types, which TRL hands on to `generate` since 0.20, are none of this policy's inputs.
+        trainer.processing_class.model_input_names = ["input_ids", "attention_mask"]
+    return trainer
+
+
+def undivided(trainer: Any) -> Any:
+    """The same trainer, whose Accelerate divides no loss: transformers 5.2 to 5.4 have it divide by
+    gradient_accumulation_steps, once more than TRL does. For runs that are not enforced.
+    """
+    trainer.accelerator.gradient_accumulation_steps = 1
+    return trainer
 
 
 class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
@@ -184,7 +252,7 @@ def gradient_errors(
 
         return ScriptedRun(
             spec=spec,
-            script=Script() if script is None else script,
+            script=default_script() if script is None else script,
             tokenize=lambda text: tokenizer(text)["input_ids"],
             policy_at=policy_at,
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),

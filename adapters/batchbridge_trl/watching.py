@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from accelerate.utils import recursively_apply
 
 from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.objectives import Surrogate
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch
 from batchbridge.spec import Objective
+from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
-
-PRODUCERS = ("_get_per_token_logps_and_entropies", "_get_per_token_logps")
-"""Where log-probabilities are made, newest name first: the first that the trainer has is hooked. Its result is the
-tensor, or a tuple that begins with it. Source: trl 1.16.0; trl 0.18.0 has the second."""
+from batchbridge_trl.releases import Producer
 
 
 class Watch:
@@ -41,12 +40,17 @@ class Watch:
         self._witness: Witness | None = None
         self._clipping = 1.0
         self._handle: Any = None
-        self.producer = next(name for name in PRODUCERS if hasattr(trainer, name))
-        self._native_producer = getattr(trainer, self.producer)
+        self.producer = releases.producer()
+        self._native_producer = getattr(trainer, self.producer.name)
+        self.gradient_norm: float | None = None
+        """Of the step, before clipping; None where neither TRL nor transformers asks for it."""
         self._native_clip = trainer.accelerator.clip_grad_norm_
         why = "what a step trains is measured"
-        patches.set(trainer, self.producer, self._produce, what="log-probabilities hooked", why=why)
+        patches.set(trainer, self.producer.name, self._produce, what="log-probabilities hooked", why=why)
         patches.set(trainer.accelerator, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
+            self._native_norm = trainer._get_grad_norm
+            patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
 
     # ---- log-probabilities
 
@@ -62,7 +66,11 @@ class Watch:
     def _produce(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_producer(*arguments, **options)
         if self._expected is not None:
-            self.tap.watch(result if isinstance(result, torch.Tensor) else result[0], self._expected)
+            logprobs = self.producer.logprobs(result)
+            if torch.is_grad_enabled():
+                self.tap.watch(logprobs, self._expected)
+            else:  # trl 0.18 scores the reference policy inside of its loss, after the policy
+                self.tap.refer(logprobs)
         return result
 
     def take(self) -> list[list[Measured]]:
@@ -103,6 +111,12 @@ class Watch:
         # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
         limit = float(max_norm)
         self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) and norm is not None else 1.0
+        self.gradient_norm = None if norm is None else float(norm)
+        return norm
+
+    def _norm(self, model: Any, grad_norm: Any = None) -> Any:
+        norm = self._native_norm(model, grad_norm=grad_norm)
+        self.gradient_norm = float(norm)
         return norm
 
     def objection(self) -> str | None:
@@ -117,7 +131,7 @@ class Watch:
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:
     """What the rows of a loss's `inputs` are meant to train. Copies: the loss may change what it was given.
 
-    Source: trl 1.9.1 and 1.16.0, GRPOTrainer._compute_loss.
+    Source: trl 0.18.0 to 1.16.0, GRPOTrainer._compute_loss.
     """
     mask = rows_module.loss_mask(inputs).clone()
     advantages = inputs["advantages"].clone() if advantages is None else advantages
@@ -147,12 +161,12 @@ def _multiplier(
     sampled = inputs.get("sampling_per_token_logps", old)
 
     def factor(current: torch.Tensor) -> torch.Tensor:
-        kept = trainer.get_off_policy_mask(
-            advantages=advantages if advantages.dim() > 1 else advantages[:, None],
-            per_token_logps=current,
-            sampling_per_token_logps=current if sampled is None else sampled,
-            mask=mask,
-            off_policy_threshold=threshold,
+        kept = trainer.get_off_policy_mask(  # in this order in every release; the third has two names
+            advantages if advantages.dim() > 1 else advantages[:, None],
+            current,
+            current if sampled is None else sampled,
+            mask,
+            threshold,
         )
         return kept if ratio is None else kept * ratio
 
@@ -160,7 +174,7 @@ def _multiplier(
 
 
 def surrogates(trainer: Any) -> dict[str, Surrogate]:
-    """TRL's own surrogates, for which the schema has names and no formulas. Source: trl 1.9.1 and 1.16.0,
+    """TRL's own surrogates, for which the schema has names and no formulas. Source: trl 0.26.0 and 1.0.0 to 1.16.0,
     GRPOTrainer._compute_loss (sapo) and get_gamma_weights (vespo)."""
 
     def sapo(new: torch.Tensor, old: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -181,39 +195,93 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 
 
 @contextlib.contextmanager
-def leaf_in(trainer: Any, producer: str, tap: Tap, made: ProbeBatch) -> Iterator[None]:
-    """While a loss is probed: its log-probabilities are the probe's. Entropies are zeros; the router loss has none."""
-    native = vars(trainer).get(producer)
+def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch) -> Iterator[None]:
+    """While a loss is probed: its log-probabilities are the probe's. Entropies are zeros."""
+    native = vars(trainer).get(producer.name)
 
     def produce(*arguments: Any, **options: Any) -> Any:
-        leaf = tap.leaf(made.logprobs, made.rows)
-        return leaf if producer == PRODUCERS[-1] else (leaf, torch.zeros_like(made.logprobs), None)
+        entropies = torch.zeros_like(made.logprobs)
+        if not torch.is_grad_enabled():  # trl 0.18 scores the reference policy inside of its loss
+            return producer.returned(made.reference, entropies)
+        return producer.returned(tap.leaf(made.logprobs, made.rows), entropies)
 
-    setattr(trainer, producer, produce)
+    setattr(trainer, producer.name, produce)
     try:
         yield
     finally:
         if native is None:
-            delattr(trainer, producer)
+            delattr(trainer, producer.name)
         else:
-            setattr(trainer, producer, native)
+            setattr(trainer, producer.name, native)
 
 
 @contextlib.contextmanager
-def quiet(trainer: Any, micro_batches: int) -> Iterator[None]:
-    """While a loss is probed: the trainer believes to train, in windows of `micro_batches`, and logs nothing of it."""
-    metrics = {mode: {name: list(values) for name, values in part.items()} for mode, part in trainer._metrics.items()}
-    window = vars(trainer).get("current_gradient_accumulation_steps")
-    training, trainer.model.training = trainer.model.training, True
-    trainer.current_gradient_accumulation_steps = micro_batches
+def window(trainer: Any, micro_batches: int) -> Iterator[None]:
+    """While a step runs: its micro-batches are the accumulation window, and what one rollout was cut into, wherever
+    TRL and transformers read either to divide the loss; and Accelerate does not divide it once more.
+
+    Source: accelerate 1.4.0 to 1.15.0 Accelerator.backward, whose divisor transformers 5.2 to 5.4 set to
+    args.gradient_accumulation_steps, and other releases to 1; transformers 4.52.3 Trainer.training_step
+    (args.gradient_accumulation_steps), 4.56.2 to 5.23.0 the same (current_gradient_accumulation_steps, and so trl since
+    0.22.0); trl since 1.9.1 GRPOTrainer._compute_loss (times that over args.steps_per_generation).
+    """
+    args, name = trainer.args, "current_gradient_accumulation_steps"
+    own = args.gradient_accumulation_steps, args.steps_per_generation, vars(trainer).get(name)
+    accelerators = trainer.accelerator.gradient_accumulation_steps
+    trainer.accelerator.gradient_accumulation_steps = 1
+    args.gradient_accumulation_steps = args.steps_per_generation = micro_batches
+    setattr(trainer, name, micro_batches)
     try:
         yield
     finally:
-        trainer.model.training = training
-        if window is None:
-            del trainer.current_gradient_accumulation_steps
+        trainer.accelerator.gradient_accumulation_steps = accelerators
+        args.gradient_accumulation_steps, args.steps_per_generation = own[:2]
+        if own[2] is None:
+            delattr(trainer, name)
         else:
-            trainer.current_gradient_accumulation_steps = window
+            setattr(trainer, name, own[2])
+
+
+@contextlib.contextmanager
+def alone(accelerator: Any) -> Iterator[None]:
+    """While a loss is probed: what ranks gather and reduce is made up of this rank's values, once per rank.
+
+    Every rank probes the same, so that it is what they would exchange; but a loss that fails on one of them leaves no
+    other waiting. Source: accelerate 1.4.0 to 1.15.0, Accelerator.gather, gather_for_metrics and reduce.
+    """
+    ranks = accelerator.num_processes
+
+    def gather(tensor: Any, *_: Any, **__: Any) -> Any:
+        return recursively_apply(lambda one: torch.cat([one[None] if one.dim() == 0 else one] * ranks), tensor)
+
+    def reduce(tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
+        times = (ranks if reduction == "sum" else 1) * scale
+        return recursively_apply(lambda one: one if reduction == "none" else one * times, tensor)
+
+    patches = Patches()
+    if ranks > 1:
+        for name, local in (("gather", gather), ("gather_for_metrics", gather), ("reduce", reduce)):
+            patches.set(accelerator, name, local, what="of this rank", why="the probe")
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+@contextlib.contextmanager
+def quiet(trainer: Any) -> Iterator[None]:
+    """While a loss is probed in the trainer's own training step: nothing of it is counted, timed or logged."""
+    metrics = {mode: {name: list(values) for name, values in part.items()} for mode, part in trainer._metrics.items()}
+    counters = ("_step", "_current_train_step_time", "optimizer")
+    before = {name: vars(trainer)[name] for name in counters if name in vars(trainer)}
+    training = [(module, module.training) for module in trainer.model.modules()]
+    trainer.optimizer = None  # a schedule-free one would be switched to its training weights
+    try:
+        yield
+    finally:
+        vars(trainer).update(before)
+        for module, was in training:
+            module.training = was
         for mode, part in metrics.items():
             trainer._metrics[mode].clear()
             trainer._metrics[mode].update(part)

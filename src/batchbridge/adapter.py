@@ -307,6 +307,11 @@ class Adapter(ABC):
         """
         return
 
+    def gather(self, trainer: object, value: object) -> list[Any]:
+        """Values of all processes whose trainers are wrapped together, in the order of their ranks; collective.
+        `wrap` asks, so that what one process refuses, all do. Default: this process is alone."""
+        return [value]
+
     def attach(self, trainer: object, request: Request) -> Attachment:
         """Patches `trainer` as `request` says; only here may the framework be imported. See `batchbridge.attach`."""
         raise NotImplementedError(f"{self.framework}: no trainer objects")

@@ -6,8 +6,8 @@ the trainer. Patches are instance attributes, listed in `Attachment.changes`, un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from batchbridge.adapter import Adapter, Mode, Reading
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.plan import Plan, PlanError
-from batchbridge.spec import MicroBatch, Spec
+from batchbridge.spec import MicroBatch, Spec, walk
 
 if TYPE_CHECKING:
     from batchbridge.proven import Evidence
@@ -166,7 +166,8 @@ def wrap(
 
     `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one, or
     after the trainer's own configuration or dataset changed, it replaces the attachment. Raises `CannotAttach` with
-    every reason; the trainer is then as it was, wrapped if it was.
+    every reason; the trainer is then as it was, wrapped if it was. Where several processes train together, each wraps
+    its trainer, with the same request: what one of them refuses, all do.
     """
     from batchbridge import plugins
 
@@ -188,11 +189,17 @@ def wrap(
     owner, folder = owners[0], None if ledger is None else Path(ledger)
     found = vars(trainer).get(_ATTRIBUTE)
     existing = found if isinstance(found, Attachment) else None
+    same = False
     with nullcontext() if existing is None else existing.suspended():
-        request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
-        if existing is not None and existing.request.same_as(request):
-            return trainer
-        owner.check_attach(trainer, request)
+        with shared(lambda reasons: owner.gather(trainer, reasons)):
+            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
+            same = existing is not None and existing.request.same_as(request)
+            if not same:
+                owner.check_attach(trainer, request)
+        asked = owner.gather(trainer, (same, request.spec, request.reading.dataset_size, request.mode))
+    _require_equal(asked)
+    if all(each[0] for each in asked):
+        return trainer
     if existing is not None:
         unwrap(trainer)
     try:
@@ -203,6 +210,47 @@ def wrap(
         raise
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
+
+
+@contextmanager
+def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -> Iterator[None]:
+    """A block whose failure in one process is a `CannotAttach` in all that are wrapped together; collective at its end.
+
+    gather: the reasons of all of them, by rank. The process whose block failed raises what it failed with, with what
+    the others say where that is a `CannotAttach`.
+    """
+    reasons: Mapping[str, str] = {}
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+        reasons = error.reasons if isinstance(error, CannotAttach) else {"error": f"{type(error).__name__}: {error}"}
+    parts = gather(reasons)
+    if failure is not None and not isinstance(failure, CannotAttach):
+        raise failure
+    found: dict[str, str] = {}
+    for rank, part in enumerate(parts):
+        everywhere = all(other == part for other in parts)
+        found |= {name: reason if everywhere else f"on rank {rank}: {reason}" for name, reason in part.items()}
+    if found:
+        raise CannotAttach(found) from failure
+
+
+def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode]]) -> None:
+    """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
+    _, spec, size, mode = asked[0]
+    mine = {"mode": mode, "dataset_size": size} | {path: value for path, value, _ in walk(spec)}
+    for rank, (_, its_spec, its_size, its_mode) in enumerate(asked):
+        its = {"mode": its_mode, "dataset_size": its_size} | {path: value for path, value, _ in walk(its_spec)}
+        differs = [
+            f"{path} is {mine.get(path)} on rank 0, {its.get(path)} on rank {rank}"
+            for path in sorted(mine.keys() | its.keys())
+            if mine.get(path) != its.get(path)
+        ]
+        if differs:
+            reason = f"the ranks of one run must be alike, and {'; '.join(differs)}: build every rank's trainer alike"
+            raise CannotAttach({"ranks_differ": reason})
 
 
 def unwrap(trainer: _Trainer) -> _Trainer:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import Attachment, CannotAttach, Request, shared
 from batchbridge.patching import Patches
 from batchbridge.proven import Code, graded
 from batchbridge.refusals import Refusal, not_allowable, reasons_against
@@ -40,8 +40,8 @@ class Runtime:
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
-    everyone: the reasons of all processes that are wrapped together, of this one's; collective. Without it a reason
-    that one of them alone has leaves the others waiting where `patch` communicates.
+    gather: a value of every process whose trainers are wrapped together, in the order of their ranks; collective.
+    By it a reason that one of them has is everyone's: alone it would leave the others waiting.
     """
 
     framework: str
@@ -51,7 +51,7 @@ class Runtime:
     always: Collection[str] = ()
     subject: Callable[[Any], Any] = lambda trainer: trainer
     training: Callable[[Any], bool] = lambda trainer: False
-    everyone: Callable[[Any, dict[str, str]], dict[str, str]] = lambda trainer, reasons: reasons
+    gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
 
@@ -70,19 +70,22 @@ def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
             reasons |= error.reasons
     enforces, subject = request.mode == "enforce", runtime.subject(trainer)
     fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
-    if reasons := runtime.everyone(trainer, reasons | reasons_against(fitting, subject, request)):
+    if reasons := reasons | reasons_against(fitting, subject, request):
         raise CannotAttach(reasons)
     return request
 
 
 def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
-    """Checks, patches and probes. Raises `CannotAttach` with every reason; the trainer is then as it was."""
-    request, version = check(runtime, trainer, request), runtime.version(trainer)
+    """Checks, patches and probes. Raises `CannotAttach` with every reason, also those of another process that is
+    wrapped together with this one; the trainer is then as it was."""
     patches = Patches()
     patched = Patched()
+    version = "of an unknown version"
     try:
-        patched = runtime.patch(trainer, request, patches, version)
-        patched.probe()
+        with shared(lambda reasons: runtime.gather(trainer, reasons)):
+            request, version = check(runtime, trainer, request), runtime.version(trainer)
+            patched = runtime.patch(trainer, request, patches, version)
+            patched.probe()
     except BaseException as error:
         _undo(patches, patched)
         if isinstance(error, AttributeError):

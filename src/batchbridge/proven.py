@@ -341,8 +341,9 @@ def foreign_functions(
 ) -> list[tuple[str, bool]]:
     """Functions that this process would run in the place of recorded ones, and whether they are control flow.
 
-    A loaded module or class whose function was replaced; a method that the class of one of `objects` overrides; a
-    method that was set on the object. What BatchBridge itself has patched is looked through.
+    A loaded module or class whose function was replaced; a method that a class was given and this release has not; one
+    that the class of one of `objects` overrides; one that was set on the object. What BatchBridge itself has patched is
+    looked through.
     """
     homes = [folder.resolve() for folder in folders.values() if folder is not None]
     found = []
@@ -350,8 +351,12 @@ def foreign_functions(
         folder = folders.get(package.name)
         for key, digest in package.digests(folder).items() if folder is not None else ():
             file, _, name = key.partition(": ")
-            module = _loaded(package.name, file, folder) if digest and folder is not None else None
+            module = _loaded(package.name, file, folder) if folder is not None else None
             if module is None or folder is None:
+                continue
+            if not digest:
+                if (added := _added(module, name)) is not None and not _is_ours(added):
+                    found.append((f"{package.title} {key} (added by {_origin(added)})", package.decides_control(key)))
                 continue
             function = _resolved(module, name)
             if function is None or not _stands_in(function, folder / file, name, homes):
@@ -411,6 +416,13 @@ def _resolved(module: ModuleType, name: str) -> Any:
     cls = vars(module).get(owner)
     cls = getattr(getattr(cls, "__ray_metadata__", None), "modified_class", cls)  # Ray's stand-in for a class
     return None if not isinstance(cls, type) else inspect.getattr_static(cls, method, None)
+
+
+def _added(module: ModuleType, name: str) -> Any:
+    """A method that a class has of its own now, and its text has not; None where there is none."""
+    owner, _, method = name.rpartition(".")
+    cls = vars(module).get(owner)
+    return vars(cls).get(method) if isinstance(cls, type) else None
 
 
 def _stands_in(function: Any, file: Path, name: str, homes: list[Path]) -> bool:

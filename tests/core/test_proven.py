@@ -204,6 +204,28 @@ def test_a_method_that_was_replaced_in_its_class_is_not_the_frameworks(framework
     assert "(replaced by " in found.loss[0]
 
 
+def test_a_method_that_this_release_has_not_is_not_the_frameworks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A known release lacks it, and its class was given one: the training loop would call that."""
+    text = TEXT.replace("    def step", "    def other")
+    made(tmp_path, text)
+    known = recorded(tmp_path / "known", v1=("tested", text))
+    monkeypatch.setattr(proven, "records", lambda home: known)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(f"{NAME}.train")
+        assert evidence_here(CODE, module.Trainer()).grade == "proven"
+        module.Trainer.step = lambda self: None
+        found = evidence_here(CODE, module.Trainer())
+        assert found.grade == "refused"
+        assert any("Trainer.step (added by " in name for name in found.control)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == NAME]:
+            del sys.modules[name]
+
+
 def test_a_function_that_was_replaced_in_its_module_is_not_the_frameworks(framework: ModuleType) -> None:
     framework.help = lambda: 2  # type: ignore[attr-defined]
     assert evidence_here(CODE, framework.Trainer()).grade == "refused"

@@ -72,6 +72,37 @@ def test_that_there_is_no_plan_hides_no_other_reason(mode: Mode, others: list[st
     assert list(caught.value.reasons) == ["plan", *others]
 
 
+class OnTwoRanks(WrappingAdapter):
+    """This process is rank 0; what rank 1 says stands in the trainer, in the order of the questions."""
+
+    def gather(self, trainer: object, value: object) -> list[Any]:
+        return [value, trainer.answers.pop(0)(value)]  # type: ignore[attr-defined]  # the test's own
+
+
+def test_what_another_rank_refuses_is_refused_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": OnTwoRanks()})
+    with pytest.raises(CannotAttach) as caught:
+        wrap(Trainer(answers=[lambda mine: {"critic": "it has one"}]))
+    assert caught.value.reasons == {"critic": "on rank 1: it has one"}
+    both = Trainer(answers=[lambda mine: mine], refused_in=("enforce",))
+    with pytest.raises(CannotAttach) as caught:
+        wrap(both, spec_of({**DEFAULTS, "devices": 4}).replace(**{"staleness.mode": "bounded"}))
+    assert list(caught.value.reasons) == ["plan", "critic", "fp16"], "said once where every rank says it"
+
+
+def test_ranks_that_ask_for_different_things_are_refused_by_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": OnTwoRanks()})
+
+    def other(mine: Any) -> Any:
+        same, spec, size, mode = mine
+        return same, spec.replace(**{"order.seed": 9}), size - 1, mode
+
+    with pytest.raises(CannotAttach) as caught:
+        wrap(Trainer(answers=[lambda mine: mine, other]))
+    (reason,) = caught.value.reasons.values()
+    assert "dataset_size is 16 on rank 0, 15 on rank 1; order.seed is 5 on rank 0, 9 on rank 1" in reason
+
+
 OURS = (EasyR1Adapter, OpenInstructAdapter, OpenRlhfAdapter, TrlAdapter, VerlAdapter)
 
 

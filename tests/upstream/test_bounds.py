@@ -64,13 +64,13 @@ def pinned(repository: Path, name: str, *environments: str) -> set[str]:
     return {found for text in texts for found in re.findall(rf"(?m)^{name}==(.+)$", text)}
 
 
-def openrlhf_with(repository: Path) -> dict[str, tuple[str, ...]]:
-    """Releases of OpenRLHF that a session runs, and what they run with."""
+def releases_with(repository: Path, name: str) -> dict[str, tuple[str, ...]]:
+    """A table of the noxfile: releases that a session runs, and what they run with."""
     for node in ast.parse((repository / "noxfile.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == "OPENRLHF_WITH":
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
             found: dict[str, tuple[str, ...]] = ast.literal_eval(node.value)
             return found
-    raise AssertionError("the noxfile has no OPENRLHF_WITH")
+    raise AssertionError(f"the noxfile has no {name}")
 
 
 def with_tests(framework: str, package: str) -> set[str]:
@@ -79,7 +79,11 @@ def with_tests(framework: str, package: str) -> set[str]:
 
 @pytest.mark.parametrize("package", ["trl", "transformers", "accelerate"])
 def test_trls_tested_releases_are_those_that_its_sessions_install(repository: Path, package: str) -> None:
-    assert with_tests("trl", package) == pinned(repository, package, "trl", "trl_oldest")
+    table = releases_with(repository, "TRL_WITH")
+    by_name = {"trl": set(table)} | {
+        one: {beside[place] for beside in table.values()} for place, one in enumerate(("transformers", "accelerate"))
+    }
+    assert with_tests("trl", package) == pinned(repository, package, "trl", "trl_oldest") | by_name[package]
 
 
 def test_verls_tested_releases_are_those_that_its_sessions_install(repository: Path) -> None:
@@ -87,7 +91,7 @@ def test_verls_tested_releases_are_those_that_its_sessions_install(repository: P
 
 
 def test_openrlhfs_tested_releases_are_those_that_its_sessions_install(repository: Path) -> None:
-    releases = openrlhf_with(repository)
+    releases = releases_with(repository, "OPENRLHF_WITH")
     assert with_tests("openrlhf", "openrlhf") == set(releases)
     engines = {word.removeprefix("deepspeed==") for words in releases.values() for word in words if "deepspeed" in word}
     assert with_tests("openrlhf", "deepspeed") == engines

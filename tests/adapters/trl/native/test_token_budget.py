@@ -13,6 +13,7 @@ from representative import cells
 from batchbridge import wrap
 from batchbridge.spec import MicroBatch
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, gradient_errors
 
 BUDGETS = {"one completion each": 1, "below the longest": 8, "a few": 40, "the whole step": 100_000}
@@ -48,7 +49,8 @@ def forward_shapes(model: Any) -> Iterator[list[tuple[bool, int, int]]]:
 
 
 @pytest.mark.parametrize(
-    ("loss_type", "name", "beta"), cells(["dapo", "grpo", "luspo", "dr_grpo", "cispo"], BUDGETS, [0.0, 0.1])
+    ("loss_type", "name", "beta"),
+    cells(filter(has_loss, ["bnpo", "dapo", "grpo", "luspo", "dr_grpo", "cispo"]), BUDGETS, [0.0, 0.1]),
 )
 def test_every_step_has_the_oracles_gradient(
     trainer: Callable[..., Any], loss_type: str, name: str, beta: float
@@ -67,7 +69,7 @@ def test_every_step_has_the_oracles_gradient(
 @pytest.mark.parametrize("budget", [24, 64])
 def test_no_pass_reads_more_than_the_budget(trainer: Callable[..., Any], budget: int) -> None:
     reference = tiny_policy(seed=1)
-    built = trainer(loss_type="dapo", beta=0.1, reference=reference, num_train_epochs=1, **TWO_PASSES)
+    built = trainer(loss_type="bnpo", beta=0.1, reference=reference, num_train_epochs=1, **TWO_PASSES)
     built = wrap(built, tokens_per_device=budget)
     with forward_shapes(built.model) as shapes:
         train(built)
@@ -83,7 +85,7 @@ def test_a_specs_own_budgets_cut_training_and_scoring_each_by_its_own(
     trainer: Callable[..., Any], micro: dict[str, int]
 ) -> None:
     reference = tiny_policy(seed=1)
-    built = trainer(loss_type="dapo", beta=0.1, reference=reference, num_train_epochs=1, **TWO_PASSES)
+    built = trainer(loss_type="bnpo", beta=0.1, reference=reference, num_train_epochs=1, **TWO_PASSES)
     own = wrap(built, mode="observe").batchbridge.request.spec
     budgets = MicroBatch(forward_tokens_per_device=100, cap="soft", **micro)
     built = wrap(built, own.replace(micro_batch=budgets))
@@ -103,7 +105,7 @@ def test_a_specs_own_budgets_cut_training_and_scoring_each_by_its_own(
 
 def test_less_is_computed_than_natively(trainer: Callable[..., Any]) -> None:
     def tokens(budget: int | None) -> int:
-        built = trainer(loss_type="dapo", num_train_epochs=1, **TWO_PASSES)
+        built = trainer(loss_type="bnpo", num_train_epochs=1, **TWO_PASSES)
         if budget is not None:
             built = wrap(built, tokens_per_device=budget)
         with forward_shapes(built.model) as shapes:

@@ -6,12 +6,14 @@
     torchrun --nproc_per_node 2 two_ranks.py crash_saving FOLDER
     torchrun --nproc_per_node 2 two_ranks.py resume_before FOLDER
     torchrun --nproc_per_node 2 two_ranks.py other_ranks FOLDER
+    torchrun --nproc_per_node 2 two_ranks.py refusals FOLDER
 
 Rank 0 leaves what it measured in FOLDER; the comparing process asserts.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -29,15 +31,22 @@ import transformers
 from representative import once
 from transformers import TrainerCallback
 
-from batchbridge import wrap
+from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import tiny_policy
+from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
-LOSSES = ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")
+# transformers 4 loads an optimizer's state to the rank's device, "cpu:0" here, which torch.load does not know: no run
+# of several CPU ranks resumes there, wrapped or not. It is the same memory.
+torch.serialization.register_package(
+    0, lambda storage: None, lambda storage, place: storage if place == "cpu:0" else None
+)
+
+LOSSES = tuple(filter(has_loss, ("dapo", "bnpo", "grpo", "luspo", "dr_grpo")))
 SPLITS: dict[str, dict[str, Any]] = {
     "4x1": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1},
     "2x2, kl": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "beta": 0.1},
@@ -253,8 +262,60 @@ def other_ranks(folder: Path) -> None:
         torch.save(ends, folder / "two.pt")
 
 
+def _sevenfold(built: Any) -> None:
+    native = built._compute_loss
+    built._compute_loss = lambda model, inputs: 7 * native(model, inputs)
+
+
+def _failing(built: Any) -> None:
+    def fail(model: Any, inputs: Any) -> Any:
+        raise RuntimeError("on this rank only")
+
+    built._compute_loss = fail
+
+
+def _without_length(built: Any) -> None:
+    built.train_dataset = built.train_dataset.to_iterable_dataset()
+
+
+def _fewer_prompts(built: Any) -> None:
+    built.train_dataset = built.train_dataset.select(range(4))
+
+
+ONE_RANK: dict[str, tuple[Any, str]] = {
+    # What is done to rank 1's trainer alone: how, and the name of the reason on every rank.
+    "another loss": (_sevenfold, "weight_probe"),
+    "a loss that fails": (_failing, "weight_probe"),
+    "a dataset without a length": (_without_length, "iterable_dataset"),
+    "fewer prompts": (_fewer_prompts, "ranks_differ"),
+}
+
+
+def refusals(folder: Path) -> None:
+    """Rank 1 alone is spoilt, each way in turn: what every rank's `wrap` raises; then a sound pair trains."""
+    found: dict[str, Any] = {}
+    arguments = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 1}
+    for name, (spoil, _) in ONE_RANK.items():
+        built = build(folder / "out", **arguments)
+        if os.environ["RANK"] == "1":
+            spoil(built)
+        before = dict(vars(built))
+        try:
+            wrap(built)
+            found[name] = {}
+        except CannotAttach as refused:
+            found[name] = refused.reasons
+        assert vars(built) == before, "a refused trainer is left as it was"
+    built = wrap(build(folder / "out", **arguments))
+    step = built.training_step
+    assert wrap(built).training_step == step, "the same request, and so nothing to do"
+    built.train()
+    found["sound"] = {"steps": str(built.state.global_step)}
+    (folder / f"refusals-{os.environ['RANK']}.json").write_text(json.dumps(found), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    commands = (gradients, crash, resume, crash_saving, resume_before, other_ranks)
+    commands = (gradients, crash, resume, crash_saving, resume_before, other_ranks, refusals)
     {command.__name__: command for command in commands}[sys.argv[1]](Path(sys.argv[2]))
     # Together and in order: a rank that leaves while gloo's threads still serve the other can abort at exit.
     torch.distributed.barrier()

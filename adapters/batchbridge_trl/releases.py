@@ -1,0 +1,84 @@
+"""What differs between the releases whose trainers can be wrapped: names and forms of the code that the patches use.
+
+Formulas are none of it. What TRL and transformers divide a loss by has changed several times; the step's micro-batches
+are therefore put where either reads a window (`watching.window`), and the weight probe holds what comes out against the
+plan. Source of every row: each wheel from trl 0.18.0 to 1.16.0, GRPOTrainer, and transformers 4.52.3 to 5.23.0,
+Trainer, read; docs/trl.md says on which of them trainers ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version as installed_version
+from typing import Any, NamedTuple
+
+from batchbridge_trl.meaning import loss_types
+from batchbridge_trl.settings import holds
+
+
+class Producer(NamedTuple):
+    """The method that makes log-probabilities. values: how many it returns; one comes bare, several as a tuple."""
+
+    versions: str
+    name: str
+    values: int
+
+    def logprobs(self, result: Any) -> Any:
+        """The log-probabilities, (rows, completion width), in what the method returned."""
+        return result if self.values == 1 else result[0]
+
+    def returned(self, logprobs: Any, entropies: Any = None) -> Any:
+        """The log-probabilities as the method returns them; there is no loss of a router."""
+        return logprobs if self.values == 1 else (logprobs, entropies, None)[: self.values]
+
+
+PRODUCERS = (
+    Producer("<0.20", "_get_per_token_logps", 1),
+    Producer(">=0.20,<1.7", "_get_per_token_logps_and_entropies", 2),
+    Producer(">=1.7", "_get_per_token_logps_and_entropies", 3),
+)
+
+NEW_ATTRIBUTES: Mapping[str, tuple[str, Any]] = {
+    # attribute of the trainer or its args: (the releases that have it, its value where they do the same without it).
+    "top_entropy_quantile": (">=0.20", 1.0),
+    "importance_sampling_level": (">=0.20", "token"),
+    "tools": (">=0.26", None),
+    "use_bias_correction_kl": (">=0.26", False),
+    "multi_objective_aggregation": (">=0.27", "sum_then_normalize"),
+    "environments": (">=0.29", None),
+    "pad_to_multiple_of": (">=1.0", None),
+    "aux_loss_enabled": (">=1.7", False),
+    "_entropy_bonus_enabled": (">=1.8", False),
+}
+
+HAS_CALCULATE_REWARDS = ">=0.19"
+"""Releases of TRL that compute rewards in a method of their own."""
+TIMES_STEPS = ">=0.26"
+"""Releases of TRL whose `training_step` is timed."""
+HAS_GET_GRAD_NORM = ">=5.3"
+"""Releases of transformers that ask `_get_grad_norm` for the norm; others have one where they clip."""
+
+
+def has(versions: str, distribution: str = "trl") -> bool:
+    """Whether the installed release lies in `versions`."""
+    return holds(versions, installed_version(distribution))
+
+
+def producer() -> Producer:
+    """The row of the installed release."""
+    return next(row for row in PRODUCERS if has(row.versions))
+
+
+def lacks(attribute: str) -> bool:
+    """Whether the installed release has no such attribute yet."""
+    return attribute in NEW_ATTRIBUTES and not has(NEW_ATTRIBUTES[attribute][0])
+
+
+def value(target: Any, attribute: str) -> Any:
+    """An attribute of `NEW_ATTRIBUTES`. Raises `AttributeError` where the release should have it, and has not."""
+    return NEW_ATTRIBUTES[attribute][1] if lacks(attribute) else getattr(target, attribute)
+
+
+def has_loss(loss_type: str) -> bool:
+    """Whether the installed release has this `loss_type`."""
+    return loss_type in loss_types(installed_version("trl"))
