@@ -10,7 +10,7 @@ from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of
-from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside, of_all_ranks
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import Spec
@@ -282,5 +282,6 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     subject=_view,
     training=lambda trainer: is_inside(trainer, "step"),
+    everyone=lambda trainer, reasons: of_all_ranks(reasons),
     patch=_patch,
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import CannotAttach, Request
-from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.attach import Request
+from batchbridge.lifecycle import Patched, Runtime, is_inside, of_all_ranks
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
@@ -343,22 +343,7 @@ def _patch_worker(trainer: Any, request: Request, patches: Patches, orders: Orde
     shared = [orders.start_id]  # one start of all processes, which are all wrapped
     torch.distributed.broadcast_object_list(shared, src=0)
     layer = EngineLayer(trainer, dataclasses.replace(orders, start_id=shared[0]), patches)
-    return Patched(detach=layer.close, probe=lambda: _on_all_ranks(layer.probe))
-
-
-def _on_all_ranks(probe: Callable[[], None]) -> None:
-    """Refuses on every rank what `probe` refuses on one: the others would wait for it. Collective."""
-    import torch
-
-    reasons: Mapping[str, str] | None = None
-    try:
-        probe()
-    except CannotAttach as refused:
-        reasons = refused.reasons
-    everyone: list[Mapping[str, str] | None] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(everyone, reasons)
-    if found := next((each for each in everyone if each is not None), None):
-        raise CannotAttach(found)
+    return Patched(detach=layer.close, probe=layer.probe)
 
 
 def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orders) -> Patched:
@@ -371,17 +356,6 @@ def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orde
     return Patched(detach=made.detach)
 
 
-def _of_all_ranks(trainer: Any, reasons: dict[str, str]) -> dict[str, str]:
-    """Training processes are wrapped together: what one of them cannot do, none does. Collective there."""
-    if not is_worker(trainer):
-        return reasons
-    import torch
-
-    parts: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(parts, reasons)
-    return {name: reason for part in parts for name, reason in part.items()}
-
-
 RUNTIME = Runtime(
     framework="openrlhf",
     version=lambda trainer: importlib.metadata.version("openrlhf"),
@@ -391,6 +365,7 @@ RUNTIME = Runtime(
     always=OBSERVED,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
-    everyone=_of_all_ranks,
+    # Training processes are wrapped together; the driver is one.
+    everyone=lambda trainer, reasons: of_all_ranks(reasons) if is_worker(trainer) else reasons,
     patch=_patch,
 )

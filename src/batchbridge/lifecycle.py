@@ -8,7 +8,8 @@ found nothing, and puts it back where `attach` fails after all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +41,9 @@ class Runtime:
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
-    everyone: the reasons of all processes that are wrapped together, of this one's; collective. Without it a reason
-    that one of them alone has leaves the others waiting where `patch` communicates.
+    everyone: the reasons of all processes that are wrapped together, of this one's; collective, asked for after the
+    checks, the patching and the probe (`of_all_ranks`). Without it a reason that one of them alone has leaves the
+    others waiting where they communicate next.
     """
 
     framework: str
@@ -81,13 +83,12 @@ def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     patches = Patches()
     patched = Patched()
     try:
-        patched = runtime.patch(trainer, request, patches, version)
-        patched.probe()
-    except BaseException as error:
+        with _together(runtime, trainer, version):
+            patched = runtime.patch(trainer, request, patches, version)
+        with _together(runtime, trainer, version):
+            patched.probe()
+    except BaseException:
         _undo(patches, patched)
-        if isinstance(error, AttributeError):
-            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
-            raise CannotAttach({"seam": reason}) from error
         raise
     return Attachment(
         framework=runtime.framework,
@@ -98,6 +99,33 @@ def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
         detach=lambda: _undo(patches, patched),
         suspended=patches.suspended,
     )
+
+
+@contextmanager
+def _together(runtime: Runtime, trainer: Any, version: str) -> Iterator[None]:
+    """What one of the processes that are wrapped together cannot do, none does: its reasons are raised in all."""
+    reasons: dict[str, str] = {}
+    cause: Exception | None = None
+    try:
+        yield
+    except CannotAttach as refused:
+        reasons, cause = refused.reasons, refused
+    except AttributeError as error:
+        reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
+        reasons, cause = {"seam": reason}, error
+    if reasons := runtime.everyone(trainer, reasons):
+        raise CannotAttach(reasons) from cause
+
+
+def of_all_ranks(reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reasons of every rank of `torch.distributed`, of this one's: a `Runtime.everyone` for trainers that are
+    wrapped on all ranks at once. Collective; a process without a group of processes is alone."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return dict(reasons)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, dict(reasons))
+    return {name: reason for part in parts for name, reason in part.items()}
 
 
 def _undo(patches: Patches, patched: Patched) -> None:
