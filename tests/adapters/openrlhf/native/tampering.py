@@ -1,7 +1,7 @@
 """Ways to make an `ActorPPOTrainer` train something else than its plan, and losses that weigh otherwise.
 
-`gradients.py` runs them in its processes: enforced under DeepSpeed's ZeRO-2; verified under ZeRO-3, where OpenRLHF's own
-dynamic batches lose no gradient and nothing shuffles the plan's rows.
+`gradients.py` runs them in its processes: enforced under DeepSpeed's ZeRO-2; verified under ZeRO-3, where OpenRLHF's
+own dynamic batches lose no gradient and nothing shuffles the plan's rows.
 """
 
 from __future__ import annotations
