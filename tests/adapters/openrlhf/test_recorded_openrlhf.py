@@ -41,6 +41,23 @@ def recorded() -> dict[str, Any]:
     return of(NEWEST)
 
 
+@pytest.mark.parametrize("release", [NEWEST, *EARLIER])
+def test_recorded_runs_are_of_the_code_as_it_is_now(release: str) -> None:
+    assert not changed(of(release)["code"], "runs"), "nox -s openrlhf_runs with BATCHBRIDGE_RECORD=1 makes them again"
+
+
+@pytest.mark.parametrize("release", list(TESTED))
+def test_recorded_figures_are_of_the_code_as_it_is_now(release: str) -> None:
+    measured = json.loads((proofs.RECORDED / "measured.json").read_text(encoding="utf-8"))
+    assert not changed(measured[release]["code"], "measured"), (
+        "nox -s openrlhf_full with BATCHBRIDGE_RECORD=1 makes them again"
+    )
+
+
+def changed(recorded: dict[str, str], record: str) -> set[str]:
+    return {name for name, digest in proofs.code(record).items() if recorded.get(name) != digest}
+
+
 def test_the_record_has_the_runs_that_are_asked_about(recorded: dict[str, Any]) -> None:
     assert set(recorded["runs"]) == RUNS
     assert set(recorded["said"]) == SAID

@@ -73,7 +73,8 @@ def run(folder: Path, name: str) -> None:
     done = 0
     if name == "resumed":
         states = job.loaded["checkpoint_state"]
-        foreign = {**states["data_prep_actor_state"], "iter_dataloader_state": {"ranks": 3, "plan": {}}}
+        state = states["data_prep_actor_state"]
+        foreign = {**state, "iter_dataloader_state": {**state["iter_dataloader_state"], "ranks": 3}}
         try:
             job.actor.set_state(foreign)
             raise AssertionError("a checkpoint of other ranks was taken")
