@@ -421,6 +421,17 @@ def table(said: Mapping[str, Any]) -> str:
             "refused before the update: no parameter moved",
         ),
         (
+            "a loss times 7, by its own tokens, a mean over rows, or other code, on the last learner alone",
+            "native/test_tampering_open_instruct.py",
+            "no learner is wrapped, each says why, nothing is left behind",
+        ),
+        (
+            "step 3 tampered with on the last learner: the loss, the mask, advantages, a micro-batch's loss; on all: a "
+            "micro-batch's gradient, the gradient after backward; 1 and 2 ranks, modes enforce and verify",
+            "the same",
+            "each ends in step 3 with `BatchDrift` on every rank, three updates made; without a hand in it the job ends",
+        ),
+        (
             "jobs of 3 rollouts and 2 passes (SGD, AdamW) against the plan",
             "native/test_jobs_open_instruct.py",
             f"ledgers equal to the plan, {said['jobs']} jobs of 6 steps; parameters' movement (at least "
@@ -429,7 +440,8 @@ def table(said: Mapping[str, Any]) -> str:
         (
             "a job resumed from DeepSpeed's checkpoint after one rollout, 1 and 2 ranks",
             "the same",
-            "bit-equal to the uninterrupted one; a checkpoint of other ranks is refused",
+            "with another clip norm, which nothing reaches either: bit-equal to the uninterrupted one, and every "
+            "learner's report says what differs; a checkpoint of other ranks is refused",
         ),
         (
             "the same job unwrapped",
@@ -468,9 +480,11 @@ def table(said: Mapping[str, Any]) -> str:
             f"{said['observed_apart'] * 100:.0f} %",
         ),
         (
-            "the launched script, a learner of two killed in the second rollout; the same command again",
+            "the launched script, a learner of two killed in the second rollout; the command again, with another clip "
+            "norm that nothing reaches either",
             "the same",
-            "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one",
+            "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one, and its "
+            "output says what differs",
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")
