@@ -1,10 +1,11 @@
-"""What measuring a wrapped trainer costs: the share of an optimizer step that goes into its checks.
+"""What measuring a wrapped trainer costs: the share of an optimizer step that goes into its checks, on a CPU.
 
     python benchmarks/check_cost.py [--framework trl|verl|openrlhf] [--write] [--json FILE]
 
 The time inside every function that measures (hooks on the log-probabilities and on one parameter, the comparison with
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
-left out; also with completions so short that nearly nothing else is computed. --write puts the framework's part into
+left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
+thread, so that other work on the machine changes little. --write puts the framework's part into
 check_cost.json and .md beside this file. A report, never a gate. Needs what trl_step_time.py needs; of the frameworks
 the one that is measured (for verl and OpenRLHF, what their tests need).
 """
@@ -66,13 +67,13 @@ def measure(framework: str, completions: int, budget: int, tokens: int) -> dict[
 
         def function(*arguments: Any, **options: Any) -> Any:
             spent["depth"] += 1
-            started = time.perf_counter()
+            started = time.process_time()
             try:
                 return native(*arguments, **options)
             finally:
                 spent["depth"] -= 1
                 if not spent["depth"]:  # one measured function inside another counts once
-                    spent["checks"] += time.perf_counter() - started
+                    spent["checks"] += time.process_time() - started
 
         return function
 
@@ -124,22 +125,22 @@ def step_seconds(trainer: Any, spent: dict[str, float]) -> float:
     generate = trainer._generate
 
     def timed_generate(*arguments: Any, **options: Any) -> Any:
-        started = time.perf_counter()
+        started = time.process_time()
         output = generate(*arguments, **options)
-        clock["generation"] += time.perf_counter() - started
+        clock["generation"] += time.process_time() - started
         return output
 
     trainer._generate = timed_generate
 
     class Clock(steps.transformers.TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            clock["started"], clock["generation"] = time.perf_counter(), 0.0
+            clock["started"], clock["generation"] = time.process_time(), 0.0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
             if state.global_step == 1:
                 spent["checks"] = 0.0
             else:
-                clock["total"] += time.perf_counter() - clock["started"] - clock["generation"]
+                clock["total"] += time.process_time() - clock["started"] - clock["generation"]
 
     trainer.add_callback(Clock())
     trainer.train()
@@ -235,10 +236,10 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
         total = 0.0
         for index in range(STEPS + 1):
             rows = data(index)
-            started = time.perf_counter()
+            started = time.process_time()
             worker.train_mini_batch(rows)
             if index:
-                total += time.perf_counter() - started
+                total += time.process_time() - started
             else:
                 spent["checks"] = 0.0
         return total
@@ -285,10 +286,10 @@ def openrlhf(folder: Path, completions: int, budget: int) -> Callable[[Spent], f
         for index in range(STEPS + 1):
             for sample, member in zip(*trained(plan, index), strict=True):
                 trainer.replay_buffer.append(experience(sample, member))
-            started = time.perf_counter()
+            started = time.process_time()
             trainer.ppo_train(0.0)
             if index:
-                total += time.perf_counter() - started
+                total += time.process_time() - started
             else:
                 spent["checks"] = 0.0
             trainer.replay_buffer.clear()
@@ -327,7 +328,7 @@ def page(results: dict[str, Any]) -> Iterator[str]:
     """The tables, a line at a time."""
     yield "# What measuring a step costs\n"
     yield "Written by `python benchmarks/check_cost.py --framework NAME --write`, a table at a time: 4 layers of width"
-    yield f"256, one process, {STEPS} steps a row, generation left out.\n"
+    yield f"256, one process, {STEPS} steps a row, processor time, generation left out.\n"
     for framework, result in sorted(results.items()):
         versions = ", ".join(f"{name} {said}" for name, said in result["versions"].items())
         yield f"## {framework}\n"

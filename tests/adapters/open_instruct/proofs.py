@@ -159,14 +159,15 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def code(record: str) -> dict[str, str]:
-    """Digests of the code that a record is of, comments and docstrings aside: a record of other code says nothing."""
+def code(*scripts: str) -> dict[str, str]:
+    """Digests of the code that runs of scripts of `native` are of, comments and docstrings aside: a record of other
+    code says nothing."""
     import batchbridge_open_instruct as adapter
 
     here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
     digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
-    modules = (*PARTS, *(["launched"] if record == "script" else []))
-    files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in SCRIPTS[record]]
+    modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
+    files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
     return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
 
 
@@ -429,7 +430,7 @@ def table(said: Mapping[str, Any]) -> str:
             "step 3 tampered with on the last learner: the loss, the mask, advantages, a micro-batch's loss; on all: a "
             "micro-batch's gradient, the gradient after backward; 1 and 2 ranks, modes enforce and verify",
             "the same",
-            "each ends in step 3 with `BatchDrift` on every rank, three updates made; without a hand in it the job ends",
+            "each ends in step 3 with `BatchDrift` on every rank, after three updates; with no hand in it the job ends",
         ),
         (
             "jobs of 3 rollouts and 2 passes (SGD, AdamW) against the plan",

@@ -49,7 +49,7 @@ def ran(checkout: Path, place: Path) -> Ran:
         folder.mkdir(parents=True, exist_ok=True)
         launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks else []
         paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
-        code = proofs.code(next(record for record, scripts in proofs.SCRIPTS.items() if script in scripts))
+        code = proofs.code(script)
         done = subprocess.run(
             [sys.executable, *launcher, str(HERE / f"{script}.py"), str(folder)],
             capture_output=True,

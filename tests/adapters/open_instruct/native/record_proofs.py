@@ -51,11 +51,13 @@ def rounded(value: Any) -> Any:
 
 
 def code_of(*folders: Path) -> dict[str, str]:
-    """The code that all of these runs are of. Raises `ValueError` for runs of different code."""
-    found = [json.loads((folder / "code.json").read_text(encoding="utf-8")) for folder in folders]
-    if any(one != found[0] for one in found):
-        raise ValueError(f"{', '.join(folder.name for folder in folders)}: runs of different code")
-    return dict(found[0])
+    """The code that these runs are of. Raises `ValueError` for runs of different code."""
+    merged: dict[str, str] = {}
+    for folder in folders:
+        for name, digest in json.loads((folder / "code.json").read_text(encoding="utf-8")).items():
+            if merged.setdefault(name, digest) != digest:
+                raise ValueError(f"{', '.join(one.name for one in folders)}: runs of different {name}")
+    return merged
 
 
 def tampering_of(place: Path) -> dict[str, Any]:
