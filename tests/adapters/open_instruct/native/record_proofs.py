@@ -95,7 +95,9 @@ def jobs_of(place: Path) -> dict[str, Any]:
             ends[name] = [word for word in WORDS if word in said]
     return {
         "code": code_of(*(place / f"{name}-{ranks}" for name, ranks in RUNS_OF_JOBS)),
-        "report": (two / "report-1.txt").read_text(encoding="utf-8").splitlines()[-2:],
+        "report": [
+            line for line in (two / "report-1.txt").read_text(encoding="utf-8").splitlines() if "note: " in line
+        ],
         "jobs": jobs,
         "ends": ends,
         "foreign": (one / "foreign.txt").read_text(encoding="utf-8"),
