@@ -1,13 +1,13 @@
 """What measuring a wrapped trainer costs: the share of an optimizer step that goes into its checks, on a CPU.
 
-    python benchmarks/check_cost.py [--framework trl|verl] [--write] [--json FILE]
+    python benchmarks/check_cost.py [--framework trl|verl|openrlhf] [--write] [--json FILE]
 
 The time inside every function that measures (hooks on the log-probabilities and on one parameter, the comparison with
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
 left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
 thread, so that other work on the machine changes little. --write puts the framework's part into
 check_cost.json and .md beside this file. A report, never a gate. Needs what trl_step_time.py needs; of the frameworks
-the one that is measured (for verl, what its tests need).
+the one that is measured (for verl and OpenRLHF, what their tests need).
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ import trl_step_time as steps
 
 from batchbridge import measuring, wrap
 from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.spec import (
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import tiny_tokenizer
 from batchbridge.workers import Orders
@@ -50,7 +61,10 @@ Spent = dict[str, float]
 def measure(framework: str, completions: int, budget: int, tokens: int) -> dict[str, float]:
     spent = {"checks": 0.0, "depth": 0.0}
 
-    def timed(native: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(native: Any) -> Any:
+        if isinstance(native, classmethod):
+            return classmethod(timed(native.__func__))
+
         def function(*arguments: Any, **options: Any) -> Any:
             spent["depth"] += 1
             started = time.process_time()
@@ -133,21 +147,12 @@ def step_seconds(trainer: Any, spent: dict[str, float]) -> float:
     return clock["total"]
 
 
-# ---- verl
+# ---- of several frameworks
 
 
-def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
-    """verl's own `TrainingWorker` with its FSDP2 engine, in which the layer that `wrap` puts there is installed."""
-    from batchbridge_verl.engine import install, probe
-    from batchbridge_verl.testing.workers import batch, training_worker
-
-    steps.policy("cpu").save_pretrained(folder / "policy")
-    tiny_tokenizer().save_pretrained(folder / "policy")
-    overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
-    worker = training_worker(
-        folder / "policy", *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
-    )
-    spec = Spec(
+def spec_of(completions: int) -> Spec:
+    """One optimizer step of so many completions per rollout."""
+    return Spec(
         topology=Topology(world_size=1),
         rollout=Rollout(prompts_per_rollout=completions // steps.GROUP, completions_per_prompt=steps.GROUP),
         optimizer_step=OptimizerStep(completions_per_step=completions),
@@ -163,7 +168,48 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
             old_logprobs="rollout_start",
         ),
     )
-    prompts = (STEPS + 1) * completions // steps.GROUP
+
+
+def prompts_of(completions: int) -> int:
+    """Of a dataset for one step that is not measured and those that are."""
+    return (STEPS + 1) * completions // steps.GROUP
+
+
+def trained(plan: Plan, step: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
+    """A step's completions, and of each its rollout, prompt, position and sample."""
+    script, planned = steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=True), plan.step(step)
+    samples, members = [], []
+    for member, position in zip(planned.members, planned.positions, strict=True):
+        completion = script.completion(member.prompt, member.sample)
+        sample = Sample(
+            prompt=[5] * steps.PROMPT,
+            completion=completion,
+            loss_mask=[1] * len(completion),
+            group=member.prompt,
+            advantage=1.0 if member.sample % 2 else -1.0,
+            old_logprobs=torch.full((len(completion),), -9.0),  # a random policy's, about
+        )
+        samples.append(sample)
+        members.append((member.rollout, member.prompt, position // steps.GROUP, member.sample))
+    return samples, members
+
+
+# ---- verl
+
+
+def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+    """verl's own `TrainingWorker` with its FSDP2 engine, in which the layer that `wrap` puts there is installed."""
+    from batchbridge_verl.engine import install, probe
+    from batchbridge_verl.testing.workers import batch, training_worker
+
+    steps.policy("cpu").save_pretrained(folder / "policy")
+    tiny_tokenizer().save_pretrained(folder / "policy")
+    overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
+    worker = training_worker(
+        folder / "policy", *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
+    )
+    spec = spec_of(completions)
+    prompts = prompts_of(completions)
     settings = {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"}
     told = Orders(
         spec=spec,
@@ -178,23 +224,10 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
     )
     install(worker, told)
     probe(worker)
-    plan, script = Plan(spec, prompts), steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=True)
+    plan = Plan(spec, prompts)
 
     def data(index: int) -> Any:
-        planned = plan.step(index)
-        samples, members = [], []
-        for member, position in zip(planned.members, planned.positions, strict=True):
-            completion = script.completion(member.prompt, member.sample)
-            sample = Sample(
-                prompt=[5] * steps.PROMPT,
-                completion=completion,
-                loss_mask=[1] * len(completion),
-                group=member.prompt,
-                advantage=1.0 if member.sample % 2 else -1.0,
-                old_logprobs=torch.full((len(completion),), -9.0),  # a random policy's, about
-            )
-            samples.append(sample)
-            members.append((member.rollout, member.prompt, position // steps.GROUP, member.sample))
+        samples, members = trained(plan, index)
         cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": budget}
         sizes = {"mini_batch_size": completions, "global_batch_size": completions}
         return batch(samples, members, step=index, **cut, **sizes)
@@ -214,6 +247,57 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
     return ready
 
 
+# ---- OpenRLHF
+
+
+def openrlhf(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+    """OpenRLHF's own `ActorPPOTrainer` under its DeepSpeed strategy (ZeRO-2), in which the layer that `wrap` puts there
+    is installed."""
+    from batchbridge_openrlhf.engine import install
+    from batchbridge_openrlhf.testing.workers import actor_trainer, experience
+
+    steps.policy("cpu").save_pretrained(folder / "policy")
+    tiny_tokenizer().save_pretrained(folder / "policy")
+    prompts = prompts_of(completions)
+    sizes = {"rollout.batch_size": completions // steps.GROUP, "rollout.n_samples_per_prompt": steps.GROUP}
+    trainer = actor_trainer(
+        folder / "policy",
+        steps=STEPS + 1,
+        dataset_size=prompts,
+        **{"ds.zero_stage": 2, "ds.attn_implementation": "sdpa", "train.batch_size": completions, **sizes},
+    )
+    spec = spec_of(completions).replace(micro_batch=MicroBatch(tokens_per_device=budget, cap="soft"))
+    told = Orders(
+        spec=spec,
+        dataset_size=prompts,
+        planned=True,
+        mode="enforce",
+        ledger=None,
+        framework_version=steps.installed("openrlhf") or "",
+        start_id="benchmark",
+        ticks=STEPS + 1,
+        settings={"loss.token_level_loss": True, "loss.policy_loss_type": "ppo", "loss.dual_clip": 3.0},
+    )
+    install(trainer, told)
+    plan = Plan(spec, prompts)
+
+    def ready(spent: Spent) -> float:
+        total = 0.0
+        for index in range(STEPS + 1):
+            for sample, member in zip(*trained(plan, index), strict=True):
+                trainer.replay_buffer.append(experience(sample, member))
+            started = time.process_time()
+            trainer.ppo_train(0.0)
+            if index:
+                total += time.process_time() - started
+            else:
+                spent["checks"] = 0.0
+            trainer.replay_buffer.clear()
+        return total
+
+    return ready
+
+
 FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]], tuple[tuple[str, str], ...]]] = {
     # its run, up to where steps begin, and what measures in it beside EVERYWHERE: module or module:class, and name
     "trl": (trl, (("batchbridge_trl.recording:StepLog", "measure"), ("batchbridge_trl.recording:StepLog", "check"))),
@@ -224,6 +308,17 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]]
             ("batchbridge_verl.watching:Given", "rows"),
             ("batchbridge_verl.engine:EngineLayer", "_given"),
             ("batchbridge_verl.engine:EngineLayer", "_look"),
+        ),
+    ),
+    "openrlhf": (
+        openrlhf,
+        (
+            ("batchbridge_openrlhf.watching:Given", "of"),
+            ("batchbridge_openrlhf.watching:Given", "is_of"),
+            ("batchbridge_openrlhf.watching:Watch", "rows"),
+            ("batchbridge_openrlhf.engine:EngineLayer", "_row"),
+            ("batchbridge_openrlhf.engine:EngineLayer", "_measure"),
+            ("batchbridge.workers:Recorder", "compare"),
         ),
     ),
 }

@@ -215,6 +215,12 @@ class OpenInstructAdapter(Adapter):
 
         return attach(RUNTIME, trainer, request)
 
+    def gather(self, trainer: object, value: object) -> list[Any]:
+        """See `lifecycle.Runtime`."""
+        from batchbridge_open_instruct.runtime import RUNTIME
+
+        return RUNTIME.gather(trainer, value)
+
     def check_attach(self, trainer: object, request: Request) -> None:
         """See `lifecycle.check`."""
         from batchbridge.lifecycle import check

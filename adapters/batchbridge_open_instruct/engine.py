@@ -16,10 +16,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from batchbridge import checkpoints
 from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.launch import current
 from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
 
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -34,17 +36,13 @@ def ask(learner: Any, function: Any, *values: Any) -> Any:
     return ray.get(handle.__ray_call__.remote(function, *values))
 
 
-def install(learner: Any, orders: Orders) -> Receipt:
+def install(learner: Any, orders: Orders) -> None:
     """Patches a learner that is loaded, and the actor that prepares its data; replaces what an earlier call installed.
 
-    Collective: the ranks begin together. Raises `CannotAttach`.
+    Raises `CannotAttach`.
     """
-    import torch.distributed as dist
-
     remove(learner)
     learner.batchbridge_layer = LearnerLayer(learner, orders)
-    dist.barrier()
-    return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
 
 
 def remove(learner: Any) -> None:
@@ -130,7 +128,9 @@ class LearnerLayer:
     def _batches(self, native: Iterator[Any]) -> Iterator[Any]:
         while True:
             if self._enforces:
-                ask(self._learner, feed.begin, self._learner._streaming_dataloader.training_step)
+                notes = ask(self._learner, feed.begin, self._learner._streaming_dataloader.training_step)
+                if self._last is None:  # a launched run's driver says them itself
+                    checkpoints.tell(self._learner, notes, aloud=self._learner.rank == 0 and current() is None)
             try:
                 data = next(native)
             except StopIteration:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty
 from typing import Any
@@ -82,12 +82,20 @@ def remove(actor: Any) -> None:
     delattr(actor, ATTRIBUTE)
 
 
-def begin(actor: Any, rollout: int) -> None:
-    """A learner is about to train on `rollout`: the engines have the weights that shall generate it."""
+def begin(actor: Any, rollout: int) -> tuple[str, ...]:
+    """A learner is about to train on `rollout`: the engines have the weights that shall generate it. Returns the notes
+    of the checkpoint that the run goes on from."""
     feed = vars(actor).get(ATTRIBUTE)
     if feed is None:
         raise CannotAttach({"arrival": "the data preparation actor has no orders: it was restarted, or unwrapped"})
     feed.begin(rollout)
+    return notes_of(actor)
+
+
+def notes_of(actor: Any) -> tuple[str, ...]:
+    """What differs from the run that wrote the checkpoint, and was let through; see `checkpoints.Resumed`."""
+    feed = vars(actor).get(ATTRIBUTE)
+    return () if feed is None else tuple(feed.notes)
 
 
 def facts_of(actor: Any) -> dict[str, Any]:
@@ -101,6 +109,7 @@ class Feed:
 
     def __init__(self, actor: Any, orders: Orders) -> None:
         self.start_id = orders.start_id
+        self.notes: tuple[str, ...] = ()
         self._actor, self._orders, self._patches = actor, orders, Patches()
         self._plan = orders.plan() if orders.mode == "enforce" else None
         self._begun = -1
@@ -122,7 +131,7 @@ class Feed:
             what, why = "completions are told apart", "ledger"
         else:
             names["add_prompt_to_generator"] = self._nothing
-            place = Place(actor, self._plan)
+            place = Place(actor, self._plan, self._resumed)
             self._patches.set(actor, "iter_dataloader", place, what="the place in the plan", why="exact resume")
         patched = types.MethodType(rebound(loop, **names), actor)
         self._patches.set(actor, "_data_preparation_loop", patched, what=what, why=why)
@@ -130,6 +139,9 @@ class Feed:
     def remove(self) -> None:
         """Restores the actor."""
         self._patches.undo()
+
+    def _resumed(self, notes: tuple[str, ...]) -> None:
+        self.notes = notes
 
     def begin(self, rollout: int) -> None:
         """See `begin`."""
@@ -292,8 +304,8 @@ class Place:
 
     _epoch = 0
 
-    def __init__(self, actor: Any, plan: Any) -> None:
-        self._actor, self._plan = actor, plan
+    def __init__(self, actor: Any, plan: Any, resumed: Callable[[tuple[str, ...]], None]) -> None:
+        self._actor, self._plan, self._resumed = actor, plan, resumed
 
     def __next__(self) -> None:
         """The loop draws what it would ask for ahead."""
@@ -307,7 +319,7 @@ class Place:
         """Raises `CannotAttach` unless `state` continues this plan."""
         ranks = self._actor.dp_world_size
         resumed = checkpoints.resume(state, self._plan, where="the checkpoint", ranks=ranks, other_ranks=PARTITIONED)
-        checkpoints.tell(self._actor, resumed.notes)
+        self._resumed(resumed.notes)
 
 
 def _position(result: Any, planned: RolloutPlan, have: Mapping[int, Any]) -> int:

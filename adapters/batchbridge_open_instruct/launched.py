@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchbridge import proven
+from batchbridge import checkpoints, proven
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.launch import current, follow
 from batchbridge_open_instruct import feed
@@ -94,7 +94,8 @@ def _hinted(name: str, reason: str) -> str:
 
 
 class Sending:
-    """In the script's process: a training step begins when the engines have the weights of the one before.
+    """In the script's process: a training step begins when the engines have the weights of the one before. What differs
+    from the run whose checkpoint it resumes is said before the first.
 
     The script sends weights from a thread, when a training step has ended, but not those of the first one, and goes on
     without waiting. Here the first ones are asked for as well, and waited for are all.
@@ -106,12 +107,23 @@ class Sending:
         self._asked = self._sending = self._sent = -1
         self._error: BaseException | None = None
         self._trigger: Any = None
+        self._begun = False
         self._native_step, self._utilities = names[STEP], names["grpo_utils"]
         self._native_sync = self._utilities.perform_weight_sync
         self._seconds = float(names["WEIGHT_SYNC_TIMEOUT_S"])
         names[TRIGGER] = self._triggers(names[TRIGGER])
         names[STEP] = self.step
         self._utilities.perform_weight_sync = self.sync
+
+    @staticmethod
+    def _notes() -> tuple[str, ...]:
+        """Of data preparation, which compared the checkpoint with this run."""
+        import ray
+        from open_instruct.data_loader import DATA_PREP_ACTOR_NAME
+
+        actor = ray.get_actor(DATA_PREP_ACTOR_NAME)
+        notes: tuple[str, ...] = ray.get(actor.__ray_call__.remote(feed.notes_of))
+        return notes
 
     def _triggers(self, native: Any) -> Any:
         sending = self
@@ -152,6 +164,9 @@ class Sending:
         """`one_training_step`, when the weights of the training step before are there."""
         given = inspect.signature(self._native_step).bind(*arguments, **options).arguments
         before = int(given["training_step"]) - 1
+        if not self._begun:
+            self._begun = True
+            checkpoints.tell(self, self._notes())
         if self._asked < before:
             self._trigger.notify(before)
         with self._changed:

@@ -10,7 +10,7 @@ from batchbridge import proven
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import CannotAttach, Request
 from batchbridge.budgets import cut_of
-from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import Spec
@@ -282,5 +282,6 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     subject=_view,
     training=lambda trainer: is_inside(trainer, "step"),
+    gather=lambda trainer, value: values_of_all_ranks(value),
     patch=_patch,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchbridge.adapter import Context, Source
 from batchbridge.attach import Request
-from batchbridge.lifecycle import Patched, Runtime, is_inside
+from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
@@ -356,17 +356,6 @@ def _patch_driver(trainer: Any, request: Request, patches: Patches, orders: Orde
     return Patched(detach=made.detach)
 
 
-def _gather(trainer: Any, value: Any) -> list[Any]:
-    """Of all training processes, which are wrapped together; collective there. The driver is alone."""
-    if not is_worker(trainer):
-        return [value]
-    import torch
-
-    values: list[Any] = [None] * torch.distributed.get_world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
-
-
 RUNTIME = Runtime(
     framework="openrlhf",
     version=lambda trainer: importlib.metadata.version("openrlhf"),
@@ -376,6 +365,7 @@ RUNTIME = Runtime(
     always=OBSERVED,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
-    gather=_gather,
+    # Training processes are wrapped together; the driver is one.
+    gather=lambda trainer, value: values_of_all_ranks(value) if is_worker(trainer) else [value],
     patch=_patch,
 )

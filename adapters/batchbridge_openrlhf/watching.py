@@ -163,7 +163,7 @@ class Watch:
         if not all(map(bool, sound)):
             self._tap.drop()
             raise OtherInputs("the policy was run on other tokens, or with another loss mask, than the rollout has")
-        return self._tap.take(scale=self.ranks * self._loss_scale)
+        return self._tap.take(scale=self.ranks * self._loss_scale * self._divided_later)
 
     def settle(self, normaliser: Normaliser) -> None:
         """Gives the KL terms of the micro-batches since the last call their weight over that of the policy term:
@@ -176,6 +176,14 @@ class Watch:
     def _loss_scale(self) -> float:
         """fp16's, which DeepSpeed multiplies the loss with inside of backward."""
         return float(getattr(self._engine.optimizer, "loss_scale", 1.0) or 1.0)
+
+    @property
+    def _divided_later(self) -> float:
+        """DeepSpeed's accumulation steps, where its division by them is no part of the gradient at log-probabilities:
+        until 0.19.5 it is made at the model's output, since 0.19.6 at the loss. Source: engine.backward,
+        _backward_prologue_per_tensor."""
+        at_output = getattr(self._engine, "_scale_wrt_gas", False)
+        return float(self._engine.gradient_accumulation_steps()) if at_output else 1.0
 
     def drop(self) -> None:
         """Forgets the micro-batches since the last `take`."""

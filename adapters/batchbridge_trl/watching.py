@@ -8,6 +8,7 @@ moment before the update is where everything is held against the plan, after eve
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -37,6 +38,7 @@ class Watch:
         self.objective = objective
         self.tap = Tap(objective, surrogate=self._surrogate)
         self._expected: Rows | None = None
+        self._reference: torch.Tensor | None = None
         self._witness: Witness | None = None
         self._clipping = 1.0
         self._handle: Any = None
@@ -68,10 +70,21 @@ class Watch:
         if self._expected is not None:
             logprobs = self.producer.logprobs(result)
             if torch.is_grad_enabled():
-                self.tap.watch(logprobs, self._expected)
-            else:  # trl 0.18 scores the reference policy inside of its loss, after the policy
-                self.tap.refer(logprobs)
+                self.tap.watch(logprobs, self._expecting_reference(logprobs))
+            elif self._reference is not None:
+                self._reference.copy_(logprobs)
         return result
+
+    def _expecting_reference(self, logprobs: torch.Tensor) -> Rows:
+        """The expected rows; where they lack the reference policy's log-probabilities, with a tensor for them: trl 0.18
+        makes them inside of its loss, after the policy's."""
+        rows = self._expected
+        assert rows is not None
+        self._reference = None
+        if rows.reference is None and self.objective.kl_placement == "loss":
+            self._reference = torch.zeros_like(logprobs.detach())
+            rows = dataclasses.replace(rows, reference=self._reference)
+        return rows
 
     def take(self) -> list[list[Measured]]:
         """The micro-batches since the last call; weights as canonical: ranks add up. Raises `LostGradient`."""

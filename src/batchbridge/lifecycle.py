@@ -8,7 +8,8 @@ found nothing, and puts it back where `attach` fails after all.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +41,9 @@ class Runtime:
     whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode. subject:
     what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its training
     loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that it gets.
-    gather: a value of every process whose trainers are wrapped together, in the order of their ranks; collective.
-    By it a reason that one of them has is everyone's: alone it would leave the others waiting.
+    gather: a value of every process whose trainers are wrapped together, in the order of their ranks; collective
+    (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the patching and the
+    probe: alone it would leave the others waiting where they communicate next.
     """
 
     framework: str
@@ -82,15 +84,14 @@ def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
     patched = Patched()
     version = "of an unknown version"
     try:
-        with shared(lambda reasons: runtime.gather(trainer, reasons)):
+        with _together(runtime, trainer, version):
             request, version = check(runtime, trainer, request), runtime.version(trainer)
+        with _together(runtime, trainer, version):
             patched = runtime.patch(trainer, request, patches, version)
+        with _together(runtime, trainer, version):
             patched.probe()
-    except BaseException as error:
+    except BaseException:
         _undo(patches, patched)
-        if isinstance(error, AttributeError):
-            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
-            raise CannotAttach({"seam": reason}) from error
         raise
     return Attachment(
         framework=runtime.framework,
@@ -101,6 +102,28 @@ def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
         detach=lambda: _undo(patches, patched),
         suspended=patches.suspended,
     )
+
+
+@contextmanager
+def _together(runtime: Runtime, trainer: Any, version: str) -> Iterator[None]:
+    """What one of the processes that are wrapped together cannot do, none does: its reasons are raised in all."""
+    with shared(lambda reasons: runtime.gather(trainer, reasons)):
+        try:
+            yield
+        except AttributeError as error:
+            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
+            raise CannotAttach({"seam": reason}) from error
+
+
+def values_of_all_ranks(value: Any) -> list[Any]:
+    """A value of every rank of `torch.distributed`: a `Runtime.gather` for trainers that are wrapped on all of them at
+    once. Collective; a process without a group of processes is alone."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _undo(patches: Patches, patched: Patched) -> None:

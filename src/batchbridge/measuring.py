@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -91,13 +91,6 @@ class Tap:
             self._pending.append(seen)
             logprobs.register_hook(seen.arrive)
         return logprobs
-
-    def refer(self, reference: torch.Tensor) -> None:
-        """Takes over the reference policy's log-probabilities, (rows, tokens), of the micro-batch watched last: for a
-        loss that makes them itself, after the policy's."""
-        if self._pending:
-            seen = self._pending[-1]
-            seen.rows = replace(seen.rows, reference=reference.detach())
 
     def leaf(
         self, values: torch.Tensor, rows: Rows, *, view: Callable[[torch.Tensor], torch.Tensor] | None = None

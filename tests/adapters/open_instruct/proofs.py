@@ -6,8 +6,8 @@ ledger), `script` (what native/launched.py left). native/record_proofs.py makes 
 
 from __future__ import annotations
 
-import hashlib
 import math
+import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,18 +146,37 @@ TAMPERED: Mapping[str, str] = {
 }
 
 
-def measuring_code() -> str:
-    """Digest of the code that measures, and of what had a hand in the steps: a record of other code says nothing."""
+CLIP_NORM = "carried.max_gradient_norm: 1000000000.0 in the checkpoint, 100000000.0 now"
+"""What a resumed run's note says of its other clip norm."""
+PARTS = ("engine", "feed", "probe", "runtime", "watching")
+"""Modules of the adapter that act on every wrapped learner."""
+SCRIPTS: Mapping[str, tuple[str, ...]] = {
+    # record -> the scripts of `native` that it is of
+    "gradients": ("gradients",),
+    "jobs": ("jobs", "killed", "ray_job"),
+    "script": ("launched",),
+    "tampering": ("tampering",),
+}
+
+
+def code(*scripts: str) -> dict[str, str]:
+    """Digests of the code that runs of scripts of `native` are of, comments and docstrings aside: a record of other
+    code says nothing."""
     import batchbridge_open_instruct as adapter
 
-    measures = Path(str(adapter.__file__)).with_name("watching.py")
-    tampers = Path(__file__).parent / "native" / "tampering.py"
-    return hashlib.sha256(measures.read_bytes() + tampers.read_bytes()).hexdigest()[:16]
+    here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
+    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
+    modules = (*PARTS, *(["launched"] if "launched" in scripts else []))
+    files = [package / f"{name}.py" for name in modules] + [here / "native" / f"{name}.py" for name in scripts]
+    return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
 
 
 def check_probe(measured: Mapping[str, Any]) -> None:
-    """A learner whose loss averages otherwise cannot be wrapped."""
+    """Where one learner's loss averages otherwise, or its code is not known, none is wrapped: what rank 0 says, of what
+    the last rank has."""
     assert measured["probed"]["as Open-Instruct"] == []
+    (reason,) = measured["probed"]["code of its own"]
+    assert reason.startswith("unproven_code: ")
     for name in CONTROLS:
         (reason,) = measured["probed"][name]
         assert reason.startswith("weight_probe: the trainer's own loss gives a token of a completion of"), name
@@ -165,7 +184,12 @@ def check_probe(measured: Mapping[str, Any]) -> None:
 
 def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
     """A run in which something has a hand in step 3 ends there, on every rank, before the update; another does not."""
-    found = dict(measured["tampered"])
+    assert measured["tampered"].keys() == {"enforce", "verify"}
+    for found in map(dict, measured["tampered"].values()):
+        _check_tampering(found, ranks)
+
+
+def _check_tampering(found: dict[str, Any], ranks: int) -> None:
     assert found.pop("nothing") == {"said": [""] * ranks, "updates": 4, "recorded": 4}
     assert found.keys() == TAMPERED.keys()
     for name, aspect in TAMPERED.items():
@@ -333,8 +357,9 @@ def check_lags(found: Sequence[tuple[int, int, int]]) -> None:
 
 def figures(gradients: Mapping[str, Any], jobs: Mapping[str, Any], script: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of docs/open_instruct.md, of the recorded proofs."""
-    wrapped = [result for measured in gradients.values() for result in measured["wrapped"]]
-    native = [result for measured in gradients.values() for result in measured["natively"]]
+    by_ranks = [gradients[ranks] for ranks in ("1", "2")]
+    wrapped = [result for measured in by_ranks for result in measured["wrapped"]]
+    native = [result for measured in by_ranks for result in measured["natively"]]
     two = gradients["2"]["natively"]
     dropped = [one for one in two if one["trained"] < 3 * GROUP and one["name"] != "tokens of each rank"]
     local = [one for one in two if one["name"] == "tokens of each rank"]
@@ -397,6 +422,17 @@ def table(said: Mapping[str, Any]) -> str:
             "refused before the update: no parameter moved",
         ),
         (
+            "a loss times 7, by its own tokens, a mean over rows, or other code, on the last learner alone",
+            "native/test_tampering_open_instruct.py",
+            "no learner is wrapped, each says why, nothing is left behind",
+        ),
+        (
+            "step 3 tampered with on the last learner: the loss, the mask, advantages, a micro-batch's loss; on all: a "
+            "micro-batch's gradient, the gradient after backward; 1 and 2 ranks, modes enforce and verify",
+            "the same",
+            "each ends in step 3 with `BatchDrift` on every rank, after three updates; with no hand in it the job ends",
+        ),
+        (
             "jobs of 3 rollouts and 2 passes (SGD, AdamW) against the plan",
             "native/test_jobs_open_instruct.py",
             f"ledgers equal to the plan, {said['jobs']} jobs of 6 steps; parameters' movement (at least "
@@ -405,7 +441,8 @@ def table(said: Mapping[str, Any]) -> str:
         (
             "a job resumed from DeepSpeed's checkpoint after one rollout, 1 and 2 ranks",
             "the same",
-            "bit-equal to the uninterrupted one; a checkpoint of other ranks is refused",
+            "with another clip norm, which nothing reaches either: bit-equal to the uninterrupted one, and every "
+            "learner's report says what differs; a checkpoint of other ranks is refused",
         ),
         (
             "the same job unwrapped",
@@ -444,9 +481,11 @@ def table(said: Mapping[str, Any]) -> str:
             f"{said['observed_apart'] * 100:.0f} %",
         ),
         (
-            "the launched script, a learner of two killed in the second rollout; the same command again",
+            "the launched script, a learner of two killed in the second rollout; the command again, with another clip "
+            "norm that nothing reaches either",
             "the same",
-            "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one",
+            "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one, and its "
+            "output says what differs",
         ),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows).replace("| --- | --- | --- |", "|---|---|---|")

@@ -89,6 +89,25 @@ class Script:
         return self.there
 
 
+NOTE = "resumed from the checkpoint, and no member or weight of an optimizer step changes by what differs"
+
+
+@pytest.fixture
+def resumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data preparation compared a checkpoint with this run."""
+    monkeypatch.setattr(launched.Sending, "_notes", lambda self: (NOTE,))
+
+
+def test_what_differs_from_the_run_that_is_resumed_is_said_once_by_the_driver(resumed: None) -> None:
+    script = Script()
+    launched.Sending(script.names)
+    with pytest.warns(UserWarning, match=NOTE) as said:
+        script.run(3)
+    assert len(said) == 1
+
+
+@pytest.mark.filterwarnings("ignore:batchbridge")
+@pytest.mark.usefixtures("resumed")
 @pytest.mark.parametrize("resumed_at", [1, 3])
 def test_every_training_step_begins_with_the_weights_of_the_one_before_at_the_engines(resumed_at: int) -> None:
     script = Script()
@@ -103,6 +122,8 @@ def test_without_the_hooks_the_second_training_step_begins_with_the_first_ones_w
     assert set(script.flags) == {True}
 
 
+@pytest.mark.filterwarnings("ignore:batchbridge")
+@pytest.mark.usefixtures("resumed")
 def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
     script = Script(fails_at=1)
     launched.Sending(script.names)
@@ -113,6 +134,8 @@ def test_a_send_that_fails_ends_the_run_before_the_next_training_step() -> None:
     assert script.there == [0]
 
 
+@pytest.mark.filterwarnings("ignore:batchbridge")
+@pytest.mark.usefixtures("resumed")
 def test_a_send_that_takes_too_long_ends_the_run() -> None:
     script = Script()
     script.names["WEIGHT_SYNC_TIMEOUT_S"] = 0.001

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import runpy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,37 @@ def recorded(version: str) -> dict[str, Any]:
     return found
 
 
+PARTS = ("deepspeed", "driver", "engine", "observe", "probe", "runtime", "sampling", "watching")
+"""Modules of the adapter that act on a wrapped run."""
+SCRIPTS: Mapping[str, tuple[str, ...]] = {
+    # record -> what its runs were made by, of this folder
+    "measured": ("native/gradients.py", "native/tampering.py", "native/fits.py"),
+    "runs": ("by_hand/native/test_runs_openrlhf.py",),
+}
+
+
+def code(record: str) -> dict[str, str]:
+    """Digests of the code that a record is of, comments and docstrings aside: a record of other code says nothing."""
+    import batchbridge_openrlhf as adapter
+
+    here, package = Path(__file__).parent, Path(str(adapter.__file__)).parent
+    digest = runpy.run_path(str(here.parents[1] / "equivalence" / "native" / "digests.py"))["digest"]
+    files = [package / f"{name}.py" for name in PARTS] + [here / name for name in SCRIPTS[record]]
+    return {f"{file.parent.name}/{file.name}": digest(file.read_text(encoding="utf-8")) for file in files}
+
+
 def keep(file: str, *path: str, value: Any) -> None:
-    """Puts a value into a record, where BATCHBRIDGE_RECORD=1 asks for it."""
+    """Puts a value into a record, where BATCHBRIDGE_RECORD=1 asks for it, with the digests of the code. What a record
+    has of other code goes: that of a release in measured.json, everything in a file of runs."""
     if os.environ.get("BATCHBRIDGE_RECORD") != "1":
         return
-    place = RECORDED / file
+    place, is_of = RECORDED / file, code(file.partition("_")[0].removesuffix(".json"))
     whole = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    if file == "measured.json":
+        if whole.get(path[0], {}).get("code") != is_of:
+            whole[path[0]] = {"code": is_of}
+    elif whole.get("code") != is_of:
+        whole = {"code": is_of}
     node = whole
     for name in path[:-1]:
         node = node.setdefault(name, {})

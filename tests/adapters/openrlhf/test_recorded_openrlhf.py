@@ -41,6 +41,28 @@ def recorded() -> dict[str, Any]:
     return of(NEWEST)
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="runs_*.json are of runs before trainers were measured: `nox -s openrlhf_runs` with BATCHBRIDGE_RECORD=1 "
+    "makes them again, and this mark goes",
+)
+@pytest.mark.parametrize("release", [NEWEST, *EARLIER])
+def test_recorded_runs_are_of_the_code_as_it_is_now(release: str) -> None:
+    assert not changed(of(release).get("code", {}), "runs")
+
+
+@pytest.mark.parametrize("release", list(TESTED))
+def test_recorded_figures_are_of_the_code_as_it_is_now(release: str) -> None:
+    measured = json.loads((proofs.RECORDED / "measured.json").read_text(encoding="utf-8"))
+    assert not changed(measured[release].get("code", {}), "measured"), (
+        "nox -s openrlhf_full with BATCHBRIDGE_RECORD=1 makes them again"
+    )
+
+
+def changed(recorded: dict[str, str], record: str) -> set[str]:
+    return {name for name, digest in proofs.code(record).items() if recorded.get(name) != digest}
+
+
 def test_the_record_has_the_runs_that_are_asked_about(recorded: dict[str, Any]) -> None:
     assert set(recorded["runs"]) == RUNS
     assert set(recorded["said"]) == SAID
@@ -108,7 +130,7 @@ def test_every_release_that_is_tested_has_the_figures_of_its_native_tests() -> N
     assert len({frozenset(figures) for figures in measured.values()}) == 1
     for figures in measured.values():
         shares = [case["of_the_bar"] for name, case in figures.items() if name.startswith("gradient of ")]
-        assert len(shares) == 7
+        assert len(shares) == 14, "7 objectives on one rank and on two"
         assert max(shares) <= 1
         assert all(case["bars"] > 10 for name, case in figures.items() if name.startswith("alone, "))
         assert figures["fit, other micro-batches"]["moved"] >= LEAST_MOVEMENT

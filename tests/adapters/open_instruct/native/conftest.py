@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,11 @@ HERE = Path(__file__).parent
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path[:0] = [str(HERE), str(HERE.parent)]
+import proofs
+
 Ran = Callable[..., Path]
+SECONDS = 3000
+"""Of one script: a rank that waits for another one for ever is ended."""
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +49,17 @@ def ran(checkout: Path, place: Path) -> Ran:
         folder.mkdir(parents=True, exist_ok=True)
         launcher = ["-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"] if ranks else []
         paths = [str(checkout), os.environ.get("PYTHONPATH", "")]
+        code = proofs.code(script)
         done = subprocess.run(
             [sys.executable, *launcher, str(HERE / f"{script}.py"), str(folder)],
             capture_output=True,
             text=True,
             check=False,
+            timeout=SECONDS,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-20000:]
+        (folder / "code.json").write_text(json.dumps(code), encoding="utf-8")
         return folder
 
     return run

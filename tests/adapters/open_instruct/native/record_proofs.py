@@ -22,6 +22,7 @@ import proofs
 from batchbridge.testing.trajectories import distance
 
 JOBS = ("enforced", "adamw", "resumed", "observed")
+RUNS_OF_JOBS = (("jobs", 1), ("jobs", 2), ("killed", 0), ("ray_job", 0))
 WORDS = ("Connection closed by peer", "PolicyTrainerRayProcess", "died", "the job ended well")
 """Of the errors with which jobs end: kept are those that were said."""
 
@@ -49,11 +50,23 @@ def rounded(value: Any) -> Any:
     return [rounded(inner) for inner in value] if isinstance(value, list) else value
 
 
+def code_of(*folders: Path) -> dict[str, str]:
+    """The code that these runs are of. Raises `ValueError` for runs of different code."""
+    merged: dict[str, str] = {}
+    for folder in folders:
+        for name, digest in json.loads((folder / "code.json").read_text(encoding="utf-8")).items():
+            if merged.setdefault(name, digest) != digest:
+                raise ValueError(f"{', '.join(one.name for one in folders)}: runs of different {name}")
+    return merged
+
+
 def tampering_of(place: Path) -> dict[str, Any]:
     """What tampering.py measured, by ranks."""
-    files = {ranks: place / f"tampering-{ranks}" / "tampering.json" for ranks in ("1", "2")}
-    found = {ranks: json.loads(file.read_text(encoding="utf-8")) for ranks, file in files.items()}
-    return {"code": proofs.measuring_code(), **found}
+    folders = {ranks: place / f"tampering-{ranks}" for ranks in ("1", "2")}
+    found = {
+        ranks: json.loads((folder / "tampering.json").read_text(encoding="utf-8")) for ranks, folder in folders.items()
+    }
+    return {"code": code_of(*folders.values()), **found}
 
 
 def record_tampering(place: Path, out: Path) -> None:
@@ -81,6 +94,10 @@ def jobs_of(place: Path) -> dict[str, Any]:
             said = file.with_suffix(".txt").read_text(encoding="utf-8")
             ends[name] = [word for word in WORDS if word in said]
     return {
+        "code": code_of(*(place / f"{name}-{ranks}" for name, ranks in RUNS_OF_JOBS)),
+        "report": [
+            line for line in (two / "report-1.txt").read_text(encoding="utf-8").splitlines() if "note: " in line
+        ],
         "jobs": jobs,
         "ends": ends,
         "foreign": (one / "foreign.txt").read_text(encoding="utf-8"),
@@ -111,7 +128,10 @@ def script_of(place: Path) -> dict[str, Any]:
         if (folder / f"{file}.pt").exists()
     }
     kept = ("request", "prompt", "seeds", "model_step", "weights")
+    resumed = left["launched resumed, 2"]["said"]
     return {
+        "code": code_of(folder),
+        "note": next((line for line in resumed.splitlines() if proofs.CLIP_NORM in line), ""),
         "runs": {name: left[name]["run"] for name in SCRIPTS},
         "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
         "said": {name: [word for word in SAID if word in one["said"]] for name, one in left.items() if one["exit"]},
@@ -132,6 +152,7 @@ def main(place: Path, out: Path, page: Path) -> None:
         str(ranks): json.loads((place / f"gradients-{ranks}" / "measured.json").read_text(encoding="utf-8"))
         for ranks in (1, 2)
     }
+    gradients = {"code": code_of(*(place / f"gradients-{ranks}" for ranks in gradients)), **gradients}
     made = rounded({"gradients": gradients, "jobs": jobs_of(place), "script": script_of(place)})
     made["figures"] = proofs.figures(made["gradients"], made["jobs"], made["script"])
     for name, value in made.items():

@@ -12,20 +12,23 @@ from batchbridge_open_instruct.testing import cpu
 
 cpu.start()
 
+import itertools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gradients import ROLLOUTS, Bench, wanted
+from gradients import ROLLOUTS, Bench, of_this_rank, wanted
 
+from batchbridge.adapter import Mode
 from batchbridge.attach import BatchDrift, CannotAttach, unwrap, wrap
 from batchbridge.ledger import read_steps
+from batchbridge.plan import Plan
 from batchbridge_open_instruct.testing.job import Job, prepare
 
 TAMPERED = 3
@@ -101,18 +104,37 @@ class Tampers:
         return self.around(self.engine, "step", change)
 
 
+PACKS: Mapping[Mode, int] = {"enforce": 32, "verify": 48}
+"""Tokens of a packed row; natively rows that ranks do not divide are dropped."""
 TAMPERS = ("nothing", "loss", "mask", "advantages", "no_backward", "dropped", "triple")
 
 
-def tampered(bench: Bench, name: str) -> dict[str, Any]:
+class Planned:
+    """A loader of prompts of one's own, in the plan's order: with it, and packed so that no row is dropped, the native
+    job trains what the plan says."""
+
+    _epoch = 0
+
+    def __init__(self, dataset: Any, plan: Plan) -> None:
+        first = [prompt for index in range(plan.total_rollouts) for prompt in plan.rollout(index).prompts]
+        self._dataset, self._coming = dataset, itertools.cycle(dict.fromkeys([*first, *range(len(dataset))]))
+
+    def __next__(self) -> dict[str, Any]:
+        index = next(self._coming)
+        return {**self._dataset[index], "index": index}
+
+
+def tampered(bench: Bench, mode: Mode, name: str) -> dict[str, Any]:
     """A job to its end, or to the step that is tampered with: what ended it on each rank, its updates and records."""
     said, undo = "", None
-    ledger = bench.folder / f"tampered-{name}-{bench.ranks}"
+    ledger = bench.folder / f"tampered-{mode}-{name}-{bench.ranks}"
     if bench.rank == 0:
         shutil.rmtree(ledger, ignore_errors=True)
     dist.barrier()
-    with bench.job(settings={"pack_length": 32}, args={"learning_rate": 0.012}) as job:
-        wrap(job.learner, like=wanted(job, "token_mean", {}), ledger=ledger)
+    with bench.job(settings={"pack_length": PACKS[mode]}, args={"learning_rate": 0.012}) as job:
+        wrap(job.learner, like=wanted(job, "token_mean", {}), mode=mode, ledger=ledger)
+        if mode == "verify":
+            job.actor.iter_dataloader = Planned(job.actor.dataset, job.learner.batchbridge.plan)
         if name != "nothing":
             undo = getattr(Tampers(job, bench.rank, bench.ranks), name)()
         try:
@@ -132,10 +154,11 @@ def tampered(bench: Bench, name: str) -> dict[str, Any]:
 
 
 def probed(bench: Bench) -> dict[str, list[str]]:
-    """Reasons against wrapping a learner whose loss averages otherwise, by what it does."""
-    from open_instruct import grpo_fast
+    """Rank 0's reasons against wrapping where the last rank's loss averages otherwise, or its code is another: what one
+    rank cannot be made to do, none is."""
+    from open_instruct import grpo_fast, grpo_utils
 
-    native, found = grpo_fast.masked_mean, {}
+    native, counts, found = grpo_fast.masked_mean, grpo_utils.calculate_token_counts, {}
 
     def other(how: str) -> Callable[..., Any]:
         def mean(values: Any, mask: Any, axis: Any = None, denominator: Any = None) -> Any:
@@ -144,11 +167,15 @@ def probed(bench: Bench) -> dict[str, list[str]]:
 
         return mean
 
-    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows"):
+    for how in ("as Open-Instruct", "times 7", "own tokens", "mean over rows", "code of its own"):
         with bench.job() as job:
             spec = wanted(job, "token_mean", {})
             before = {name: dict(vars(one)) for name, one in (("learner", job.learner), ("engine", job.learner.model))}
-            grpo_fast.masked_mean = other(how)
+            if bench.rank == bench.ranks - 1:
+                if how == "code of its own":
+                    grpo_utils.calculate_token_counts = of_this_rank
+                else:
+                    grpo_fast.masked_mean = other(how)
             try:
                 wrap(job.learner, like=spec)
                 found[how] = []
@@ -156,7 +183,7 @@ def probed(bench: Bench) -> dict[str, list[str]]:
             except CannotAttach as refusal:
                 found[how] = [f"{name}: {reason}" for name, reason in refusal.reasons.items()]
             finally:
-                grpo_fast.masked_mean = native
+                grpo_fast.masked_mean, grpo_utils.calculate_token_counts = native, counts
             for name, one in (("learner", job.learner), ("engine", job.learner.model)):
                 changed = {key for key, value in before[name].items() if vars(one).get(key) is not value}
                 if changed or vars(one).keys() - before[name].keys():
@@ -172,7 +199,7 @@ def main(folder: Path) -> None:
     while not (bench.policy / "tokenizer_config.json").exists():
         pass
     measured: dict[str, Any] = {"probed": probed(bench)}
-    measured["tampered"] = {name: tampered(bench, name) for name in TAMPERS}
+    measured["tampered"] = {mode: {name: tampered(bench, mode, name) for name in TAMPERS} for mode in PACKS}
     if bench.rank == 0:
         (folder / "tampering.json").write_text(json.dumps(measured, indent=1), encoding="utf-8")
 

@@ -44,6 +44,12 @@ def test_a_resumed_job_ends_bit_equal_to_the_uninterrupted_one(jobs: tuple[int, 
     assert "written by 3 ranks" in (folder / "foreign.txt").read_text(encoding="utf-8")
 
 
+def test_every_learners_report_says_what_differs_from_the_run_that_it_resumes(jobs: tuple[int, Path]) -> None:
+    ranks, folder = jobs
+    for rank in range(ranks):
+        assert proofs.CLIP_NORM in (folder / f"report-{rank}.txt").read_text(encoding="utf-8")
+
+
 def test_the_unwrapped_job_does_what_its_command_line_is_read_to_do(jobs: tuple[int, Path]) -> None:
     ranks, folder = jobs
     proofs.check_behaviour(run_of(folder, "observed"), ranks)

@@ -65,6 +65,7 @@ def test_a_killed_learner_ends_the_launched_script_and_the_same_command_continue
     proofs.check_plan(resumed["run"], ranks=2)
     proofs.check_same(resumed["run"], left(runs, "launched-2")["run"])
     assert torch.equal(*(parameters(runs, f"{name}-2") for name in ("launched", "launched_resumed")))
+    assert proofs.CLIP_NORM in resumed["said"], "the driver's output says what differs"
 
 
 def test_the_command_line_s_own_meaning_is_refused_by_name(runs: Path) -> None:

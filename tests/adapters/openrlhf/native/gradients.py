@@ -29,6 +29,7 @@ torch.set_num_threads(1)
 from tampering import LOSSES, WAYS, Run
 
 from batchbridge import unwrap, wrap
+from batchbridge.adapter import Mode
 from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.patching import Patches
@@ -434,21 +435,30 @@ def refused(bench: Bench, trainer: Any) -> dict[str, str]:
     return said
 
 
-def tampered(bench: Bench, trainer: Any) -> dict[str, dict[str, Any]]:
-    """Of each way to tamper with step 3: what this rank was told, where, and how many updates were applied."""
-    spec, found = spec_of(CASES["token_mean"], "fixed 2"), {}
+def tampered(bench: Bench, trainer: Any, mode: Mode) -> dict[str, dict[str, Any]]:
+    """Of each way to tamper with step 3: what this rank was told, where, and how many updates were applied.
+
+    Verified, the native run's steps of 6 completions have the plan's members, and every completion has a token: a
+    micro-batch without one ends a native run.
+    """
+    spec, found, script = spec_of(CASES["token_mean"], "fixed 2"), {}, bench.script
+    if mode == "verify":
+        spec = spec.replace(**{"optimizer_step.completions_per_step": 6})
+        bench.script = dataclasses.replace(script, empty=frozenset())
+    owner_of = bench.by_steps if mode == "verify" else None
     plan, applied, engine = Plan(spec, PROMPTS), set(), trainer.actor.model
     ways = {**{name: way for name, (way, _) in WAYS.items()}, "nobody": lambda run: None}
     counting = engine.optimizer.optimizer.register_step_pre_hook(lambda *_: applied.add(engine.global_steps))
     for name, way in ways.items():
-        install(trainer, bench.orders(spec))
+        engine.global_steps = 0  # a run of its own
+        install(trainer, bench.orders(spec, mode))
         patches = Patches()
         way(Run.of(trainer, patches, mine=bench.rank == bench.ranks - 1))
         applied.clear()
         told = {"step": -1, "aspect": "", "detail": "trained to its end"}
         try:
             for rollout in range(2):
-                bench.fill(trainer, plan, rollout)
+                bench.fill(trainer, plan, rollout, owner_of=owner_of)
                 bench.run(trainer, 0.0)
         except BatchDrift as drift:
             told = {"step": drift.step, "aspect": drift.aspect, "detail": str(drift)}
@@ -457,6 +467,7 @@ def tampered(bench: Bench, trainer: Any) -> dict[str, dict[str, Any]]:
             clean(trainer)
         found[name] = {**told, "applied": len(applied)}
     counting.remove()
+    bench.script = script
     everyone: list[Any] = [None] * bench.ranks
     torch.distributed.all_gather_object(everyone, found)
     return {name: {"ranks": [one[name] for one in everyone]} for name in ways}
@@ -559,7 +570,9 @@ def main(folder: Path) -> None:
             found["empty"] = empty(bench, trainer)
             found["wrap"] = by_wrap(bench, trainer)
             found["refused"] = refused(bench, trainer)
-            found["tampered"] = tampered(bench, trainer)
+            found["tampered"] = {"enforce": tampered(bench, trainer, "enforce")}
+        if (zero, dynamic) == (3, True):
+            found["tampered"]["verify"] = tampered(bench, trainer, "verify")
         del trainer
     if bench.rank == 0:
         torch.save(found, folder / "measured.pt")

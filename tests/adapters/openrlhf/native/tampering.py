@@ -1,6 +1,7 @@
-"""Ways to make an enforced `ActorPPOTrainer` train something else than its plan, and losses that weigh otherwise.
+"""Ways to make an `ActorPPOTrainer` train something else than its plan, and losses that weigh otherwise.
 
-`gradients.py` runs them in its processes, under DeepSpeed's ZeRO-2.
+`gradients.py` runs them in its processes: enforced under DeepSpeed's ZeRO-2; verified under ZeRO-3, where OpenRLHF's
+own dynamic batches lose no gradient and nothing shuffles the plan's rows.
 """
 
 from __future__ import annotations
@@ -145,7 +146,11 @@ def lost_gradient(run: Run) -> None:
         def forgetful(*given: Any, **options: Any) -> None:
             native(*given, **options)
             if run.first:
-                run.trainer.actor.model.optimizer.all_grad_tensors.clear()
+                optimizer = run.trainer.actor.model.optimizer
+                if run.trainer.actor.model.zero_optimization_stage() == 3:
+                    optimizer.grad_partitions_flat_buffer.zero_()
+                else:
+                    optimizer.all_grad_tensors.clear()
 
         return forgetful
 

@@ -162,20 +162,22 @@ def test_a_loss_that_weighs_otherwise_is_refused_and_the_trainer_is_as_it_was(
     assert not said.endswith("; changed"), said
 
 
+@pytest.mark.parametrize("mode", ["enforce", "verify"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_step_that_is_tampered_with_is_applied_on_no_rank(
-    measured: dict[int, dict[str, Any]], ranks: int, way: str
+    measured: dict[int, dict[str, Any]], ranks: int, way: str, mode: str
 ) -> None:
     """On two ranks the second one alone, where one alone can be tampered with."""
-    told = measured[ranks]["tampered"][way]["ranks"]
+    told = measured[ranks]["tampered"][mode][way]["ranks"]
     assert [(one["step"], one["aspect"], one["applied"]) for one in told] == [(STEP, WAYS[way][1], STEP)] * ranks, told
 
 
+@pytest.mark.parametrize(("mode", "steps"), [("enforce", 6), ("verify", 4)])
 def test_the_same_run_is_trained_to_its_end_where_nobody_tampers(
-    measured: dict[int, dict[str, Any]], ranks: int
+    measured: dict[int, dict[str, Any]], ranks: int, mode: str, steps: int
 ) -> None:
-    told = measured[ranks]["tampered"]["nobody"]["ranks"]
-    assert [(one["detail"], one["applied"]) for one in told] == [("trained to its end", 6)] * ranks
+    told = measured[ranks]["tampered"][mode]["nobody"]["ranks"]
+    assert [(one["detail"], one["applied"]) for one in told] == [("trained to its end", steps)] * ranks
 
 
 def test_other_rows_or_weights_than_planned_are_refused_before_the_update(
