@@ -158,7 +158,7 @@ def test_a_loss_that_weighs_otherwise_is_refused_and_the_trainer_is_as_it_was(
 ) -> None:
     """The first rank says so, whichever rank has the loss."""
     said = measured[ranks]["refused"][loss]
-    assert said.startswith("the trainer's own "), said
+    assert said.removeprefix("on rank 1: ").startswith("the trainer's own "), said
     assert not said.endswith("; changed"), said
 
 
