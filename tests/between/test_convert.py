@@ -154,7 +154,7 @@ def test_trl_is_patched_in_what_wrap_plans_and_computes_itself() -> None:
 
 
 def test_a_version_that_wrap_does_not_touch_is_not_patched() -> None:
-    found = convert_to(TrlAdapter(), reading_of(plain_spec(**{"horizon.lr_tick": "rollout"})), version="1.5.0")
+    found = convert_to(TrlAdapter(), reading_of(plain_spec(**{"horizon.lr_tick": "rollout"})), version="0.17.0")
     assert statuses(found)["horizon.lr_tick"] == "inexpressible"
 
 

@@ -141,7 +141,7 @@ def test_what_means_the_same_once_the_run_is_wrapped_is_patched_too(monkeypatch:
 @pytest.mark.parametrize(
     ("one", "other", "version"),
     [
-        ("openrlhf", "trl", "1.5.0"),
+        ("openrlhf", "trl", "0.17.0"),
         ("trl", "openrlhf", "0.10.3"),
         ("openrlhf", "verl", "0.7.1"),
         ("trl", "easyr1", "0.3.1"),

@@ -519,10 +519,10 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
 
     def follow(trainer: Any) -> None:
         native = trainer.init_workers
-        trainer.batchbridge = "attached"
+        trainer.batchbridge = SimpleNamespace(report=lambda: "attached")
         trainer.init_workers = lambda: (native(), ran.append("orders"))
 
-    monkeypatch.setattr(launched, "follow", follow)
+    monkeypatch.setattr("batchbridge.launch.follow", follow)
     launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
     Trainer().init_workers()
     assert ran == ["native", "orders"]

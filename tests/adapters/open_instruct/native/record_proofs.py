@@ -131,7 +131,10 @@ def script_of(place: Path) -> dict[str, Any]:
     resumed = left["launched resumed, 2"]["said"]
     return {
         "code": code_of(folder),
-        "note": next((line for line in resumed.splitlines() if proofs.CLIP_NORM in line), ""),
+        # The warning without the file that it stands in.
+        "note": next((line for line in resumed.splitlines() if proofs.CLIP_NORM in line), "").rpartition("Warning: ")[
+            2
+        ],
         "runs": {name: left[name]["run"] for name in SCRIPTS},
         "asked": {name: [{key: line[key] for key in kept} for line in one["asked"]] for name, one in left.items()},
         "said": {name: [word for word in SAID if word in one["said"]] for name, one in left.items() if one["exit"]},
