@@ -179,7 +179,8 @@ def check_probe(measured: Mapping[str, Any]) -> None:
     assert reason.startswith("unproven_code: ")
     for name in CONTROLS:
         (reason,) = measured["probed"][name]
-        assert reason.startswith("weight_probe: the trainer's own loss gives a token of a completion of"), name
+        refused = reason.removeprefix("weight_probe: ").removeprefix("on rank 1: ")  # of the last of two
+        assert refused.startswith("the trainer's own loss gives a token of a completion of"), name
 
 
 def check_tampering(measured: Mapping[str, Any], ranks: int) -> None:
