@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 from batchbridge import CannotAttach, unwrap, wrap
-from batchbridge.measuring import Rows, Tap
+from batchbridge.measuring import Rows
+from batchbridge.patching import Patches
 from batchbridge_trl import releases
+from batchbridge_trl.watching import Watch
 
 
 def test_every_attribute_is_there_where_the_table_says(trainer: Callable[..., Any]) -> None:
@@ -64,20 +67,28 @@ def test_a_surrogate_that_the_release_has_not_is_refused_by_name(trainer: Callab
 def test_a_reference_that_the_loss_scores_itself_is_measured_like_one_that_it_was_given(
     trainer: Callable[..., Any],
 ) -> None:
+    """trl 0.18 makes the reference policy's log-probabilities inside of its loss, after the policy's."""
     objective = wrap(trainer(beta=0.1), mode="observe").batchbridge.request.spec.objective
+    objective = dataclasses.replace(objective, kl_estimator="k3")  # later releases multiply it by the ratio
     logprobs, reference = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -1.0]])
     mask, advantages = torch.ones(1, 2), torch.tensor([[0.5]])
     found = []
     for given in (True, False):
-        tap = Tap(objective)
-        rows = Rows(mask=mask, advantages=advantages, reference=reference if given else None)
-        leaf = tap.leaf(logprobs, rows)
-        if not given:
-            tap.refer(reference)
+        watched = trainer(beta=0.1)
+        watch = Watch(watched, objective, Patches())
+        leaf = logprobs.clone().requires_grad_()
+        made = iter([leaf, reference])
+        watch._native_producer = lambda watch=watch, made=made: watch.producer.returned(next(made), torch.zeros(1, 2))
+        produce = getattr(watched, watch.producer.name)
+        with watch.expecting(Rows(mask=mask, advantages=advantages, reference=reference if given else None)):
+            produce()
+            if not given:
+                with torch.no_grad():
+                    produce()
         distance = reference - leaf
         loss = -(leaf - leaf.detach()).exp() * advantages + 0.1 * (distance.exp() - distance - 1)
         (loss.sum() / 4).backward()
-        found.append(tap.take())
+        found.append(watch.take())
     assert found[0] == found[1]
     assert found[0][0][0].weight == pytest.approx(0.25)
     assert found[0][0][0].departure <= found[0][0][0].tolerance
