@@ -129,9 +129,11 @@ def main() -> None:
         pythons = dict(word.split("=", 1) for word in asked.python)
         if pythons.keys() != TESTS.keys():
             sys.exit(f"--python: name the interpreters of {', '.join(TESTS)}")
-        figures = {name: measured(pythons, environment) for name, environment in KERNELS.items()}
-        text = json.dumps({"machine": machine(), "figures": figures}, indent=1, sort_keys=False)
-        RECORDED.write_text(text + "\n", encoding="utf-8")
+        figures: Figures = {}
+        for name, environment in KERNELS.items():  # half an hour: what is measured is kept at once
+            figures[name] = measured(pythons, environment)
+            text = json.dumps({"machine": machine(), "figures": figures}, indent=1, sort_keys=False)
+            RECORDED.write_text(text + "\n", encoding="utf-8")
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), recorded), encoding="utf-8")
 
