@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec
