@@ -35,7 +35,7 @@ ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EasyR1Reading(Reading):
     """A reading that remembers the run."""
 

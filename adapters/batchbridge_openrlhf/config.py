@@ -33,7 +33,7 @@ class Running:
     """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OpenRlhfReading(Reading):
     """A reading that keeps the options by identity, the places where they were given, and the world that was asked
     for. `parsed`: OpenRLHF's parser takes every given value; `decided`: so do we. `whole`: it is a launch command, to

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from batchbridge.proven import Code
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrlReading(Reading):
     """A reading that remembers whether a config object was read."""
 
