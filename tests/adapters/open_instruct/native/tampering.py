@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 from gradients import ROLLOUTS, Bench, wanted
 
-from batchbridge.attach import BatchDrift, CannotAttach, unwrap, wrap
+from batchbridge.attach import unwrap, wrap
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge_open_instruct.testing.job import Job, prepare
 

@@ -29,7 +29,7 @@ torch.set_num_threads(1)
 from tampering import LOSSES, WAYS, Run
 
 from batchbridge import unwrap, wrap
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
