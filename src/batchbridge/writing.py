@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -39,7 +39,12 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     """
     back, found = _read_back(adapter, values, context)
     broken = [finding for finding in found if finding.severity == "error" or finding.undecided]
-    refused = [_refusal(finding, back) for finding in (*back.findings, *broken)]
+
+    def without(key: str) -> Reading:
+        rest = {other: value for other, value in values.items() if other != key}
+        return _read_back(adapter, rest, context)[0]
+
+    refused = [_refusal(finding, back, without) for finding in (*back.findings, *broken)]
     yield from refused
     if back.spec is None:
         if not refused:
@@ -60,10 +65,14 @@ def said_by(adapter: Adapter, values: Mapping[str, Any], key: str, context: Cont
     return _from({key}, _read_back(adapter, values, context)[0])
 
 
-def _refusal(finding: Finding, back: Reading) -> Problem:
-    keys = {place.key for place in finding.where if place.key is not None}
+def _refusal(finding: Finding, back: Reading, without: Callable[[str], Reading]) -> Problem:
+    """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
+    shows them."""
+    keys = {place.key: None for place in finding.where if place.key is not None}
     fields = tuple(path for path, origin in back.provenance.items() if origin.key in keys)
     said = [path for path in fields if path not in finding.message]
+    if not fields:
+        fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
     return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message)
 
 

@@ -44,9 +44,9 @@ def test_signatures_are_the_real_ones(tmp_path: Path) -> None:
         "adapter.Reading",
         "between.convert.Conversion",
         "between.diff.Comparison",
-        "builtins.tuple[batchbridge.findings.Finding, ...]",
-        "builtins.tuple[batchbridge.between.doctor.Diagnosis, ...]",
-        "builtins.str",
+        "tuple[batchbridge.findings.Finding, ...]",
+        "tuple[batchbridge.between.doctor.Diagnosis, ...]",
+        'is "str"',
     ):
         assert kind in said
     assert "error" not in said, said
