@@ -131,6 +131,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
+    pytest(session, "tests/core/test_face_types.py")
 
 
 @nox.session
@@ -159,7 +160,14 @@ def docs(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
     install(session, "core", *TEST, "pytest-xdist", "jsonschema", ".[hydra,speed]")
-    pytest(session, "-n", "2")
+    pytest(session, "-n", "2", "-m", "not by_hand")
+
+
+@nox.session
+def rewording(session: nox.Session) -> None:
+    """By name: no conversion of the whole corpus hangs on an adapter's sentences."""
+    install(session, "core", *TEST, "jsonschema", ".")
+    pytest(session, "tests/between/test_rewording.py", "-m", "by_hand")
 
 
 @nox.session

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import sources
-from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
@@ -34,7 +35,7 @@ ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class EasyR1Reading(Reading):
     """A reading that remembers the run."""
 
@@ -394,7 +395,7 @@ def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: st
     if entry.key is None:
         return entry.derived()
     place, value = said.places.get(entry.key), native[entry.key]
-    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}")
+    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}", others=entry.others)
 
 
 def _word(key: str, value: Any) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from batchbridge import proven
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.measuring import Measured
 from batchbridge.patching import Patches, rebound
 from batchbridge.probing import ProbeBatch, batches, normaliser, verdict

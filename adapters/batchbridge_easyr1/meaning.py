@@ -74,7 +74,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
         return None
     baseline, scale, epsilon, ddof = estimator
     told = {
-        "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}"),
+        "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}", (NODES, GPUS)),
         "topology.context_parallel": Told(run[run.ulysses_key], run.ulysses_key),
         "rollout.prompts_per_rollout": Told(run[PROMPTS], PROMPTS),
         "rollout.completions_per_prompt": Told(run[GROUP], GROUP),
@@ -82,11 +82,12 @@ def meaning(run: Run) -> dict[str, Told] | None:
             run.completions_per_step,
             None,
             f"{BATCH} {run[BATCH]} x {GROUP} {run[GROUP]} / {run.replicas} replicas, floored, = {run.share} on each",
+            (BATCH, GROUP),
         ),
         "optimizer_step.passes_per_rollout": Told(run[PASSES], PASSES),
         "loss.policy.aggregation": Told(aggregation, MODE if MODE in run.native else None, "token mean"),
         "advantage.baseline": Told(baseline, ESTIMATOR),
-        "advantage.scale": Told(scale, None, f"{run[ESTIMATOR]} scales so"),
+        "advantage.scale": Told(scale, None, f"{run[ESTIMATOR]} scales so", (ESTIMATOR,)),
         "advantage.epsilon": Told(epsilon, None, "fixed in core_algos"),
         "advantage.ddof": Told(ddof, None, "fixed in core_algos"),
         "order.seed": Told(run[f"{DATA}seed"], f"{DATA}seed"),
@@ -115,10 +116,17 @@ def _micro_batch(run: Run) -> dict[str, Told]:
         told = {"micro_batch.completions_per_device": Told(run[MICRO], MICRO)}
         return told if same else {**told, "micro_batch.forward_completions_per_device": Told(run[FORWARD], FORWARD)}
     formula = f"x ({PROMPT_TOKENS} + {RESPONSE_TOKENS} = {run.longest})"
-    told = {"micro_batch.tokens_per_device": Told(run[MICRO] * run.longest, None, f"{MICRO} {run[MICRO]} {formula}")}
+    told = {
+        "micro_batch.tokens_per_device": Told(
+            run[MICRO] * run.longest, None, f"{MICRO} {run[MICRO]} {formula}", (MICRO, PROMPT_TOKENS, RESPONSE_TOKENS)
+        )
+    }
     if not same:
         told["micro_batch.forward_tokens_per_device"] = Told(
-            run[FORWARD] * run.longest, None, f"{FORWARD} {run[FORWARD]} {formula}"
+            run[FORWARD] * run.longest,
+            None,
+            f"{FORWARD} {run[FORWARD]} {formula}",
+            (FORWARD, PROMPT_TOKENS, RESPONSE_TOKENS),
         )
     return told
 
@@ -127,7 +135,7 @@ def _objective(run: Run, loss: tuple[str, str, bool]) -> dict[str, Told]:
     surrogate, level, clips = loss
     told = {
         "surrogate": Told(surrogate, LOSS_TYPE if LOSS_TYPE in run.native else None, "the only loss"),
-        "ratio_level": Told(level, None, f"loss_type {run[LOSS_TYPE]}"),
+        "ratio_level": Told(level, None, f"loss_type {run[LOSS_TYPE]}", (LOSS_TYPE,)),
         "old_logprobs": Told("rollout_start", None, "computed once, before the first update"),
         "entropy_coefficient": Told(0.0, None, "entropy is a metric only"),
         "nonfinite_step": Told("skip", None, "the optimizer step is left out when the norm is not finite"),
@@ -139,7 +147,7 @@ def _objective(run: Run, loss: tuple[str, str, bool]) -> dict[str, Told]:
         told["dual_clip"] = Told(run[f"{ACTOR}clip_ratio_dual"], f"{ACTOR}clip_ratio_dual")
     if run["algorithm.disable_kl"]:
         told["kl_placement"] = Told("none", "algorithm.disable_kl")
-        told["kl_coefficient"] = Told(0.0, None, "algorithm.disable_kl")
+        told["kl_coefficient"] = Told(0.0, None, "algorithm.disable_kl", ("algorithm.disable_kl",))
         return told
     estimator = KL_ESTIMATORS.get(run["algorithm.kl_penalty"], run["algorithm.kl_penalty"])
     told["kl_placement"] = Told("loss" if run["algorithm.use_kl_loss"] else "reward", "algorithm.use_kl_loss")
@@ -159,10 +167,15 @@ def _carried(run: Run) -> dict[str, Told]:
         schedule = schedule_text("cosine_with_min_lr", {"min_lr_rate": run[f"{optim}min_lr_ratio"] or 0.0})
     told = {
         "learning_rate": Told(run[f"{optim}lr"], f"{optim}lr"),
-        "lr_schedule": Told(schedule, None, f"{optim}lr_scheduler_type, {optim}min_lr_ratio"),
+        "lr_schedule": Told(
+            schedule,
+            None,
+            f"{optim}lr_scheduler_type, {optim}min_lr_ratio",
+            (f"{optim}lr_scheduler_type", f"{optim}min_lr_ratio"),
+        ),
         "optimizer": Told(run[f"{optim}strategy"], f"{optim}strategy"),
-        "beta1": Told(float(betas[0]) if two else None, None, f"{optim}betas"),
-        "beta2": Told(float(betas[1]) if two else None, None, f"{optim}betas"),
+        "beta1": Told(float(betas[0]) if two else None, None, f"{optim}betas", (f"{optim}betas",)),
+        "beta2": Told(float(betas[1]) if two else None, None, f"{optim}betas", (f"{optim}betas",)),
         "optimizer_epsilon": Told(1e-8, None, "torch's default"),
         "weight_decay": Told(run[f"{optim}weight_decay"], f"{optim}weight_decay"),
         "weight_decay_excludes": Told("nothing", None, "one group of parameters"),
@@ -177,11 +190,18 @@ def _carried(run: Run) -> dict[str, Told]:
     }
     steps, share = run[f"{optim}lr_warmup_steps"], run[f"{optim}lr_warmup_ratio"]
     if steps:
-        told["warmup_steps"] = Told(float(steps), None, f"{optim}lr_warmup_steps")
+        told["warmup_steps"] = Told(float(steps), None, f"{optim}lr_warmup_steps", (f"{optim}lr_warmup_steps",))
     elif steps is None and share:
         told["warmup_ratio"] = Told(share, f"{optim}lr_warmup_ratio")
     elif holds(STARTS_AT_ZERO, run.version):
-        told["warmup_steps"] = Told(1.0, None, "without a warm-up the first rollout's learning rate is 0")
+        told["warmup_steps"] = Told(
+            1.0,
+            None,
+            "without a warm-up the first rollout's learning rate is 0",
+            (f"{optim}lr_warmup_steps", f"{optim}lr_warmup_ratio"),
+        )
     else:
-        told["warmup_steps"] = Told(0.0, None, f"{optim}lr_warmup_ratio is 0")
+        told["warmup_steps"] = Told(
+            0.0, None, f"{optim}lr_warmup_ratio is 0", (f"{optim}lr_warmup_steps", f"{optim}lr_warmup_ratio")
+        )
     return told

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.budgets import cut_of, objection
+from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
@@ -77,7 +78,7 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
     if request.spec.micro_batch.tokens_per_device is None:
         return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
     if problems:
-        return "; ".join(problems)
+        return "; ".join(problem.reason for problem in problems)
     if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
         return (
             "its workers have started with their micro-batches; wrap before init_workers(), or set "

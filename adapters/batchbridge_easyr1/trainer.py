@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import workers_ray
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.candidates import CandidatePlan
+from batchbridge.errors import CannotAttach
 from batchbridge.layout import layout
 from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged

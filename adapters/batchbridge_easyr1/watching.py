@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap
+from batchbridge.errors import LostGradient
+from batchbridge.measuring import Measured, Rows, Tap
 from batchbridge.objectives import Surrogate, clip_bounds
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch

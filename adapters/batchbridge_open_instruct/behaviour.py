@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.adapter import Behaviour, Defect
+from batchbridge.ruletable import numbers_of
 from batchbridge_open_instruct.rules import known_defects
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
 
@@ -13,7 +14,12 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCR
 def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
     """Of the script with these settings in that checkout."""
     defects = tuple(
-        Defect(code=finding.code, summary=finding.message, source=finding.source or "")
+        Defect(
+            code=finding.code,
+            summary=finding.message,
+            source=finding.source or "",
+            numbers=numbers_of(finding.message),
+        )
         for finding in known_defects(native, checkout)
     )
     return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects, checkout)

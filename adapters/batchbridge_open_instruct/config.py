@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.sources import parse_arguments
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
 from batchbridge.versions import newer_version, readable
-from batchbridge.writing import objections
+from batchbridge.writing import Problems, objections
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from batchbridge.proven import Code
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OpenInstructReading(Reading):
     """A reading that remembers in which checkout it is read."""
 
@@ -161,7 +162,7 @@ class OpenInstructAdapter(Adapter):
         """
         from batchbridge_open_instruct.writing import settings_for
 
-        problems: list[str] = []
+        problems = Problems()
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
         version = readable(framework_version or newest, tables.NEWEST)
         version = tables.checkout_of(version) or version
@@ -353,7 +354,7 @@ def _provenance(entry: Told, reading: OpenInstructReading, source: Source, check
     value = list(value) if isinstance(value, tuple) and place is not None else value
     note = f" (derived: {entry.formula})" if entry.formula else ""
     default = f"default of {reading.native[SCRIPT]}, {checkout}"
-    return Provenance.of(entry.key, value, place, default=default, note=note)
+    return Provenance.of(entry.key, value, place, default=default, note=note, others=entry.others)
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import checkpoints
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.launch import current
 from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser, Row

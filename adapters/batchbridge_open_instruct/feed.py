@@ -20,7 +20,7 @@ from typing import Any
 
 from batchbridge import checkpoints
 from batchbridge.advantages import group_advantages
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.patching import Patches, rebound
 from batchbridge.plan import RolloutPlan
 from batchbridge.shares import deal

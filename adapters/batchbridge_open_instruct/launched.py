@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from batchbridge import checkpoints, proven
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.launch import current, follow
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT

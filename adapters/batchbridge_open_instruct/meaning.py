@@ -42,6 +42,10 @@ def meaning(native: Native, checkout: str) -> dict[str, Told]:
     return _ppo(native, checkout) if native[SCRIPT] == PPO else _grpo(native, checkout)
 
 
+_GROUPS = ("num_unique_prompts_rollout", "num_samples_per_prompt_rollout")
+"""Keys of a rollout's completions."""
+
+
 def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     prompts, group = native["num_unique_prompts_rollout"], native["num_samples_per_prompt_rollout"]
     parts, rows, pack = native["num_mini_batches"], native["per_device_train_batch_size"], native["pack_length"]
@@ -60,25 +64,34 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "topology.context_parallel": Told(_context(native), "sequence_parallel_size"),
         "rollout.prompts_per_rollout": Told(prompts, "num_unique_prompts_rollout"),
         "rollout.completions_per_prompt": Told(group, "num_samples_per_prompt_rollout"),
-        "rollout.group_filter": Told(_filter(native), None, "active_sampling, filter_zero_std_samples"),
+        "rollout.group_filter": Told(
+            _filter(native),
+            None,
+            "active_sampling, filter_zero_std_samples",
+            ("active_sampling", "filter_zero_std_samples"),
+        ),
         "rollout.truncated_completions": Told(
             "drop" if native["mask_truncated_completions"] else "keep", "mask_truncated_completions"
         ),
         "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),
         "micro_batch.tokens_per_device": Told(
-            rows * pack, None, f"per_device_train_batch_size {rows} (packed rows) x pack_length {pack}"
+            rows * pack,
+            None,
+            f"per_device_train_batch_size {rows} (packed rows) x pack_length {pack}",
+            ("per_device_train_batch_size", "pack_length"),
         ),
         "order.last_rollout": Told("drop", None, "ShufflingIterator drops an epoch's remainder")
         if first
         else Told("wrap", None, "prompts are streamed from epoch to epoch"),
-        "staleness.mode": Told(_staleness(native, checkout), None, "async_steps"),
+        "staleness.mode": Told(_staleness(native, checkout), None, "async_steps", ("async_steps",)),
         "staleness.maximum": Told(native["async_steps"], "async_steps"),
         "horizon.rollouts": Told(
             native["total_episodes"] // completions,
             None,
             f"total_episodes {native['total_episodes']} // (num_unique_prompts_rollout {prompts} x "
             f"num_samples_per_prompt_rollout {group})",
+            ("total_episodes", *_GROUPS),
         ),
         "horizon.lr_tick": Told(
             "rollout" if native[SCRIPT] == GRPO else "optimizer_step",
@@ -91,9 +104,18 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "objective.surrogate": Told("cispo" if native["loss_fn"] == "cispo" else "ppo", "loss_fn"),
         "objective.clip_low": Told(None if native["loss_fn"] == "cispo" else native["clip_lower"], "clip_lower"),
         "objective.clip_high": Told(native["clip_higher"], "clip_higher"),
-        "objective.old_logprobs": Told(_old_logprobs(native), None, "use_vllm_logprobs, num_mini_batches, num_epochs"),
-        "objective.sampler_correction": Told(_correction(native), None, "use_rho_correction and its bounds"),
-        "objective.kl_placement": Told("loss" if on else "none", None, "load_ref_policy, beta"),
+        "objective.old_logprobs": Told(
+            _old_logprobs(native),
+            None,
+            "use_vllm_logprobs, num_mini_batches, num_epochs",
+            ("use_vllm_logprobs", "num_mini_batches", "num_epochs"),
+        ),
+        "objective.sampler_correction": Told(
+            _correction(native), None, "use_rho_correction and its bounds", _correction_keys(native)
+        ),
+        "objective.kl_placement": Told(
+            "loss" if on else "none", None, "load_ref_policy, beta", ("load_ref_policy", "beta")
+        ),
         "objective.kl_estimator": Told(_kl_estimator(native) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
         "objective.kl_clamp": Told(KL_CLAMP if on else None, None, "the log-ratio is clamped"),
@@ -112,6 +134,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
             completions,
             None,
             f"num_unique_prompts_rollout {prompts} x num_samples_per_prompt_rollout {group}, num_mini_batches 1",
+            (*_GROUPS, "num_mini_batches"),
         )
     else:
         told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
@@ -121,7 +144,10 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
     if constant is not None:
         told["loss.policy.constant"] = Told(
-            constant, None, f"loss_denominator {native['loss_denominator']} / {completions} completions"
+            constant,
+            None,
+            f"loss_denominator {native['loss_denominator']} / {completions} completions",
+            ("loss_denominator", *_GROUPS),
         )
     return told
 
@@ -215,18 +241,26 @@ def _correction(native: Native) -> str | None:
     return "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
 
 
-def _decay(native: Native) -> tuple[float, str | None, str | None]:
+def _correction_keys(native: Native) -> tuple[str, ...]:
+    if "use_rho_correction" not in native:
+        return ("truncated_importance_sampling_ratio_cap",)
+    return ("use_rho_correction", *(key for keys in RHO.values() for key in keys))
+
+
+def _decay(native: Native) -> tuple[float, str | None, str | None, tuple[str, ...]]:
     if native["set_weight_decay_on_bias_and_norm"]:
-        return native["weight_decay"], "weight_decay", None
-    return TORCH_DECAY, None, "set_weight_decay_on_bias_and_norm is off: AdamW gets no weight_decay, and takes its own"
+        return native["weight_decay"], "weight_decay", None, ("set_weight_decay_on_bias_and_norm",)
+    why = "set_weight_decay_on_bias_and_norm is off: AdamW gets no weight_decay, and takes its own"
+    return TORCH_DECAY, None, why, ("set_weight_decay_on_bias_and_norm",)
 
 
-def _reference_sync(native: Native, on: bool) -> tuple[int | None, str | None, str | None]:
+def _reference_sync(native: Native, on: bool) -> tuple[int | None, str | None, str | None, tuple[str, ...]]:
     every = native["ref_policy_update_freq"]
     if every is None or not on:
-        return None, "ref_policy_update_freq", None
+        return None, "ref_policy_update_freq", None, ()
     steps = native["num_epochs"] * native["num_mini_batches"]
-    return every * steps, None, f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps"
+    keys = ("ref_policy_update_freq", "num_epochs", "num_mini_batches")
+    return every * steps, None, f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps", keys
 
 
 def _shared(native: Native) -> dict[str, Told]:
@@ -240,10 +274,12 @@ def _shared(native: Native) -> dict[str, Told]:
         "carried.learning_rate": Told(native["learning_rate"], "learning_rate"),
         "carried.lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
         "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
-        "carried.warmup_steps": Told(float(steps) if steps and ratio <= 0 else None, None, "warm_up_steps"),
+        "carried.warmup_steps": Told(
+            float(steps) if steps and ratio <= 0 else None, None, "warm_up_steps", ("warm_up_steps",)
+        ),
         "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
         **{f"carried.{name}": Told(value, None, "torch.optim.AdamW's own") for name, value in ADAMW.items()},
-        "carried.dropout": Told("off", None, "disable_dropout_in_model"),
+        "carried.dropout": Told("off", None, "disable_dropout_in_model", ("disable_dropout_in_model",)),
         "carried.max_prompt_tokens": Told(native["max_prompt_token_length"], "max_prompt_token_length"),
         "carried.max_completion_tokens": Told(native["response_length"], "response_length"),
         "carried.temperature": Told(native["temperature"], "temperature"),
@@ -275,11 +311,17 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
     return {
         "topology.world_size": Told(world, "actor_num_gpus_per_node", "sum of actor_num_gpus_per_node"),
         "rollout.prompts_per_rollout": Told(
-            local * world, None, f"local_rollout_batch_size {local} x {world} learners"
+            local * world,
+            None,
+            f"local_rollout_batch_size {local} x {world} learners",
+            ("local_rollout_batch_size", "actor_num_gpus_per_node"),
         ),
         "rollout.completions_per_prompt": Told(group, "number_samples_per_prompt"),
         "optimizer_step.completions_per_step": Told(
-            mini * world, None, f"local_mini_batch_size {mini} x {world} learners"
+            mini * world,
+            None,
+            f"local_mini_batch_size {mini} x {world} learners",
+            ("local_mini_batch_size", "actor_num_gpus_per_node"),
         ),
         "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
@@ -291,11 +333,12 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
             "error" if checkout >= "2025.11.3" else "short", None, "calculate_runtime_args, exact_div"
         ),
         "staleness.mode": Told("lookahead" if native["async_mode"] else "sync", "async_mode"),
-        "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind"),
+        "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind", ("async_mode",)),
         "horizon.rollouts": Told(
             native["total_episodes"] // completions,
             None,
             f"total_episodes {native['total_episodes']} // ({local * world} prompts x {group})",
+            ("total_episodes", "local_rollout_batch_size", "actor_num_gpus_per_node", "number_samples_per_prompt"),
         ),
         "loss.policy.aggregation": Told("token_mean", None, "masked_mean"),
         "advantage.baseline": Told("value", None, "a value model, and GAE"),
@@ -306,7 +349,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         "objective.clip_low": Told(native["cliprange"], "cliprange"),
         "objective.clip_high": Told(native["cliprange"], "cliprange"),
         "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
-        "objective.kl_placement": Told("reward" if on else "none", None, "beta"),
+        "objective.kl_placement": Told("reward" if on else "none", None, "beta", ("beta",)),
         "objective.kl_estimator": Told(kl if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"], "beta"),
         "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over, unpacked
+from batchbridge.errors import LostGradient
+from batchbridge.measuring import Measured, Rows, Tap, Witness, all_reduce_over, unpacked
 from batchbridge.objectives import KL_ESTIMATORS
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch

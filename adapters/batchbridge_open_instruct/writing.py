@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from batchbridge.adapter import Context
+from batchbridge.errors import Problem
 from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import Spec
+from batchbridge.writing import Problems, said_by
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, PPO, SCRIPT, SCRIPTS, settings_of
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, SCRIPT, SCRIPTS, settings_of
 
 
-def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -> dict[str, Any]:
+def settings_for(spec: Spec, problems: Problems, checkout: str | None = None) -> dict[str, Any]:
     """The native settings of `checkout` (None: the newest) that come nearest to `spec`; whoever calls reads them back
     and compares."""
     critic = spec.advantage.baseline == "value"
@@ -20,8 +23,11 @@ def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -
     if not any((script == PPO) == critic for script in scripts):
         problems.insert(
             0,
-            f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
-            f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}",
+            Problem(
+                ("advantage.baseline",),
+                f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
+                f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}",
+            ),
         )
     elif not critic and checkout is not None:
         _as_in(checkout, values, spec, problems)
@@ -31,16 +37,19 @@ def settings_for(spec: Spec, problems: list[str], checkout: str | None = None) -
 _MISSING = object()
 
 
-def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: list[str]) -> None:
+def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems) -> None:
     """Turns settings of the newest checkout into those of `checkout`; names what it cannot say."""
-    rows = settings_of(checkout)
+    rows, written = settings_of(checkout), dict(values)
     correction = spec.objective.sampler_correction
     if "truncated_importance_sampling_ratio_cap" in rows:
         said = {key: values.pop(key, 0.0) for key in RHO_KEYS}
         values.pop("use_rho_correction", None)
         cap = said.pop("rho_clamp_upper_bound")
         if correction is not None and (cap <= 0 or any(said.values())):
-            problems.append(f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only")
+            problems.add(
+                f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only",
+                "objective.sampler_correction",
+            )
         elif correction is not None:
             values["truncated_importance_sampling_ratio_cap"] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
@@ -53,18 +62,23 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: list[str
     for key in [key for key in values if key != SCRIPT and key not in rows]:
         value = values.pop(key)
         if implied.get(key, _MISSING) != value:
-            problems.append(f"{key} {value}: open-instruct {checkout} has no such setting")
+            from batchbridge_open_instruct.config import OpenInstructAdapter  # which imports this module
+
+            fields = said_by(OpenInstructAdapter(), written, key, Context(framework_version=NEWEST))
+            problems.add(f"{key} {value}: open-instruct {checkout} has no such setting", *fields)
 
 
-def _horizon(spec: Spec, problems: list[str]) -> int:
+def _horizon(spec: Spec, problems: Problems) -> int:
     completions = spec.completions_per_rollout
     if completions is None or spec.horizon.rollouts is None:
-        problems.append("horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts")
+        problems.add(
+            "horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts", "horizon.rollouts"
+        )
         return 0
     return spec.horizon.rollouts * completions
 
 
-def _carried_settings(spec: Spec, script: str, problems: list[str]) -> dict[str, Any]:
+def _carried_settings(spec: Spec, script: str, problems: Problems) -> dict[str, Any]:
     carried = spec.carried
     said = {
         "seed": spec.order.seed,
@@ -78,17 +92,21 @@ def _carried_settings(spec: Spec, script: str, problems: list[str]) -> dict[str,
     return {key: value for key, value in said.items() if value is not None}
 
 
-def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
+def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
     completions = spec.completions_per_rollout
     parts = step.parts_per_rollout or 1
     if step.parts_per_rollout is None and step.completions_per_step != completions:
-        problems.append(
+        problems.add(
             f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
-            f"({completions} completions), or on a number of parts (num_mini_batches)"
+            f"({completions} completions), or on a number of parts (num_mini_batches)",
+            "optimizer_step.completions_per_step",
         )
     if spec.micro_batch.tokens_per_device is None:
-        problems.append("micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget")
+        problems.add(
+            "micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget",
+            "micro_batch.tokens_per_device",
+        )
     script = GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST
     values: dict[str, Any] = {
         SCRIPT: script,
@@ -127,7 +145,10 @@ def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
         values["weight_decay"] = carried.weight_decay
     rho = _rho_settings(objective.sampler_correction)
     if rho is None:
-        problems.append(f"objective.sampler_correction = {objective.sampler_correction}: not one that can be said")
+        problems.add(
+            f"objective.sampler_correction = {objective.sampler_correction}: not one that can be said",
+            "objective.sampler_correction",
+        )
     values |= rho or {}
     policy = spec.loss.policy
     if policy.aggregation == "token_sum":
@@ -143,7 +164,7 @@ def _grpo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
     return values
 
 
-def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
+def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, objective = spec.rollout, spec.objective
     world = max(spec.topology.world_size, 1)
     prompts, per_step = rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
@@ -152,7 +173,7 @@ def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
         ("optimizer_step.completions_per_step", per_step),
     ):
         if not total or total % world:
-            problems.append(f"{name} = {total}: each of {world} learners takes an equal share")
+            problems.add(f"{name} = {total}: each of {world} learners takes an equal share", name)
     kl = {canonical: native for native, canonical in PPO_KL.items()}.get(objective.kl_estimator or "k1")
     values = {
         SCRIPT: PPO,
@@ -173,14 +194,14 @@ def _ppo_settings(spec: Spec, problems: list[str]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _schedule_name(spec: Spec, script: str, problems: list[str]) -> str | None:
+def _schedule_name(spec: Spec, script: str, problems: Problems) -> str | None:
     """`lr_scheduler_type` of `script`; None where the spec says nothing, or nothing that can be said."""
     if spec.carried.lr_schedule is None:
         return None
     try:
         name, arguments = schedule_parts(spec.carried.lr_schedule)
     except ValueError as error:
-        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: {error}")
+        problems.add(f"carried.lr_schedule = {spec.carried.lr_schedule}: {error}", "carried.lr_schedule")
         return None
     if script == GRPO:
         if name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
@@ -189,7 +210,10 @@ def _schedule_name(spec: Spec, script: str, problems: list[str]) -> str | None:
     else:
         warms_up = bool(spec.carried.warmup_steps or spec.carried.warmup_ratio)
     if arguments:
-        problems.append(f"carried.lr_schedule = {spec.carried.lr_schedule}: open-instruct takes no such arguments")
+        problems.add(
+            f"carried.lr_schedule = {spec.carried.lr_schedule}: open-instruct takes no such arguments",
+            "carried.lr_schedule",
+        )
         return None
     return transformers_name(name, warms_up=warms_up)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec, walk
@@ -32,7 +33,7 @@ class Running:
     """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class OpenRlhfReading(Reading):
     """A reading that keeps the options by identity, the places where they were given, and the world that was asked
     for. `parsed`: OpenRLHF's parser takes every given value; `decided`: so do we. `whole`: it is a launch command, to
@@ -447,7 +448,7 @@ def _provenances(
         if entry is None:
             continue  # at the schema's default: openrlhf has nothing to say about it
         if path == "topology.world_size" and sizes is not None and sizes.asked:
-            found[path] = Provenance(None, value, "argument", "the world size that was asked for")
+            found[path] = Provenance((), value, "argument", "the world size that was asked for")
         else:
             found[path] = _provenance(entry, settings, places, version, names, source)
     return found
@@ -462,15 +463,21 @@ def _provenance(
     source: Source,
 ) -> Provenance:
     if entry.key is None:
-        return entry.derived()
+        return dataclasses.replace(entry.derived(), keys=tuple(names.get(key, key) for key in entry.others))
     value = settings[entry.key]
     if entry.key not in names:
         absent = tables.ABSENT.get(entry.key)
-        return Provenance(
-            None, entry.value, "default", absent[1] if absent else f"no such option in openrlhf {version}"
-        )
+        return Provenance((), entry.value, "default", absent[1] if absent else f"no such option in openrlhf {version}")
     name = names[entry.key]
     note = f" (derived: {entry.formula})" if entry.formula else ""
     said = f"{'--' if source.argv else ''}{name} {shown(value)}"
     place = places.get(entry.key)
-    return Provenance.of(name, value, place, default=f"default of openrlhf {version}", said=said, note=note)
+    return Provenance.of(
+        name,
+        value,
+        place,
+        default=f"default of openrlhf {version}",
+        said=said,
+        note=note,
+        others=tuple(names.get(key, key) for key in entry.others),
+    )

@@ -15,8 +15,9 @@ from typing import Any
 
 from batchbridge import checkpoints
 from batchbridge.advantages import RULED, group_advantages
-from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.budgets import cut_of
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.microbatch import Length, partition_by_tokens
 from batchbridge.patching import Patches
 from batchbridge.shares import deal, steps_of_rollout

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import proven
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.microbatch import Length
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
@@ -409,7 +409,7 @@ class EngineLayer:
 
     def _measure(self, turn: _Turn | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        from batchbridge.measuring import LostGradient
+        from batchbridge.errors import LostGradient
         from batchbridge_openrlhf.watching import OtherInputs
 
         objections = []

@@ -120,7 +120,7 @@ def _topology(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         world = Told(sizes.world, FIELDS["devices_per_node"], "the world size that was asked for")
     else:
         nodes = f"{FIELDS['nodes']} {sizes.nodes} x {FIELDS['devices_per_node']} {sizes.devices_per_node}"
-        world = Told(sizes.world, FIELDS["devices_per_node"], nodes)
+        world = Told(sizes.world, FIELDS["devices_per_node"], nodes, (FIELDS["nodes"],))
     return {
         "topology.world_size": world,
         "topology.tensor_parallel": Told(sizes.tensor, FIELDS["tensor"]),
@@ -244,7 +244,9 @@ def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         formula = f"{key} and rollouts of one vllm_generate_batch_size {sizes.generation}"
     return {
         "staleness.mode": Told("bounded", "train.async_enable"),
-        "staleness.maximum": Told(ahead, key, formula),
+        "staleness.maximum": Told(
+            ahead, key, formula, () if sizes.generation is None else ("rollout.vllm_generate_batch_size",)
+        ),
         "staleness.unit": Told("rollouts", None, "the queue counts rollouts"),
     }
 
@@ -324,7 +326,12 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
     elif settings["actor.lr_scheduler"] in WITHOUT_WARMUP:
-        warmup = Told(0.0, None, f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up")
+        warmup = Told(
+            0.0,
+            None,
+            f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up",
+            ("actor.lr_scheduler", "actor.lr_warmup_ratio"),
+        )
     return {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
@@ -363,7 +370,9 @@ def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
     formula = f"data.max_len {total} - " + (
         "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
     )
-    return Told(room, "data.max_len", None if room is None else formula), Told(completion, "rollout.max_new_tokens")
+    return Told(room, "data.max_len", None if room is None else formula, ("rollout.max_new_tokens",)), Told(
+        completion, "rollout.max_new_tokens"
+    )
 
 
 def _schedule(settings: Mapping[str, Any]) -> str:

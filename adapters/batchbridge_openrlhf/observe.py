@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.workers import Orders, Receipt
 from batchbridge.workers_ray import install_everywhere

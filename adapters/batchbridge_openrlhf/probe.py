@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.measuring import Tap
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch, batches, normaliser, verdict

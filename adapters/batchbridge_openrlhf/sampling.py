@@ -12,7 +12,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 
 

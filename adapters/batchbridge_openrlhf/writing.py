@@ -7,11 +7,12 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.adapter import Context
 from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import LossTerm, Spec
-from batchbridge.writing import Problems
+from batchbridge.writing import Problems, said_by
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
-from batchbridge_openrlhf.options import ABSENT, holds, names_of, options_of
+from batchbridge_openrlhf.options import ABSENT, NEWEST, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
@@ -35,7 +36,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
         value: Any = spec
         for name in path.split("."):
             value = getattr(value, name)
-        problems.need(value in wanted, f"{path} = {value}: openrlhf has only {' or '.join(map(str, wanted))}")
+        problems.need(value in wanted, f"{path} = {value}: openrlhf has only {' or '.join(map(str, wanted))}", path)
     return values
 
 
@@ -44,10 +45,14 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
     names, options, said = names_of(version), options_of(version), {}
     for identity, value in values.items():
         if identity not in names:
-            problems.need(
-                identity in ABSENT and ABSENT[identity][0] == value,
-                f"openrlhf {version} has no option {identity}, which {value} needs",
-            )
+            if identity not in ABSENT or ABSENT[identity][0] != value:
+                newest = {name: values[one] for one, name in names_of(NEWEST).items() if one in values}
+                from batchbridge_openrlhf.config import OpenRlhfAdapter  # which imports this module
+
+                fields = said_by(
+                    OpenRlhfAdapter(), newest, names_of(NEWEST)[identity], Context(framework_version=NEWEST)
+                )
+                problems.add(f"openrlhf {version} has no option {identity}, which {value} needs", *fields)
             continue
         if value is None or (options[names[identity]].kind == "flag" and not value):
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
@@ -106,16 +111,18 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         ("optimizer_step.completions_per_step", step.completions_per_step),
         ("horizon.epochs", spec.horizon.epochs),
     ):
-        problems.need(value is not None, f"{path} is open: openrlhf needs a number")
+        problems.need(value is not None, f"{path} is open: openrlhf needs a number", path)
     if holds(UNSEEDED, version):
         problems.need(
-            spec.order.seed is None, f"order.seed = {spec.order.seed}: openrlhf orders prompts by no seed (BB-ORL-043)"
+            spec.order.seed is None,
+            f"order.seed = {spec.order.seed}: openrlhf orders prompts by no seed (BB-ORL-043)",
+            "order.seed",
         )
     else:
-        problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number")
+        problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
     epochs = spec.horizon.epochs
     whole = epochs is None or epochs == int(epochs)
-    problems.need(whole, f"horizon.epochs = {epochs}: openrlhf counts whole episodes")
+    problems.need(whole, f"horizon.epochs = {epochs}: openrlhf counts whole episodes", "horizon.epochs")
     nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
     several = nodes > 1 and not rest
     values |= {
@@ -135,12 +142,17 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         values |= {f"{model}.{part}": values[f"actor.{part}"] for part in ("num_nodes", "num_gpus_per_node")}
     staleness = spec.staleness
     values["train.async_enable"] = staleness.mode == "bounded"
-    problems.need(staleness.mode in ("sync", "bounded"), f"staleness.mode = {staleness.mode}: openrlhf has a queue")
+    problems.need(
+        staleness.mode in ("sync", "bounded"),
+        f"staleness.mode = {staleness.mode}: openrlhf has a queue",
+        "staleness.mode",
+    )
     if staleness.mode == "bounded":
         maximum = staleness.maximum
         problems.need(
             staleness.unit == "rollouts" and maximum is not None and maximum > 0,
             f"staleness.maximum = {maximum} {staleness.unit}: openrlhf's queue holds one rollout or more",
+            "staleness.maximum",
         )
         early = holds("<0.8.2", version) and maximum is not None
         values["train.async_queue_size"] = maximum - 1 if early and maximum else maximum
@@ -152,6 +164,8 @@ def _micro_batch(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     if not problems.need(
         (fixed is None) != (tokens is None),
         "micro_batch: openrlhf needs either completions_per_device or tokens_per_device",
+        "micro_batch.completions_per_device",
+        "micro_batch.tokens_per_device",
     ):
         return
     if fixed is not None:
@@ -177,6 +191,7 @@ def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     if not problems.need(
         policy.aggregation in modes,
         f"loss.policy.aggregation = {policy.aggregation}: openrlhf has token_mean and sequence_mean",
+        "loss.policy.aggregation",
     ):
         return
     if not gspo:
@@ -186,6 +201,7 @@ def _loss(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         problems.need(
             term in (None, LossTerm(aggregation="token_mean")),
             f"loss.{name}: openrlhf averages this term over tokens of the optimizer step",
+            f"loss.{name}",
         )
 
 
@@ -198,6 +214,8 @@ def _advantage(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         bool(same or plain),
         f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: openrlhf has "
         + ", ".join(f"{row.baseline} with {row.scale}" for row in ESTIMATORS if holds(row.versions, version)),
+        "advantage.baseline",
+        "advantage.scale",
     ):
         values["algo.advantage.estimator"] = (same or plain)[0].name
         values["algo.advantage.no_std_norm"] = not same
@@ -208,11 +226,16 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
     problems.need(
         objective.surrogate in ("ppo", None),
         f"objective.surrogate = {objective.surrogate}: openrlhf has ppo, with a ratio of tokens or sequences (gspo)",
+        "objective.surrogate",
     )
     if objective.ratio_level is not None:
         values["actor.policy_loss_type"] = "gspo" if objective.ratio_level == "sequence" else "ppo"
     low, high = objective.clip_low, objective.clip_high
-    if problems.need((low is None) == (high is None), "objective.clip_low and clip_high: openrlhf needs both or none"):
+    if problems.need(
+        (low is None) == (high is None),
+        "objective.clip_low and clip_high: openrlhf needs both or none",
+        "objective.clip_low",
+    ):
         if low is not None and low == high:
             values["actor.eps_clip"] = low
         elif low is not None:
@@ -248,12 +271,14 @@ def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         if problems.need(
             name in ("k1", "k2", "k3") and unbiased in ("", "unbiased_gradient"),
             f"objective.kl_estimator = {objective.kl_estimator}: openrlhf has k1, k2 and k3",
+            "objective.kl_estimator",
         ):
             values["algo.kl.estimator"] = name
             values["algo.kl.unbiased_gradient"] = bool(unbiased)
     problems.need(
         objective.kl_clamp in (None, KL_CLAMP),
         f"objective.kl_clamp = {objective.kl_clamp}: openrlhf holds the estimate within {KL_CLAMP:g}",
+        "objective.kl_clamp",
     )
 
 
@@ -268,6 +293,7 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
         parts is not None,
         f"objective.sampler_correction = {text}: openrlhf's are {', '.join(CORRECTION_WORDS.values())} with bounds, as "
         "in `token_truncate [0.5, 5.0]`",
+        "objective.sampler_correction",
     ):
         return
     assert parts is not None
@@ -279,7 +305,9 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
     kinds = [kind for kind, old in TYPES.items() if old == parts and (kind != "mis" or holds("<0.9.4", version))]
     if holds("<0.9.1", version):
         values["algo.advantage.is_correction_threshold"] = bounds[-1]
-    if problems.need(bool(kinds), f"objective.sampler_correction = {text}: not in openrlhf {version}"):
+    if problems.need(
+        bool(kinds), f"objective.sampler_correction = {text}: not in openrlhf {version}", "objective.sampler_correction"
+    ):
         values["algo.advantage.is_correction_enable"] = True
         if kinds[0] == "icepop" and holds(">=0.9.1,<0.9.3", version):
             values["use_icepop"] = True
@@ -304,7 +332,9 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
         if getattr(carried, name) is not None:
             values[identity] = getattr(carried, name)
     if carried.optimizer is not None and problems.need(
-        carried.optimizer in ("adamw", "muon"), f"carried.optimizer = {carried.optimizer}: openrlhf has adamw and muon"
+        carried.optimizer in ("adamw", "muon"),
+        f"carried.optimizer = {carried.optimizer}: openrlhf has adamw and muon",
+        "carried.optimizer",
     ):
         values["actor.optim"] = "adam" if carried.optimizer == "adamw" else "muon"
     if carried.learning_rate is not None:
@@ -333,6 +363,7 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
     problems.need(
         not carried.warmup_steps,
         f"carried.warmup_steps = {carried.warmup_steps}: openrlhf takes a share of the run (warmup_ratio)",
+        "carried.warmup_steps",
     )
     if carried.warmup_ratio is not None or carried.warmup_steps is not None:
         values["actor.lr_warmup_ratio"] = carried.warmup_ratio or 0.0
@@ -341,7 +372,7 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
     try:
         name, arguments = schedule_parts(carried.lr_schedule)
     except ValueError as error:
-        problems.append(f"carried.lr_schedule = {carried.lr_schedule}: {error}")
+        problems.add(f"carried.lr_schedule = {carried.lr_schedule}: {error}", "carried.lr_schedule")
         return
     if name == "cosine" and holds(">=0.10.2,<0.10.4", version):
         # These hand a floor to every schedule, and cosine does not take one: BB-ORL-037.
@@ -354,6 +385,7 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
             set(arguments) == wanted,
             f"carried.lr_schedule = {carried.lr_schedule}: openrlhf takes min_lr_rate with "
             f"{' and '.join(MIN_LR_SCHEDULES)}, and no arguments otherwise",
+            "carried.lr_schedule",
         )
         and arguments
     ):
@@ -364,10 +396,12 @@ def _precision(spec: Spec, version: str, values: dict[str, Any], problems: Probl
     wanted = spec.carried.precision
     if holds("<0.9.2", version):
         if wanted is not None and problems.need(
-            wanted == "bf16", f"carried.precision = {wanted}: openrlhf {version} has bf16 or the checkpoint's own"
+            wanted == "bf16",
+            f"carried.precision = {wanted}: openrlhf {version} has bf16 or the checkpoint's own",
+            "carried.precision",
         ):
             values["bf16"] = True
     elif wanted is not None and problems.need(
-        wanted in ("bf16", "fp16"), f"carried.precision = {wanted}: openrlhf has bf16 and fp16"
+        wanted in ("bf16", "fp16"), f"carried.precision = {wanted}: openrlhf has bf16 and fp16", "carried.precision"
     ):
         values["ds.param_dtype"] = wanted

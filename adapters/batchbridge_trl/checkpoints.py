@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from batchbridge import checkpoints
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.checkpoints import STATE_FILE, Resumed
+from batchbridge.errors import CannotAttach
 from batchbridge.plan import Plan
 from batchbridge_trl.rows import RolloutRows
 

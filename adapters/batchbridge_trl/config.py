@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
 from batchbridge.spec import Spec
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from batchbridge.proven import Code
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrlReading(Reading):
     """A reading that remembers whether a config object was read."""
 
@@ -305,12 +306,16 @@ class TrlAdapter(Adapter):
             return world
         place, value, row = places.get(entry.key), values[entry.key], rows.get(entry.key)
         if row is not None and row.fixed:
-            return Provenance(None, entry.value, "derived", f"derived: trl {version} has no {entry.key}, and does this")
+            return Provenance(
+                (entry.key,), entry.value, "derived", f"derived: trl {version} has no {entry.key}, and does this"
+            )
         note = f" (derived: {entry.formula})" if entry.formula else ""
         if place is not None and source.native is not None:
-            return Provenance(entry.key, value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
+            return Provenance((entry.key,), value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
         said = f"{entry.key}={value}"
-        return Provenance.of(entry.key, value, place, default=f"default of trl {version}", said=said, note=note)
+        return Provenance.of(
+            entry.key, value, place, default=f"default of trl {version}", said=said, note=note, others=entry.others
+        )
 
 
 _ENFORCED: Mapping[str, tuple[object, ...]] = {

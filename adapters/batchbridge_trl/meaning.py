@@ -150,7 +150,7 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
     told: dict[str, Told] = {
         "topology.world_size": Told(sizes.world, WORLD),
         "rollout.prompts_per_rollout": Told(
-            rollout.prompts, None, _prompts_formula(sizes, rollout.steps_per_generation)
+            rollout.prompts, None, *_prompts_formula(sizes, rollout.steps_per_generation)
         ),
         "rollout.completions_per_prompt": Told(sizes.generations, "num_generations"),
         "rollout.truncated_completions": Told(
@@ -161,6 +161,7 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
             None,
             f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x gradient_accumulation_steps "
             f"{sizes.window}",
+            ("per_device_train_batch_size", WORLD, "gradient_accumulation_steps"),
         ),
         "optimizer_step.passes_per_rollout": Told(sizes.iterations, "num_iterations"),
         "micro_batch.completions_per_device": Told(sizes.micro, "per_device_train_batch_size"),
@@ -195,13 +196,16 @@ def samples_with_correction(native: Mapping[str, Any]) -> bool:
     return bool(native["use_vllm"] and native["vllm_importance_sampling_correction"])
 
 
-def _prompts_formula(sizes: Sizes, steps: int) -> str:
+def _prompts_formula(sizes: Sizes, steps: int) -> tuple[str, tuple[str, ...]]:
+    """The formula of a rollout's prompts, and its native keys."""
     if sizes.generation_batch is not None:
-        return f"generation_batch_size {sizes.generation_batch} / num_generations {sizes.generations}"
+        keys = ("generation_batch_size", "num_generations")
+        return f"generation_batch_size {sizes.generation_batch} / num_generations {sizes.generations}", keys
     named = "steps_per_generation" if sizes.steps_per_generation is not None else "gradient_accumulation_steps"
     return (
         f"per_device_train_batch_size {sizes.micro} x {WORLD} {sizes.world} x {named} {steps} "
-        f"/ num_generations {sizes.generations}"
+        f"/ num_generations {sizes.generations}",
+        ("per_device_train_batch_size", WORLD, named, "num_generations"),
     )
 
 
@@ -250,6 +254,7 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
             None,
             f"gradient_accumulation_steps {sizes.window} over steps_per_generation {steps} x num_iterations "
             f"{sizes.iterations}" + (", and vLLM's correction needs them" if corrected else ""),
+            ("gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
         ),
         "kl_coefficient": Told(native["beta"], "beta"),
         "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
@@ -283,7 +288,15 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
     share = 0 < warmup < 1 or warmup_key == "warmup_ratio"
     length = Told(warmup if share else float(int(warmup)), warmup_key)
     if warmup and str(native["lr_scheduler_type"]) in WITHOUT_WARMUP:
-        share, length = False, Told(0.0, None, f"lr_scheduler_type {native['lr_scheduler_type']} has no warm-up")
+        share, length = (
+            False,
+            Told(
+                0.0,
+                None,
+                f"lr_scheduler_type {native['lr_scheduler_type']} has no warm-up",
+                ("lr_scheduler_type", warmup_key),
+            ),
+        )
     synced = native["sync_ref_model"]
     told = {
         "learning_rate": Told(native["learning_rate"], "learning_rate"),
@@ -291,6 +304,7 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
             _schedule(native),
             "lr_scheduler_type",
             "lr_scheduler_type with lr_scheduler_kwargs" if native["lr_scheduler_kwargs"] else None,
+            ("lr_scheduler_kwargs",),
         ),
         "warmup_ratio" if share else "warmup_steps": length,
         "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),

@@ -15,10 +15,11 @@ from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
 from batchbridge import plugins
-from batchbridge.attach import BatchDrift, Request
+from batchbridge.attach import Request
 from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
+from batchbridge.errors import BatchDrift, LostGradient
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
-from batchbridge.measuring import LostGradient, Measured
+from batchbridge.measuring import Measured
 from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser
 from batchbridge_trl import releases

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from accelerate.utils import recursively_apply
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.errors import LostGradient
+from batchbridge.measuring import Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.objectives import Surrogate
 from batchbridge.patching import Patches
 from batchbridge.probing import ProbeBatch

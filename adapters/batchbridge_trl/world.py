@@ -101,4 +101,4 @@ def _read(path: Path) -> tuple[int, int] | None:
 
 
 def _said(size: int, origin: Any, detail: str, file: str | None = None, line: int | None = None) -> World:
-    return World(size, Provenance(KEY, size, origin, detail, file, line))
+    return World(size, Provenance((KEY,), size, origin, detail, file, line))

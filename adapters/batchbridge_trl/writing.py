@@ -34,9 +34,11 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     _write_carried(spec, values, problems, version)
     for path, wanted in _allowed(version).items():
         value = attrgetter(path)(spec)
-        problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}")
+        problems.need(value in wanted, f"{path} = {value}: trl has only {' or '.join(map(str, wanted))}", path)
     for path, value, _ in walk(spec):
-        problems.need(not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size")
+        problems.need(
+            not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path
+        )
     for said in SAID_OTHERWISE:
         if said.key in values and holds(said.versions, version):
             values[said.instead] = said.value(values.pop(said.key))
@@ -116,7 +118,7 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         ("optimizer_step.completions_per_step", completions),
         ("micro_batch.completions_per_device", micro),
     ):
-        problems.need(value is not None, f"{path} is open: trl needs a number")
+        problems.need(value is not None, f"{path} is open: trl needs a number", path)
     if rollout.prompts_per_rollout is None or completions is None or micro is None:
         return
     per_micro_step = micro * world
@@ -130,6 +132,8 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
             per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
             f"{path} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
             f"{per_micro_step}; nearest: {f'{below} or ' if below else ''}{below + per_micro_step}",
+            "micro_batch.completions_per_device",
+            "topology.world_size",
         )
     if per_micro_step > 0:
         values["gradient_accumulation_steps"] = completions // per_micro_step
@@ -140,17 +144,28 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
 def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     horizon = spec.horizon
     problems.need(
-        horizon.rollouts is None, "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead"
+        horizon.rollouts is None,
+        "horizon.rollouts: trl counts optimizer steps or epochs; give one of them instead",
+        "horizon.rollouts",
     )
     if horizon.optimizer_steps is not None:
-        problems.need(horizon.epochs is None, "horizon: epochs and optimizer_steps are both given; trl obeys the steps")
-        problems.need(horizon.optimizer_steps > 0, "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl")
+        problems.need(
+            horizon.epochs is None,
+            "horizon: epochs and optimizer_steps are both given; trl obeys the steps",
+            "horizon.epochs",
+            "horizon.optimizer_steps",
+        )
+        problems.need(
+            horizon.optimizer_steps > 0,
+            "horizon.optimizer_steps = 0: max_steps = 0 means epochs to trl",
+            "horizon.optimizer_steps",
+        )
         values["max_steps"] = horizon.optimizer_steps
     elif horizon.epochs is not None:
         values["max_steps"] = -1
         values["num_train_epochs"] = horizon.epochs
     values["shuffle_dataset"] = spec.order.prompt_shuffle != "none"
-    if problems.need(spec.order.seed is not None, "order.seed is open: trl always has one"):
+    if problems.need(spec.order.seed is not None, "order.seed is open: trl always has one", "order.seed"):
         values["seed"] = spec.order.seed
 
 
@@ -162,6 +177,8 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         bool(names),
         f"loss.policy.aggregation = {policy.aggregation} with objective.surrogate = {surrogate}: trl has "
         + ", ".join(dict.fromkeys(f"{loss.aggregation} with {loss.surrogate}" for loss in known)),
+        "loss.policy.aggregation",
+        "objective.surrogate",
     ):
         values["loss_type"] = names[0]
     constant, limit = policy.constant, spec.carried.max_completion_tokens
@@ -169,16 +186,23 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
         problems.need(
             constant is not None and limit in (constant, None),
             f"loss.policy.constant = {constant}: trl divides by carried.max_completion_tokens = {limit}",
+            "loss.policy.constant",
+            "carried.max_completion_tokens",
         )
         if constant is not None:
             values["max_completion_length"] = constant
     else:
-        problems.need(constant is None, f"loss.policy.constant = {constant}: {policy.aggregation} has none")
+        problems.need(
+            constant is None,
+            f"loss.policy.constant = {constant}: {policy.aggregation} has none",
+            "loss.policy.constant",
+        )
     scale = [native for native, canonical in scales(version).items() if canonical == spec.advantage.scale]
     if problems.need(
         bool(scale) or holds("<0.16", version),
         f"advantage.scale = {spec.advantage.scale}: trl {version} has "
         + " and ".join(dict.fromkeys(scales(version).values())),
+        "advantage.scale",
     ):
         values["scale_rewards"] = next(iter(scale), True)
 
@@ -190,27 +214,45 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
     if surrogate == "ppo":
         for path in ("clip_low", "clip_high"):
             clips = getattr(objective, path) is not None
-            problems.need(clips or holds("<0.16", version), f"objective.{path} is off: trl always clips")
+            problems.need(
+                clips or holds("<0.16", version), f"objective.{path} is off: trl always clips", f"objective.{path}"
+            )
         values["epsilon"], values["epsilon_high"] = objective.clip_low, objective.clip_high
         values["delta"] = objective.dual_clip
     else:
-        problems.need(objective.clip_low is None, f"objective.clip_low: trl's {surrogate} has no lower clip")
-        problems.need(objective.dual_clip is None, f"objective.dual_clip: trl's {surrogate} has none")
+        problems.need(
+            objective.clip_low is None, f"objective.clip_low: trl's {surrogate} has no lower clip", "objective.clip_low"
+        )
+        problems.need(
+            objective.dual_clip is None, f"objective.dual_clip: trl's {surrogate} has none", "objective.dual_clip"
+        )
         if surrogate != "cispo":
-            problems.need(objective.clip_high is None, f"objective.clip_high: trl's {surrogate} has none")
-        elif problems.need(objective.clip_high is not None, "objective.clip_high is off: trl's cispo always clips"):
+            problems.need(
+                objective.clip_high is None, f"objective.clip_high: trl's {surrogate} has none", "objective.clip_high"
+            )
+        elif problems.need(
+            objective.clip_high is not None,
+            "objective.clip_high is off: trl's cispo always clips",
+            "objective.clip_high",
+        ):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
     values["beta"] = objective.kl_coefficient or 0.0
-    problems.need(objective.kl_placement != "reward", "objective.kl_placement = reward: trl has KL in the loss only")
+    problems.need(
+        objective.kl_placement != "reward",
+        "objective.kl_placement = reward: trl has KL in the loss only",
+        "objective.kl_placement",
+    )
     problems.need(
         objective.kl_placement is None or (objective.kl_placement == "loss") == bool(values["beta"]),
         f"objective.kl_placement = {objective.kl_placement} with kl_coefficient = {objective.kl_coefficient}: trl has "
         "a KL term exactly when the coefficient is not 0",
+        "objective.kl_placement",
     )
     if objective.kl_estimator is not None:
         problems.need(
             objective.kl_estimator in ("k3", "k3_times_ratio"),
             f"objective.kl_estimator = {objective.kl_estimator}: trl has k3 and k3_times_ratio",
+            "objective.kl_estimator",
         )
         values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
     values["entropy_coef"] = objective.entropy_coefficient or 0.0
@@ -229,6 +271,7 @@ def _write_correction(correction: str, values: dict[str, Any], problems: Problem
         match is not None,
         f"objective.sampler_correction = {correction}: trl's are token_truncate, token_mask, sequence_truncate and "
         "sequence_mask with bounds, as in `sequence_mask [-, 3.0]`",
+        "objective.sampler_correction",
     ):
         assert match is not None
         values |= {"use_vllm": True, "vllm_importance_sampling_correction": True}
@@ -266,7 +309,7 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
             name, arguments = schedule_parts(carried.lr_schedule)
         except ValueError as error:
             name, arguments = "linear", {}
-            problems.append(f"carried.lr_schedule = {carried.lr_schedule}: {error}")
+            problems.add(f"carried.lr_schedule = {carried.lr_schedule}: {error}", "carried.lr_schedule")
         warms_up = bool(carried.warmup_steps or carried.warmup_ratio)
         values["lr_scheduler_type"] = transformers_name(name, warms_up=warms_up)
         if arguments:
@@ -277,12 +320,14 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
             (0 < carried.warmup_ratio < 1 or share_key == "warmup_ratio") and not carried.warmup_steps,
             f"carried.warmup_ratio = {carried.warmup_ratio} with warmup_steps = {carried.warmup_steps}: trl takes one, "
             "and a share below 1",
+            "carried.warmup_ratio",
         )
         values[share_key] = carried.warmup_ratio
     elif carried.warmup_steps is not None:
         problems.need(
             carried.warmup_steps >= 0 and carried.warmup_steps == math.floor(carried.warmup_steps),
             f"carried.warmup_steps = {carried.warmup_steps}: trl takes whole steps",
+            "carried.warmup_steps",
         )
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
     if carried.optimizer is not None:
@@ -290,7 +335,9 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
     _write_switch(carried.dropout, {"on": False, "off": True}, "carried.dropout", "disable_dropout", values, problems)
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
     if carried.precision is not None and problems.need(
-        carried.precision in flags, f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16"
+        carried.precision in flags,
+        f"carried.precision = {carried.precision}: trl has fp32, bf16 and fp16",
+        "carried.precision",
     ):
         values["bf16"], values["fp16"] = flags[carried.precision]
     values["sync_ref_model"] = carried.reference_sync_steps is not None
@@ -301,5 +348,5 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
 def _write_switch(
     value: str | None, native: Mapping[str, Any], path: str, key: str, values: dict[str, Any], problems: Problems
 ) -> None:
-    if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}"):
+    if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}", path):
         values[key] = native[value]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.attach import CannotAttach
 from batchbridge.candidates import CandidatePlan
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.engine import POSITION, ROLLOUT, WEIGHTS_OF

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, CannotWrite, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from batchbridge.proven import Code
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class VerlReading(Reading):
     """A reading that remembers the run."""
 
@@ -424,4 +425,6 @@ def _world(native: Mapping[str, Any], context: Context, told: Said, findings: li
 def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
     if entry.key is None:
         return entry.derived()
-    return Provenance.of(entry.key, native.get(entry.key), told.places.get(entry.key), default=default)
+    return Provenance.of(
+        entry.key, native.get(entry.key), told.places.get(entry.key), default=default, others=entry.others
+    )

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge import proven
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.plan import StepPlan
 from batchbridge.weights import Normaliser, Row, token_weights

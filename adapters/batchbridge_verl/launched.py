@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.launch import before
 
 

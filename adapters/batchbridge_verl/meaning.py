@@ -36,6 +36,9 @@ from batchbridge_verl.terms import (
     LossMode,
 )
 
+_DEVICES = ("trainer.nnodes", "trainer.n_gpus_per_node")
+_KL_SWITCHES = (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward")
+
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
@@ -48,7 +51,9 @@ def meaning(run: Run) -> dict[str, Told] | None:
     tensor, pipeline, context = run.parallel
     keys = PARALLEL[run.engine]
     told = {
-        "topology.world_size": Told(run.world, None, f"trainer.nnodes x trainer.n_gpus_per_node = {run.world}"),
+        "topology.world_size": Told(
+            run.world, None, f"trainer.nnodes x trainer.n_gpus_per_node = {run.world}", _DEVICES
+        ),
         "topology.tensor_parallel": Told(tensor, keys[0], None if keys[0] else f"{run.engine} has none"),
         "topology.pipeline_parallel": Told(pipeline, keys[1], None if keys[1] else f"{run.engine} has none"),
         "topology.context_parallel": Told(context, run.context_key),
@@ -59,6 +64,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
             None,
             f"{MINI} {run[MINI]} x {GROUP} {run[GROUP]}"
             + (" (floored on each replica)" if run.completions_per_step != run.asked_per_step else ""),
+            (MINI, GROUP),
         ),
         "optimizer_step.passes_per_rollout": Told(run[EPOCHS], EPOCHS),
         "optimizer_step.rollout_shuffle": _shuffle(run),
@@ -69,7 +75,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
         "horizon.lr_tick": Told("rollout", None, "the scheduler steps once per update of the actor"),
     }
     told["order.seed"] = (
-        Told(TORCH_SEED, None, "data.seed null: the seed of a new torch.Generator")
+        Told(TORCH_SEED, None, "data.seed null: the seed of a new torch.Generator", ("data.seed",))
         if run["data.seed"] is None
         else Told(run["data.seed"], "data.seed")
     )
@@ -86,7 +92,9 @@ def meaning(run: Run) -> dict[str, Told] | None:
     if steps is not None:
         told["horizon.rollouts"] = Told(steps, "trainer.total_training_steps")
     else:
-        told["horizon.epochs"] = Told(float(run["trainer.total_epochs"]), None, "trainer.total_epochs")
+        told["horizon.epochs"] = Told(
+            float(run["trainer.total_epochs"]), None, "trainer.total_epochs", ("trainer.total_epochs",)
+        )
     told |= _micro_batch(run)
     told |= _loss(run, mode, aggregation)
     told |= _advantage(run, estimator)
@@ -163,7 +171,7 @@ def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
 
 
 def _always(mode: LossMode) -> Told:
-    return Told(mode.aggregation, None, f"{mode.name} always aggregates so")
+    return Told(mode.aggregation, None, f"{mode.name} always aggregates so", (f"{ACTOR}policy_loss.loss_mode",))
 
 
 def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
@@ -172,7 +180,12 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
     if aggregation.value == "sequence_sum_over_constant":
         factor = f"{ACTOR}loss_scale_factor"
         told[f"loss.{term}.constant"] = (
-            Told(run["data.max_response_length"], None, "loss_scale_factor null: the response's width")
+            Told(
+                run["data.max_response_length"],
+                None,
+                "loss_scale_factor null: the response's width",
+                ("data.max_response_length", factor),
+            )
             if run[factor] is None
             else Told(run[factor], factor)
         )
@@ -184,7 +197,9 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
 def _advantage(run: Run, estimator: Estimator) -> dict[str, Told]:
     key = "algorithm.norm_adv_by_std_in_grpo"
     if estimator.scale is not None:
-        told = {"advantage.scale": Told(estimator.scale, None, f"{estimator.name} scales so")}
+        told = {
+            "advantage.scale": Told(estimator.scale, None, f"{estimator.name} scales so", ("algorithm.adv_estimator",))
+        }
     else:
         told = {"advantage.scale": Told("group" if run[key] else "none", key)}
     if told["advantage.scale"].value != "none":
@@ -232,7 +247,7 @@ def old_logprobs(run: Run) -> Told:
 def _objective(run: Run, mode: LossMode) -> dict[str, Told]:
     told = {
         "surrogate": Told(mode.surrogate, f"{ACTOR}policy_loss.loss_mode"),
-        "ratio_level": Told(mode.ratio_level, None, f"{mode.name}"),
+        "ratio_level": Told(mode.ratio_level, None, f"{mode.name}", (f"{ACTOR}policy_loss.loss_mode",)),
         "old_logprobs": old_logprobs(run),
         "entropy_coefficient": Told(run[f"{ACTOR}entropy_coeff"], f"{ACTOR}entropy_coeff"),
     }
@@ -245,7 +260,7 @@ def _objective(run: Run, mode: LossMode) -> dict[str, Told]:
     if mode.dual_clip:
         told["dual_clip"] = Told(run[f"{ACTOR}clip_ratio_c"], f"{ACTOR}clip_ratio_c")
     if (text := correction(run)) is not None:
-        told["sampler_correction"] = Told(text, None, "algorithm.rollout_correction")
+        told["sampler_correction"] = Told(text, None, "algorithm.rollout_correction", ("algorithm.rollout_correction",))
     told |= _kl(run)
     return {f"objective.{name}": entry for name, entry in told.items()}
 
@@ -267,7 +282,7 @@ def _kl(run: Run) -> dict[str, Told]:
             return told
     return {
         "kl_placement": Told("none", f"{ACTOR}use_kl_loss"),
-        "kl_coefficient": Told(0.0, None, "use_kl_loss and use_kl_in_reward are off"),
+        "kl_coefficient": Told(0.0, None, "use_kl_loss and use_kl_in_reward are off", _KL_SWITCHES),
     }
 
 
@@ -285,7 +300,10 @@ def schedule(run: Run) -> Told:
         # Source: verl 0.4.0 to 0.5.0 torch_functional.get_cosine_schedule_with_warmup; 0.6.0 has init_lr_ratio for it.
         arguments[WARMUP_START] = floor
     text = schedule_text("cosine_with_min_lr", arguments)
-    return Told(text, key) if text == run[key] else Told(text, None, f"{key}, {optim}min_lr_ratio, {optim}num_cycles")
+    if text == run[key]:
+        return Told(text, key)
+    floor_key, cycles = f"{optim}min_lr_ratio", f"{optim}num_cycles"
+    return Told(text, None, f"{key}, {floor_key}, {cycles}", (key, floor_key, cycles))
 
 
 def schedule_key(run: Run) -> str | None:
@@ -328,7 +346,14 @@ def _optimizer(run: Run) -> dict[str, Told]:
     if key is None:
         told = {"optimizer": Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")}
     elif run.engine == "fsdp" and implementation != TORCH_IMPLEMENTATION:
-        told = {"optimizer": Told(f"{implementation}.{run[key]}", None, f"{ACTOR}optim.optimizer_impl and optimizer")}
+        told = {
+            "optimizer": Told(
+                f"{implementation}.{run[key]}",
+                None,
+                f"{ACTOR}optim.optimizer_impl and optimizer",
+                (f"{ACTOR}optim.optimizer_impl", key),
+            )
+        }
     else:
         told = {"optimizer": Told(OPTIMIZERS[run.engine].get(run[key], run[key]), key)}
     plain = run.engine != "fsdp"
@@ -343,7 +368,7 @@ def _optimizer(run: Run) -> dict[str, Told]:
     betas = run[source]
     two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
     for place, canonical in enumerate(("beta1", "beta2")):
-        told[canonical] = Told(float(betas[place]) if two else None, None, source)
+        told[canonical] = Told(float(betas[place]) if two else None, None, source, (source,))
     eps = f"{ACTOR}optim.eps"
     own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", EPSILON)
     return told | {"optimizer_epsilon": own}
@@ -352,7 +377,7 @@ def _optimizer(run: Run) -> dict[str, Told]:
 def _overridden(run: Run, name: str, default: float) -> Told:
     key = f"{ACTOR}optim.override_optimizer_config.{name}"
     if run[key] is None:
-        return Told(default, None, f"the {run.engine} engine's optimizer, unless {key} says otherwise")
+        return Told(default, None, f"the {run.engine} engine's optimizer, unless {key} says otherwise", (key,))
     return Told(run[key], key)
 
 
@@ -408,7 +433,7 @@ def _warmup(run: Run) -> dict[str, Told]:
     # Source: verl 0.7.1 to 0.9.1 workers/engine/veomni: the ratio only.
     count = None if run.engine == "veomni" else run[steps]
     if count is not None and (count > 0 or (count == 0 and run.legacy)):
-        return {"warmup_steps": Told(float(count), None, steps)}
+        return {"warmup_steps": Told(float(count), None, steps, (steps,))}
     if run[share]:
         return {"warmup_ratio": Told(run[share], share)}
-    return {"warmup_steps": Told(0.0, None, f"{steps} and {share} are off")}
+    return {"warmup_steps": Told(0.0, None, f"{steps} and {share} are off", (steps, share))}

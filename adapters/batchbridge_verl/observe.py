@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.workers import Orders, Receipt
 from batchbridge_verl.driver import install_everywhere

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.measuring import Rows, Tap
 from batchbridge.probing import CUT, ProbeBatch, batches, normaliser, verdict
 from batchbridge.spec import Spec

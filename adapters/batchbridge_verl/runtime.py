@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge.adapter import Context, Source
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.budgets import cut_of, objection
 from batchbridge.candidates import CandidatePlan
+from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 
 SEED = "batchbridge_sampling_seed"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows
 from batchbridge_verl.advantages import rewrite_advantages

@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap
+from batchbridge.errors import LostGradient
+from batchbridge.measuring import Measured, Rows, Tap
 from batchbridge.objectives import Surrogate
 from batchbridge.patching import Patches
 from batchbridge.sharded import smallest_weight

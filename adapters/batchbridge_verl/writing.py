@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from batchbridge.adapter import Context
 from batchbridge.clipping import native_bound
 from batchbridge.schedules import WARMUP_START, schedule_parts
 from batchbridge.spec import Advantage, MicroBatch, Objective, Spec
-from batchbridge.writing import Problems
+from batchbridge.writing import Problems, said_by
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
@@ -58,7 +59,7 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     values: dict[str, Any] = {ENGINE: to.engine} if to.engine != "fsdp" else {}
     for part in (_write_topology, _write_sizes, _write_loss, _write_objective, _write_carried):
         part(spec, to, values, problems)
-    known = defaults_of(version, to.engine)
+    known, written = defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
         if newer in values and newer not in known and older in known:
@@ -66,7 +67,10 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     for key in [key for key in values if key != ENGINE and not reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
         if values[key] is not None and values[key] != (BY_KEY[key].absent if key in BY_KEY else None):
-            problems.append(f"{key} is no setting of verl {version} with the {to.engine} engine")
+            from batchbridge_verl.config import VerlAdapter  # which imports this module
+
+            fields = said_by(VerlAdapter(), written, key, Context(framework_version=NEWEST))
+            problems.add(f"{key} is no setting of verl {version} with the {to.engine} engine", *fields)
         del values[key]
     return values
 
@@ -103,7 +107,9 @@ def _can(engine: str, spec: Spec) -> bool:
 
 def _write_topology(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     topology = spec.topology
-    if problems.need(topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1"):
+    if problems.need(
+        topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1", "topology.world_size"
+    ):
         values[NODES], values["trainer.n_gpus_per_node"] = nodes_and_gpus(topology.world_size)
     sizes = (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
     for key, size in zip(PARALLEL[to.engine], sizes, strict=True):
@@ -119,9 +125,17 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     rollout, step, micro = spec.rollout, spec.optimizer_step, spec.micro_batch
     group, completions = rollout.completions_per_prompt, step.completions_per_step
     values[GROUP] = group
-    if problems.need(rollout.prompts_per_rollout is not None, "rollout.prompts_per_rollout is open: verl needs it"):
+    if problems.need(
+        rollout.prompts_per_rollout is not None,
+        "rollout.prompts_per_rollout is open: verl needs it",
+        "rollout.prompts_per_rollout",
+    ):
         values[PROMPTS] = rollout.prompts_per_rollout
-    if problems.need(completions is not None, "optimizer_step.completions_per_step is open: verl needs it"):
+    if problems.need(
+        completions is not None,
+        "optimizer_step.completions_per_step is open: verl needs it",
+        "optimizer_step.completions_per_step",
+    ):
         assert completions is not None
         below = completions // group * group if group else 0
         mini = -(-completions // group) if group > 0 else 0
@@ -131,6 +145,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             group > 0 and (completions % group == 0 or floored),
             f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; nearest: "
             f"{f'{below} or ' if below else ''}{below + group}",
+            "optimizer_step.completions_per_step",
         ):
             values[MINI] = mini
     _write_staleness(spec, to, values, problems)
@@ -139,7 +154,9 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
     elif problems.need(
-        micro.completions_per_device is not None, "micro_batch is open: verl needs a size or a token budget"
+        micro.completions_per_device is not None,
+        "micro_batch is open: verl needs a size or a token budget",
+        "micro_batch.completions_per_device",
     ):
         forward = micro.forward_completions_per_device or micro.completions_per_device
         values[MICRO] = micro.completions_per_device
@@ -152,17 +169,23 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
     values["data.shuffle"] = spec.order.prompt_shuffle != "none"
     values["data.seed"] = None if spec.order.seed == TORCH_SEED else spec.order.seed
-    problems.need(spec.order.seed is not None, "order.seed is open: verl always has one")
+    problems.need(spec.order.seed is not None, "order.seed is open: verl always has one", "order.seed")
     if spec.order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
         values["trainer.use_v1"] = False
     if not to.legacy and holds("<0.8.0", to.version):
         values["trainer.use_legacy_worker_impl"] = "disable"
     horizon = spec.horizon
-    problems.need(horizon.optimizer_steps is None, "horizon.optimizer_steps: verl counts rollouts or epochs")
+    problems.need(
+        horizon.optimizer_steps is None,
+        "horizon.optimizer_steps: verl counts rollouts or epochs",
+        "horizon.optimizer_steps",
+    )
     if horizon.rollouts is not None:
         values["trainer.total_training_steps"] = horizon.rollouts
     if horizon.epochs is not None and problems.need(
-        horizon.epochs == int(horizon.epochs), f"horizon.epochs = {horizon.epochs}: verl takes whole epochs"
+        horizon.epochs == int(horizon.epochs),
+        f"horizon.epochs = {horizon.epochs}: verl takes whole epochs",
+        "horizon.epochs",
     ):
         values["trainer.total_epochs"] = int(horizon.epochs)
 
@@ -195,19 +218,22 @@ def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: P
         staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
         f"staleness.mode = {staleness.mode}: settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one "
         "rollout ahead is another program, verl.experimental.one_step_off_policy.main_ppo",
+        "staleness.mode",
     ):
         problems.need(
             staleness.unit == "rollouts",
             f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans",
+            "staleness.unit",
         )
         bounded = staleness.mode == "bounded" and problems.need(
-            staleness.maximum is not None, "staleness.maximum is open: bounded by nothing"
+            staleness.maximum is not None, "staleness.maximum is open: bounded by nothing", "staleness.maximum"
         )
         values[TRAINER_MODE] = "colocate_async"
         values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
         problems.need(
             spec.order.last_optimizer_step != "error",
             "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads",
+            "order.last_optimizer_step",
         )
 
 
@@ -219,10 +245,14 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     if other is not None and problems.need(
         bool(modes) and modes[0].insists_on(to.version) == policy.aggregation,
         "loss.kl, loss.entropy: verl's are as the policy's term, except beside sapo, geo_mean, and gspo before 0.9.1",
+        "loss.kl",
+        "loss.entropy",
     ):
         policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
     if problems.need(
-        policy.aggregation in native, f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}"
+        policy.aggregation in native,
+        f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}",
+        "loss.policy.aggregation",
     ):
         values[f"{ACTOR}loss_agg_mode"] = native[policy.aggregation]
     # Before 0.7.0 the response's width is the only constant.
@@ -232,7 +262,9 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     advantage = spec.advantage
     names = list(_estimators_for(advantage))
     if problems.need(
-        bool(names), f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such"
+        bool(names),
+        f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
+        "advantage.baseline",
     ):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
@@ -260,15 +292,27 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
     surrogate, level = objective.surrogate or "ppo", objective.ratio_level
     modes = _loss_modes_for(objective)
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
-    if problems.need(bool(modes), f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}"):
+    if problems.need(
+        bool(modes),
+        f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}",
+        "objective.surrogate",
+    ):
         mode = modes[0]
         values[f"{ACTOR}policy_loss.loss_mode"] = mode.name
         for side, bound in (("low", objective.clip_low), ("high", objective.clip_high)):
             if bound is not None:
-                problems.need(mode.clips, f"objective.clip_{side} = {bound}: verl's {surrogate} does not clip")
+                problems.need(
+                    mode.clips,
+                    f"objective.clip_{side} = {bound}: verl's {surrogate} does not clip",
+                    f"objective.clip_{side}",
+                )
                 values[f"{ACTOR}clip_ratio_{side}"] = bound
         if objective.dual_clip is not None:
-            problems.need(objective.dual_clip > 1, f"objective.dual_clip = {objective.dual_clip}: must be above 1")
+            problems.need(
+                objective.dual_clip > 1,
+                f"objective.dual_clip = {objective.dual_clip}: must be above 1",
+                "objective.dual_clip",
+            )
             values[f"{ACTOR}clip_ratio_c"] = objective.dual_clip
     if objective.old_logprobs == "sampler":
         values["algorithm.rollout_correction.bypass_mode"] = True
@@ -278,6 +322,7 @@ def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: P
             match is not None and bool(match[0]),
             f"objective.sampler_correction = {objective.sampler_correction}: verl's are token_truncate and "
             "sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES BOUNDS`",
+            "objective.sampler_correction",
         ):
             assert match is not None
             prefix = "algorithm.rollout_correction."
@@ -311,14 +356,18 @@ def _write_kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
         else (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type")
     )
     if place == "none":
-        problems.need(not objective.kl_coefficient, "objective.kl_coefficient without a kl_placement")
+        problems.need(
+            not objective.kl_coefficient, "objective.kl_coefficient without a kl_placement", "objective.kl_coefficient"
+        )
         return
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
     if objective.kl_estimator is not None:
         plain = objective.kl_estimator.removesuffix("+")
         if problems.need(
-            plain in KL_NAMES, f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(KL_NAMES)}"
+            plain in KL_NAMES,
+            f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(KL_NAMES)}",
+            "objective.kl_estimator",
         ):
             values[name] = KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
 
@@ -345,16 +394,21 @@ def _write_carried(spec: Spec, to: Target, values: dict[str, Any], problems: Pro
         _write_schedule(carried.lr_schedule, to, values, problems)
     if carried.warmup_ratio:
         values[f"{optim}lr_warmup_steps_ratio"] = carried.warmup_ratio
-        problems.need(not carried.warmup_steps, "carried.warmup_ratio and warmup_steps are both given")
+        problems.need(
+            not carried.warmup_steps, "carried.warmup_ratio and warmup_steps are both given", "carried.warmup_ratio"
+        )
     elif carried.warmup_steps:
         whole = carried.warmup_steps == int(carried.warmup_steps)
-        if problems.need(whole, f"carried.warmup_steps = {carried.warmup_steps}: verl takes whole rollouts"):
+        if problems.need(
+            whole, f"carried.warmup_steps = {carried.warmup_steps}: verl takes whole rollouts", "carried.warmup_steps"
+        ):
             values[f"{optim}lr_warmup_steps"] = int(carried.warmup_steps)
     if carried.precision not in (None, "bf16"):
         here = {"fsdp": ("fp32", "fp16"), "megatron": ("fp16",)}.get(to.engine, ())
         problems.need(
             carried.precision in here,
             f"carried.precision = {carried.precision}: verl's {to.engine} engine has {', '.join(('bf16', *here))}",
+            "carried.precision",
         )
         if megatron:
             values[f"{ACTOR}megatron.dtype"] = "float16"
@@ -373,12 +427,17 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
         elif problems.need(
             carried.optimizer in names,
             f"carried.optimizer = {carried.optimizer}: verl's {to.engine} engine has {', '.join(names)}",
+            "carried.optimizer",
         ):
             name = names[carried.optimizer]
             values[f"{optim}{'name' if to.engine == 'torchtitan' else 'optimizer'}"] = name
             if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(to.engine, ""), to.version):
                 # No key names it, and there is one only.
-                problems.need(carried.optimizer == "adamw", f"carried.optimizer = {carried.optimizer}: it is adamw")
+                problems.need(
+                    carried.optimizer == "adamw",
+                    f"carried.optimizer = {carried.optimizer}: it is adamw",
+                    "carried.optimizer",
+                )
                 del values[f"{optim}optimizer"]
     betas = (carried.beta1, carried.beta2)
     whole = [default if beta is None else beta for beta, default in zip(betas, BETAS, strict=True)]
@@ -396,6 +455,7 @@ def _write_optimizer(spec: Spec, to: Target, values: dict[str, Any], problems: P
         problems.need(
             carried.optimizer in (None, "adamw", "adam", "adamax", "nadam", "radam") and to.engine != "veomni",
             f"carried.optimizer_epsilon = {epsilon}: verl hands none to {carried.optimizer} of its {to.engine} engine",
+            "carried.optimizer_epsilon",
         )
         values[f"{override}{'adam_eps' if to.engine == 'megatron' else 'eps'}"] = epsilon
 
@@ -404,17 +464,21 @@ def _write_schedule(text: str, to: Target, values: dict[str, Any], problems: Pro
     try:
         name, arguments = schedule_parts(text)
     except ValueError as error:
-        problems.append(f"carried.lr_schedule = {text}: {error}")
+        problems.add(f"carried.lr_schedule = {text}: {error}", "carried.lr_schedule")
         return
     allowed = SCHEDULES[to.engine]
-    problems.need(name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}")
+    problems.need(
+        name in allowed, f"carried.lr_schedule = {name}: verl's engine has {', '.join(allowed)}", "carried.lr_schedule"
+    )
     native = "cosine" if name == "cosine_with_min_lr" else name
     key = {"megatron": "lr_decay_style", "torchtitan": "decay_type"}.get(to.engine, "lr_scheduler_type")
     values[f"{ACTOR}optim.{key}"] = native
     floor = {"min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles", WARMUP_START: None}
     keys = floor if to.engine == "fsdp" else {}
     unknown = set(arguments) - set(keys)
-    problems.need(not unknown, f"carried.lr_schedule: verl has no arguments {', '.join(sorted(unknown))}")
+    problems.need(
+        not unknown, f"carried.lr_schedule: verl has no arguments {', '.join(sorted(unknown))}", "carried.lr_schedule"
+    )
     for argument, own in keys.items():
         if own is not None and argument in arguments:
             values[f"{ACTOR}optim.{own}"] = arguments[argument]

@@ -1,38 +1,112 @@
-"""One meaning of batch size for every RL fine-tuning framework."""
+"""One meaning of batch size for every RL fine-tuning framework.
 
-from __future__ import annotations
+Everything here is loaded when it is first used: `import batchbridge` imports no other module.
+"""
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Adapter": "batchbridge.adapter",
-    "Attachment": "batchbridge.attach",
-    "BatchDrift": "batchbridge.attach",
-    "Bijection": "batchbridge.order",
-    "CannotAttach": "batchbridge.attach",
-    "Finding": "batchbridge.findings",
-    "Plan": "batchbridge.plan",
-    "PlanError": "batchbridge.plan",
-    "Reading": "batchbridge.adapter",
-    "Spec": "batchbridge.spec",
-    "convert": "batchbridge.between.convert",
-    "diff": "batchbridge.between.diff",
-    "hookimpl": "batchbridge.hookspecs",
-    "read": "batchbridge.reading",
-    "scale": "batchbridge.between.scale",
-    "unwrap": "batchbridge.attach",
-    "wrap": "batchbridge.attach",
-}
+if TYPE_CHECKING:
+    from batchbridge.adapter import Adapter, Behaviour, Provenance, Reading, Source, Written
+    from batchbridge.attach import Attachment, unwrap, wrap
+    from batchbridge.between.convert import Conversion, FieldReport, convert
+    from batchbridge.between.diff import Comparison, Difference, diff
+    from batchbridge.between.doctor import Diagnosis, doctor
+    from batchbridge.between.scale import Choice, Scaling, scale
+    from batchbridge.errors import (
+        BatchBridgeError,
+        BatchDrift,
+        CannotAttach,
+        CannotEdit,
+        CannotWrite,
+        LedgerError,
+        LostGradient,
+        PlanError,
+        Problem,
+        TooLong,
+    )
+    from batchbridge.findings import Finding, Fix, Where
+    from batchbridge.hookspecs import hookimpl
+    from batchbridge.ledger_diff import LedgerDiff
+    from batchbridge.plan import Plan
+    from batchbridge.reading import read
+    from batchbridge.reports import Check, Explanation, check, explain
+    from batchbridge.spec import Spec
 
-__all__ = sorted(_HOMES)  # the table above is the single list; a test holds it against the modules
+__version__ = "0.1.0"
 
+__all__ = [
+    "Adapter",
+    "Attachment",
+    "BatchBridgeError",
+    "BatchDrift",
+    "Behaviour",
+    "CannotAttach",
+    "CannotEdit",
+    "CannotWrite",
+    "Check",
+    "Choice",
+    "Comparison",
+    "Conversion",
+    "Diagnosis",
+    "Difference",
+    "Explanation",
+    "FieldReport",
+    "Finding",
+    "Fix",
+    "LedgerDiff",
+    "LedgerError",
+    "LostGradient",
+    "Plan",
+    "PlanError",
+    "Problem",
+    "Provenance",
+    "Reading",
+    "Scaling",
+    "Source",
+    "Spec",
+    "TooLong",
+    "Where",
+    "Written",
+    "check",
+    "convert",
+    "diff",
+    "doctor",
+    "explain",
+    "hookimpl",
+    "read",
+    "scale",
+    "unwrap",
+    "wrap",
+]
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'batchbridge' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
+    _HOMES = {
+        "adapter": ("Adapter", "Behaviour", "Provenance", "Reading", "Source", "Written"),
+        "attach": ("Attachment", "unwrap", "wrap"),
+        "between.convert": ("Conversion", "FieldReport", "convert"),
+        "between.diff": ("Comparison", "Difference", "diff"),
+        "between.doctor": ("Diagnosis", "doctor"),
+        "between.scale": ("Choice", "Scaling", "scale"),
+        "errors": (
+            *("BatchBridgeError", "BatchDrift", "CannotAttach", "CannotEdit", "CannotWrite", "LedgerError"),
+            *("LostGradient", "PlanError", "Problem", "TooLong"),
+        ),
+        "findings": ("Finding", "Fix", "Where"),
+        "hookspecs": ("hookimpl",),
+        "ledger_diff": ("LedgerDiff",),
+        "plan": ("Plan",),
+        "reading": ("read",),
+        "reports": ("Check", "Explanation", "check", "explain"),
+        "spec": ("Spec",),
+    }
 
+    def __getattr__(name):
+        import importlib
 
-def __dir__() -> list[str]:
-    return __all__
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(importlib.import_module(f"batchbridge.{module}"), name)
+        raise AttributeError(f"module 'batchbridge' has no attribute {name!r}")
+
+    def __dir__():
+        return __all__

@@ -14,6 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from batchbridge.briefs import brief
 from batchbridge.findings import Finding, Verdict, Where, verdict
 from batchbridge.spec import DenominatorScope, Spec
 
@@ -60,29 +61,48 @@ class Context:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a canonical field's value comes from: a native key and value, and a place or a default's origin."""
+    """The origin of a canonical field's value: native keys, a value, and a place or a default's origin."""
 
-    key: str | None
+    keys: tuple[str, ...]
+    """The native keys that the value comes from: those of a formula all, none where no setting decides it."""
     value: Any
-    """The native value of `key` (`dapo`, False), never what it means; without a key the canonical value."""
+    """The native value of `key` (`dapo`, False), never what it means; without a `key` the canonical value."""
     origin: Literal["file", "argument", "object", "default", "derived"]
     detail: str
     """`recipe.yaml:12`, "default of trl 1.16.0", "mb x SPG x world / G": for a person."""
     file: str | None = None
     line: int | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, tuple):
+            raise TypeError(f"Provenance: keys is a tuple of native keys, not {self.keys!r}")
+
+    @property
+    def key(self) -> str | None:
+        """The native key that has `value`: the first of `keys`; None where the value was derived."""
+        return self.keys[0] if self.keys and self.origin != "derived" else None
+
     @classmethod
     def of(
-        cls, key: str, value: Any, place: Where | None, *, default: str, said: str | None = None, note: str = ""
+        cls,
+        key: str,
+        value: Any,
+        place: Where | None,
+        *,
+        default: str,
+        said: str | None = None,
+        note: str = "",
+        others: tuple[str, ...] = (),
     ) -> Provenance:
         """Of a native key given at `place`: a line of a file, or else an argument, `said` so (`key=value`). Without a
-        place it stands at its `default`. note: what was derived from it."""
+        place it stands at its `default`. note: what was derived from it, and from the `others` beside it."""
+        keys = tuple(dict.fromkeys((key, *others)))
         if place is None:
-            return cls(key, value, "default", f"{default}{note}")
+            return cls(keys, value, "default", f"{default}{note}")
         if place.file is None:
-            return cls(key, value, "argument", f"{said or f'{key}={place.value}'}{note}")
+            return cls(keys, value, "argument", f"{said or f'{key}={place.value}'}{note}")
         detail = place.file if place.line is None else f"{place.file}:{place.line}"
-        return cls(key, value, "file", f"{detail}{note}", place.file, place.line)
+        return cls(keys, value, "file", f"{detail}{note}", place.file, place.line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +134,12 @@ class Defect:
     code: str
     summary: str
     source: str
+    numbers: tuple[float, ...] = ()
+    """The numbers of its `summary`: what tells two runs with one defect apart."""
+
+    def same_as(self, other: Defect) -> bool:
+        """Whether both are one known defect with the same numbers, however versions word it."""
+        return (self.code, self.numbers) == (other.code, other.numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +165,7 @@ class Behaviour:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reading:
     """What an adapter made of a configuration.
 
@@ -163,6 +189,10 @@ class Reading:
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of native `keys`, for a finding; one that was not given has its default and no file."""
         return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
+
+    def __repr__(self) -> str:
+        version = f" {self.framework_version}" if self.framework_version else ""
+        return brief(self, f"{self.framework}{version}", self.verdict, f"{len(self.findings)} findings")
 
     @property
     def verdict(self) -> Verdict:
@@ -191,7 +221,7 @@ class Reading:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Written:
     """A configuration in the framework's own form. `text` by format name; `values` by native key."""
 
@@ -200,13 +230,8 @@ class Written:
     framework_version: str | None = None
     """The version that it is written for; None: not said, and whoever reads it back must name one."""
 
-
-class CannotWrite(ValueError):
-    """The framework's configuration cannot say this spec: `problems` names each field and why."""
-
-    def __init__(self, framework: str, problems: Sequence[str]) -> None:
-        super().__init__(f"{framework} cannot express: " + "; ".join(problems))
-        self.problems = tuple(problems)
+    def __repr__(self) -> str:
+        return brief(self, self.framework_version or "no version", f"{len(self.values)} keys", ", ".join(self.text))
 
 
 class Adapter(ABC):

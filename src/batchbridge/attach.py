@@ -14,43 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.adapter import Adapter, Mode, Reading
+from batchbridge.briefs import brief
 from batchbridge.candidates import CandidatePlan, plan_of
-from batchbridge.plan import Plan, PlanError
+from batchbridge.errors import CannotAttach, PlanError
+from batchbridge.plan import Plan
 from batchbridge.spec import MicroBatch, Spec, walk
 
 if TYPE_CHECKING:
     from batchbridge.proven import Evidence
 
 _Trainer = TypeVar("_Trainer")
-
-
-class BatchDrift(RuntimeError):
-    """A run departed from its plan.
-
-    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock, order, or gradient (what the
-    optimizer finds is not what backward gave). `detail`: what was expected and what was seen.
-    """
-
-    def __init__(self, step: int, aspect: str, detail: str) -> None:
-        super().__init__(f"optimizer step {step} departs from the plan in its {aspect}: {detail}")
-        self.step, self.aspect, self.detail = step, aspect, detail
-
-    def __reduce__(self) -> tuple[type[BatchDrift], tuple[int, str, str]]:
-        """Pickled whole: a worker process raises it, the driver shows it."""
-        return BatchDrift, (self.step, self.aspect, self.detail)
-
-
-class CannotAttach(RuntimeError):
-    """The trainer cannot be made to follow the plan: every reason, by name."""
-
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        lines = [f"  {name}: {reason}" for name, reason in reasons.items()]
-        super().__init__("batchbridge cannot attach:\n" + "\n".join(lines))
-        self.reasons = dict(reasons)
-
-    def __reduce__(self) -> tuple[type[CannotAttach], tuple[dict[str, str]]]:
-        """Pickled whole: a worker process raises it, the driver shows it."""
-        return CannotAttach, (self.reasons,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +65,7 @@ class Change:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Attachment:
     """What `wrap` did to a trainer; `trainer.batchbridge` on a wrapped trainer.
 
@@ -110,6 +83,9 @@ class Attachment:
     notes: list[str] = field(default_factory=list)
     detach: Callable[[], None]
     suspended: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def __repr__(self) -> str:
+        return brief(self, f"{self.framework} {self.framework_version}", self.mode, f"{len(self.changes)} changes")
 
     @property
     def mode(self) -> Mode:
@@ -151,23 +127,33 @@ def wrap(
     tokens_per_device: int | None = None,
     allow: Collection[str] = (),
 ) -> _Trainer:
-    """Makes a constructed trainer do what its configuration (or `like`) means; returns the same trainer.
+    """A constructed trainer, made to do what its configuration (or `like`) means.
 
-    like: a `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as that
-    run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes there is
-    keyed by this trainer's seed. mode: "enforce" patches the trainer to follow the
-    plan and verifies every step; "verify" changes nothing and raises `BatchDrift` at the first step that departs;
-    "observe" only writes the ledger. ledger: folder for the ledger. tokens_per_device: cuts optimizer steps, and the
-    forward-only passes, into micro-batches of at most so many tokens (prompt and response; padding included where the
-    framework pads) instead of the trainer's own micro-batches; one completion that is longer runs alone, unless the
-    framework cuts and cannot (its page says so). A `Spec` with token budgets of its own asks for them likewise, a
-    configuration that is read does not. Only speed and memory change, never the gradient. allow: names of refused terms
-    to accept.
+    `trainer.batchbridge` is then the `Attachment`. Wrapping again with the same request does nothing; with another one,
+    or after the trainer's own configuration or dataset changed, it replaces the attachment.
 
-    `trainer.batchbridge` is the `Attachment`. Wrapping again with the same request does nothing; with another one, or
-    after the trainer's own configuration or dataset changed, it replaces the attachment. Raises `CannotAttach` with
-    every reason; the trainer is then as it was, wrapped if it was. Where several processes train together, each wraps
-    its trainer, with the same request: what one of them refuses, all do.
+    Args:
+        trainer: The trainer, as its framework built it.
+        like: A `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as
+            that run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes
+            there is keyed by this trainer's seed. By default the trainer's own configuration.
+        mode: "enforce" patches the trainer to follow the plan and verifies every step; "verify" changes nothing and
+            raises `BatchDrift` at the first step that departs; "observe" only writes the ledger.
+        ledger: A folder for the ledger.
+        tokens_per_device: Cuts optimizer steps, and the forward-only passes, into micro-batches of at most so many
+            tokens (prompt and response; padding included where the framework pads) instead of the trainer's own
+            micro-batches; one completion that is longer runs alone, unless the framework cuts and cannot (its page says
+            so). A `Spec` with token budgets of its own asks for them likewise, a configuration that is read does not.
+            Only speed and memory change, never the gradient.
+        allow: Names of refused terms to accept.
+
+    Returns:
+        The same trainer.
+
+    Raises:
+        CannotAttach: With every reason; the trainer is then as it was, wrapped if it was. Where several processes train
+            together, each wraps its trainer, with the same request: what one of them refuses, all do.
+        ValueError: `mode` is none of the three, or `tokens_per_device` does not go with it.
     """
     from batchbridge import plugins
 
@@ -254,7 +240,14 @@ def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode]]) -> None
 
 
 def unwrap(trainer: _Trainer) -> _Trainer:
-    """Restores a wrapped trainer; returns it. A trainer that is not wrapped is returned as it is."""
+    """A wrapped trainer, restored.
+
+    Args:
+        trainer: The trainer; one that is not wrapped stays as it is.
+
+    Returns:
+        The same trainer.
+    """
     attachment = vars(trainer).get(_ATTRIBUTE)
     if isinstance(attachment, Attachment):
         try:

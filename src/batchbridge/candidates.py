@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from batchbridge.plan import Plan, PlanError, RolloutPlan
+from batchbridge.errors import PlanError
+from batchbridge.plan import Plan, RolloutPlan
 from batchbridge.spec import Horizon, Spec, Staleness
 
 if TYPE_CHECKING:

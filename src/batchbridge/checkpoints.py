@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Reading
-from batchbridge.attach import Attachment, CannotAttach
-from batchbridge.plan import Plan, PlanError, Position
+from batchbridge.attach import Attachment
+from batchbridge.errors import CannotAttach, PlanError
+from batchbridge.plan import Plan, Position
 from batchbridge.spec import Spec, walk
 
 SCHEMA = "batchbridge/checkpoint/1"

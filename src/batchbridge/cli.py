@@ -66,13 +66,9 @@ class LazyGroup(click.Group):
 def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from importlib.metadata import PackageNotFoundError, version
+    from batchbridge import __version__
 
-    try:
-        found = version("batchbridge")
-    except PackageNotFoundError:
-        found = "(not installed: run from a source tree)"
-    click.echo(f"batchbridge {found}")
+    click.echo(f"batchbridge {__version__}")
     ctx.exit()
 
 

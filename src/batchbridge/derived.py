@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge.candidates import plan_of
-from batchbridge.plan import PlanError
+from batchbridge.errors import PlanError
 from batchbridge.spec import Spec
 
 UNITS = {

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from batchbridge.errors import BatchBridgeError
 from batchbridge.findings import Finding, Where
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Document:
     problems: list[Finding] = field(default_factory=list)
 
 
-class Refused(Exception):
+class Refused(BatchBridgeError):
     """A file that cannot be used, with the one finding that says why."""
 
     def __init__(self, finding: Finding) -> None:

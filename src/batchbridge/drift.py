@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from batchbridge.attach import BatchDrift
+from batchbridge.errors import BatchDrift
 from batchbridge.plan import Plan
 from batchbridge.weights import Row, token_weights
 

@@ -56,6 +56,11 @@ class Finding:
     source: str | None = None
     undecided: bool = False
 
+    def same_as(self, other: Finding) -> bool:
+        """Whether both say one thing: the same code, about the same native keys and values; files do not count."""
+        places = ({(where.key, repr(where.value)) for where in one.where} for one in (self, other))
+        return self.code == other.code and next(places) == next(places)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types: code, severity, phase, message, where, fixes, native, source, undecided."""
         return {

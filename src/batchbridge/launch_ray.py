@@ -61,7 +61,7 @@ def with_launch(runtime_env: Any) -> dict[str, Any]:
 
 def confirm(ray: Any, run: str) -> None:
     """Raises `CannotAttach` unless a worker process of this cluster belongs to the launch `run`."""
-    from batchbridge.attach import CannotAttach
+    from batchbridge.errors import CannotAttach
 
     try:
         found = ray.get(ray.remote(num_cpus=0)(_launch_in_worker).remote())

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from batchbridge import speedups
+from batchbridge.errors import LedgerError
 from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser
 
@@ -67,14 +68,6 @@ FLOATS = ("reward", "advantage", "weights")
 _KINDS = {int, str, type(None)}
 _FLOAT_KINDS = {float, *_KINDS}
 STEP_PREFIX = b'{"record":"step","step":'
-
-
-class LedgerError(ValueError):
-    """A ledger that cannot be read or written: what, in which file, at which line."""
-
-    def __init__(self, what: str, file: Path, line: int | None = None) -> None:
-        super().__init__(f"{file if line is None else f'{file}:{line}'}: {what}")
-        self.what, self.file, self.line = what, file, line
 
 
 # ---- records
@@ -299,9 +292,22 @@ def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
 
 
 def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rtol: float = 1e-6) -> LedgerDiff:
-    """Streams two ledgers (any frameworks, any world sizes; or one run before and after a resume) and names the first
-    optimizer step that differs, and in what. Floats agree within `rtol`; `exact` asks for equality, also of old
-    log-probabilities, rewards and gradient norms. See `batchbridge.ledger_diff`. Raises `LedgerError`.
+    """The first optimizer step in which two recorded runs differ, and in what.
+
+    The runs may be of any frameworks and world sizes, or one run before and after a resume; both ledgers are streamed.
+    See `batchbridge.ledger_diff`.
+
+    Args:
+        folder_a: The ledger of one run.
+        folder_b: The ledger of the other.
+        exact: Asks for equality, also of old log-probabilities, rewards and gradient norms.
+        rtol: Relative tolerance of floats otherwise.
+
+    Returns:
+        The first difference, and what was not compared.
+
+    Raises:
+        LedgerError: A ledger cannot be read.
     """
     from batchbridge.ledger_diff import compare
     from batchbridge.ledger_reading import Ledger

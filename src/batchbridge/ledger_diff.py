@@ -14,7 +14,9 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, get_args
 
-from batchbridge.ledger import KEY, LedgerError
+from batchbridge.briefs import brief
+from batchbridge.errors import LedgerError
+from batchbridge.ledger import KEY
 from batchbridge.ledger_reading import Ledger, decode, merge
 from batchbridge.weights import Normaliser
 
@@ -50,7 +52,7 @@ class RunSummary:
     code: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class LedgerDiff:
     """What `diff` found.
 
@@ -68,6 +70,9 @@ class LedgerDiff:
     notes: tuple[str, ...]
     a: RunSummary
     b: RunSummary
+
+    def __repr__(self) -> str:
+        return brief(self, self.text().splitlines()[0])
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import speedups
-from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, LedgerError, is_json
+from batchbridge.errors import LedgerError
+from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, is_json
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchbridge.attach import Attachment, CannotAttach, Request, shared
+from batchbridge.attach import Attachment, Request, shared
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.proven import Code, graded
 from batchbridge.refusals import Refusal, not_allowable, reasons_against

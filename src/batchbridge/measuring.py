@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from batchbridge.errors import LostGradient
 from batchbridge.objectives import Surrogate, clip_bounds, importance_ratio, kl_losses, policy_losses
 from batchbridge.spec import Objective
 
@@ -66,10 +67,6 @@ class Measured:
     weight: float | None
     departure: float
     tolerance: float = TOLERANCE[torch.float32]
-
-
-class LostGradient(RuntimeError):
-    """A micro-batch whose backward pass never reached its log-probabilities."""
 
 
 class Tap:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from batchbridge.errors import TooLong
+
 MicroBatches = list[list[int | None]]
 """One rank's micro-batches: positions in the step, or None for a filler row."""
 
@@ -52,17 +54,6 @@ class Length:
     def tokens(self) -> int:
         """Prompt and response together: what a forward pass reads."""
         return self.prompt + self.response
-
-
-class TooLong(ValueError):
-    """A completion alone exceeds a hard token budget: `item` is its position, `tokens` its length."""
-
-    def __init__(self, item: int, tokens: int, tokens_per_device: int) -> None:
-        super().__init__(
-            f"completion {item} has {tokens} tokens (prompt and response), more than tokens_per_device = "
-            f"{tokens_per_device}; the least budget that holds it is {tokens}"
-        )
-        self.item, self.tokens = item, tokens
 
 
 def linear(tokens: int) -> float:

@@ -8,7 +8,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from batchbridge.attach import CannotAttach, Change
+from batchbridge.attach import Change
+from batchbridge.errors import CannotAttach
 
 _ABSENT = object()
 

@@ -18,20 +18,13 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+from batchbridge.errors import PlanError
 from batchbridge.order import Bijection, sampling_seed
 from batchbridge.spec import Spec
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
-
-
-class PlanError(ValueError):
-    """The spec has no plan: `reason` says which fields leave it open, in the schema's words."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Completion(NamedTuple):
@@ -156,6 +149,10 @@ class Plan:
                 f"order.last_optimizer_step = error: {units[-1]} completions are no multiple of "
                 f"optimizer_step.completions_per_step = {self.completions_per_step}"
             )
+
+    def __repr__(self) -> str:
+        rollout = f"{self.prompts_per_rollout} x {self.completions_per_prompt} completions per rollout"
+        return f"<{type(self).__name__}: {rollout}, {self.completions_per_step} per step, {self.dataset_size} prompts>"
 
     # ---- sizes
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from batchbridge.attach import CannotAttach
-from batchbridge.measuring import LostGradient, Measured, Rows, Tap
+from batchbridge.errors import CannotAttach, LostGradient
+from batchbridge.measuring import Measured, Rows, Tap
 from batchbridge.objectives import clip_bounds
 from batchbridge.spec import LossTerm, Objective
 from batchbridge.weights import Normaliser, Row, token_weights

@@ -29,7 +29,8 @@ from types import ModuleType
 from typing import Any, Literal
 
 from batchbridge import versions
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import CannotAttach
 from batchbridge.fingerprints import Functions, digests
 
 UNPROVEN = "unproven_code"

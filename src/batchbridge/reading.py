@@ -33,15 +33,32 @@ def read(
     env: Mapping[str, str] | None = None,
     command: int | None = None,
 ) -> Reading:
-    """What `source` means: a path, a dict, a list of arguments, a `Source`, or a config or trainer object.
+    """The meaning of a configuration. Whatever is wrong with it is a finding of the reading.
 
-    `framework` and `version` default to the detected framework and its installed version; `world_size` (devices that
-    train the policy) and `dataset_size` (prompts) to what the source says. Raises `TypeError` for arguments of a wrong
-    type and `ValueError` for sizes below 1; everything else is a finding of the reading.
+    Nothing of the real environment is read.
 
-    `env` gives environment variables that a launch script leaves open, and its arguments by number ("1"); `command`
-    (counted from 1) chooses among several training commands of a script. Nothing of the real environment is read.
+    Args:
+        source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading` (which is
+            given back as it is).
+        framework: Whose configuration `source` is; detected by default.
+        version: The framework's version; by default the installed one.
+        world_size: Devices that train the policy; by default what the source says.
+        dataset_size: Prompts in the dataset; by default what the source says.
+        env: Environment variables that a launch script leaves open, and its arguments by number ("1").
+        command: Which training command of a launch script, counted from 1.
+
+    Returns:
+        The specification, where each value comes from, what the framework does with it, and the findings.
+
+    Raises:
+        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        ValueError: A size is below 1.
     """
+    if isinstance(source, Reading):
+        asked = {"framework": framework, "version": version, "world_size": world_size, "dataset_size": dataset_size}
+        if given := [name for name, value in (asked | {"env": env, "command": command}).items() if value is not None]:
+            raise TypeError(f"{given[0]}: the source is a Reading, which is read already")
+        return source
     _expect("framework", framework, str)
     _expect("version", version, str)
     for name, size in (("world_size", world_size), ("dataset_size", dataset_size), ("command", command)):
@@ -102,7 +119,7 @@ def _unknown_values(source: Source, reading: Reading) -> Reading:
     from batchbridge.scripts import unknown_values
 
     about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
-    matter = {origin.key for origin in reading.provenance.values() if origin.key}
+    matter = {key for origin in reading.provenance.values() for key in origin.keys}
     matter |= {key for keys in about for key in keys}
     open_keys = {spelling for key in source.unknown for spelling in (key, key.lstrip("+~"))}
     kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]

@@ -6,6 +6,7 @@ phase "config" is the error that a user would see. Nothing here knows what the t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -71,8 +72,17 @@ def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, .
     """The broken rows that the framework never reports, and that change what is trained; for `Behaviour.defects`."""
     silent = [rule for rule in table if rule.silent]
     return tuple(
-        Defect(code=rule.code, summary=message, source=rule.source) for rule, message in _broken(silent, facts, version)
+        Defect(code=rule.code, summary=message, source=rule.source, numbers=numbers_of(message))
+        for rule, message in _broken(silent, facts, version)
     )
+
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")
+
+
+def numbers_of(message: str) -> tuple[float, ...]:
+    """The numbers of a table row's message, for `Defect.numbers`; versions (`1.16.0`) and names (`beta1`) are none."""
+    return tuple(float(text.replace(",", "")) for text in _NUMBER.findall(message))
 
 
 def _broken(table: Iterable[Rule[F]], facts: F, version: str) -> Iterator[tuple[Rule[F], str]]:

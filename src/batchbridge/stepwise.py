@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import checkpoints
-from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.layout import fillers, layout
 from batchbridge.plan import StepPlan
 from batchbridge.workers import Orders, Receipt

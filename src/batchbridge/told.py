@@ -11,15 +11,19 @@ from batchbridge.spec import Loss, LossTerm, Spec
 
 
 class Told(NamedTuple):
-    """One canonical value: the native key that said it, or the formula that gives it; a key may have a formula, too."""
+    """One canonical value: the native key that said it, or the formula that gives it; a key may have a formula, too.
+
+    others: the native keys of the formula, beside `key`.
+    """
 
     value: Any
     key: str | None = None
     formula: str | None = None
+    others: tuple[str, ...] = ()
 
     def derived(self) -> Provenance:
         """The origin of a value that no single key said."""
-        return Provenance(None, self.value, "derived", f"derived: {self.formula}")
+        return Provenance(self.others, self.value, "derived", f"derived: {self.formula}")
 
 
 def spec_of(told: Mapping[str, Told]) -> Spec:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.errors import Problem
 from batchbridge.findings import Finding
 from batchbridge.spec import Spec, walk
 
@@ -16,29 +17,38 @@ UNKNOWN = ("objective.", "carried.", "advantage.")
 """Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 
 
-class Problems(list[str]):
-    """What a framework cannot say, in canonical names: the problems of a `CannotWrite`, gathered while writing."""
+class Problems(list[Problem]):
+    """Problems of a `CannotWrite`, gathered while an adapter writes."""
 
-    def need(self, holds: bool, message: str) -> bool:
-        """Adds `message` unless `holds`, and gives that back."""
+    def add(self, reason: str, *fields: str) -> None:
+        """Adds a problem of the canonical `fields`."""
+        self.append(Problem(fields, reason))
+
+    def need(self, holds: bool, reason: str, *fields: str) -> bool:
+        """Adds a problem of the canonical `fields` unless `holds`, and gives `holds` back."""
         if not holds:
-            self.append(message)
+            self.add(reason, *fields)
         return holds
 
 
-def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[str]:
-    """What the native `values` say otherwise than `spec`, and what the framework refuses: problems of a `CannotWrite`.
+def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[Problem]:
+    """Problems of written settings: where the native `values` mean something else than `spec`, or are refused.
 
-    Each names its canonical field; a finding's message is followed by those that come from the finding's keys, so that
-    a search knows where to look. `context` gives the version, and the world size where `values` do not say it.
+    A refusal's fields are those that come from the keys of its finding, so that a search knows where to look. `context`
+    gives the version, and the world size where `values` do not say it.
     """
     back, found = _read_back(adapter, values, context)
     broken = [finding for finding in found if finding.severity == "error" or finding.undecided]
-    refused = [_with_fields(finding, back) for finding in (*back.findings, *broken)]
+
+    def without(key: str) -> Reading:
+        rest = {other: value for other, value in values.items() if other != key}
+        return _read_back(adapter, rest, context)[0]
+
+    refused = [_refusal(finding, back, without) for finding in (*back.findings, *broken)]
     yield from refused
     if back.spec is None:
         if not refused:
-            yield "the settings leave the run open"
+            yield Problem((), "the settings leave the run open")
         return
     if back.spec == spec:
         return
@@ -47,13 +57,27 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     for path in {**wanted, **read}:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if not unknown and read.get(path) != wanted.get(path):
-            yield f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}"
+            yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
 
 
-def _with_fields(finding: Finding, back: Reading) -> str:
-    keys = {place.key for place in finding.where} - {None}
-    fields = [path for path, origin in back.provenance.items() if origin.key in keys and path not in finding.message]
-    return f"{finding.message} ({', '.join(fields)})" if fields else finding.message
+def said_by(adapter: Adapter, values: Mapping[str, Any], key: str, context: Context) -> tuple[str, ...]:
+    """The canonical fields that come from the native `key` of `values`: those of a setting that a version has not."""
+    return _from({key}, _read_back(adapter, values, context)[0])
+
+
+def _refusal(finding: Finding, back: Reading, without: Callable[[str], Reading]) -> Problem:
+    """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
+    shows them."""
+    keys = {place.key: None for place in finding.where if place.key is not None}
+    fields = tuple(path for path, origin in back.provenance.items() if origin.key in keys)
+    said = [path for path in fields if path not in finding.message]
+    if not fields:
+        fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
+    return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message)
+
+
+def _from(keys: set[str], reading: Reading) -> tuple[str, ...]:
+    return tuple(path for path, origin in reading.provenance.items() if keys & set(origin.keys))
 
 
 _Read = tuple[Reading, Sequence[Finding]]

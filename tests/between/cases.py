@@ -12,9 +12,10 @@ from registered import adapters
 from specs import values_of
 from toys import plain_spec, reading_of
 
-from batchbridge.adapter import CannotWrite, Context, Reading, Source, Written
-from batchbridge.between.convert import convert_to, words_of
+from batchbridge.adapter import Context, Reading, Source, Written
+from batchbridge.between.convert import convert_to
 from batchbridge.between.diff import UNIT_OF
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.reading import read_source
 from batchbridge.spec import LossTerm, Spec, walk
 
@@ -85,7 +86,7 @@ def read(framework: str, version: str, world_size: int, values: Mapping[str, Any
     return read_source(Source(values=values), adapters()[framework], context)
 
 
-def write(framework: str, version: str, spec: Spec) -> Written | tuple[str, ...]:
+def write(framework: str, version: str, spec: Spec) -> Written | tuple[Problem, ...]:
     """The configuration that says `spec`, or why there is none."""
     try:
         return adapters()[framework].write(spec, version)
@@ -117,7 +118,7 @@ def base(framework: str, version: str, world_size: int, start: str = "plain") ->
 def _keys(framework: str, version: str, world_size: int, start: str) -> tuple[list[str], list[str]]:
     """(native keys that canonical fields come from, all native keys)."""
     reading = base(framework, version, world_size, start).reading
-    told = {word for one in reading.provenance.values() for word in (one.key, *words_of(one.detail)) if word}
+    told = {key for one in reading.provenance.values() for key in one.keys}
     return sorted(told & reading.native.keys()), sorted(reading.native)
 
 

@@ -10,7 +10,7 @@ import batchbridge_open_instruct.texts
 import batchbridge_openrlhf.texts
 import batchbridge_trl.texts
 import batchbridge_verl.texts
-from batchbridge.between.doctor import ErrorText, diagnose, known_texts
+from batchbridge.between.doctor import ErrorText, doctor, known_texts
 from batchbridge.between.doctor_texts import TEXTS
 
 OURS = (batchbridge_trl, batchbridge_verl, batchbridge_easyr1, batchbridge_openrlhf, batchbridge_open_instruct)
@@ -60,15 +60,15 @@ def test_the_adapters_add_their_rows() -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_a_text_in_a_log_is_recognised_as_its_row_and_no_other(name: str) -> None:
     log = f"[rank0]: Traceback (most recent call last):\n[rank0]: {SAID[name]}\n8 x 7 things more"
-    assert [found.text.name for found in diagnose(log, texts=[*TEXTS, *ADDED])] == [name]
+    assert [found.text.name for found in doctor(log, texts=[*TEXTS, *ADDED])] == [name]
 
 
 @pytest.mark.parametrize("name", SAID)
 def test_there_is_a_way_out_once_what_is_asked_for_is_known(name: str) -> None:
-    (found,) = diagnose(SAID[name], texts=ADDED)
+    (found,) = doctor(SAID[name], texts=ADDED)
     assert found.fixes or found.asks
     numbers = {ask.name: 8 for ask in found.asks}
-    (again,) = diagnose(SAID[name], numbers, ADDED)
+    (again,) = doctor(SAID[name], numbers, ADDED)
     assert again.fixes
     assert not again.asks
 
@@ -96,5 +96,5 @@ def test_a_version_range_is_a_specifier_or_words(text: ErrorText) -> None:
     ],
 )
 def test_neighbours_are_legal_numbers(name: str, numbers: dict[str, int], expected: list[str]) -> None:
-    (found,) = diagnose(SAID[name], numbers, ADDED)
+    (found,) = doctor(SAID[name], numbers, ADDED)
     assert [fix.text for fix in found.fixes] == expected

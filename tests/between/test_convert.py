@@ -13,6 +13,7 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 from batchbridge.adapter import Adapter
 from batchbridge.between.convert import Conversion, convert_to, left_behind
 from batchbridge.between.effects import EFFECTS, leaves
+from batchbridge.errors import Problem
 from batchbridge.spec import LossTerm, Spec
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_trl.config import TrlAdapter
@@ -133,7 +134,7 @@ def test_an_adapter_that_cannot_say_its_own_defaults_is_no_crash() -> None:
 
     found = convert_to(Mute(), reading_of(plain_spec()))
     assert found.written is None
-    assert found.refused == ("rollout.sample_unit = completion: narrow has ",)
+    assert found.refused == (Problem(("rollout.sample_unit",), "rollout.sample_unit = completion: narrow has "),)
     assert found.verdict == "lossy"
 
 

@@ -19,7 +19,7 @@ from toys import AnyAdapter
 
 import batchbridge
 from batchbridge import hookimpl, plugins
-from batchbridge.between.doctor import MAX_CHARACTERS, ErrorText, diagnose, divisors, multiples
+from batchbridge.between.doctor import MAX_CHARACTERS, ErrorText, divisors, doctor, multiples
 from batchbridge.between.doctor_texts import TEXTS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,7 +55,7 @@ PASTED = {
 
 
 def fixes(text: str, **numbers: int) -> list[str]:
-    (found,) = diagnose(text, numbers, TEXTS)
+    (found,) = doctor(text, numbers, TEXTS)
     return [fix.text for fix in found.fixes]
 
 
@@ -65,15 +65,15 @@ def test_every_row_has_a_pasted_text_here() -> None:
 
 @pytest.mark.parametrize("name", PASTED)
 def test_a_pasted_text_is_recognised_as_its_row_and_no_other(name: str) -> None:
-    assert [found.text.name for found in diagnose(PASTED[name], texts=TEXTS)] == [name]
+    assert [found.text.name for found in doctor(PASTED[name], texts=TEXTS)] == [name]
 
 
 @pytest.mark.parametrize("name", PASTED)
 def test_a_row_offers_a_neighbour_or_asks_for_what_it_needs(name: str) -> None:
-    (found,) = diagnose(PASTED[name], texts=TEXTS)
+    (found,) = doctor(PASTED[name], texts=TEXTS)
     assert found.fixes or found.asks
     answered = {ask.name: 8 for ask in found.asks}
-    (again,) = diagnose(PASTED[name], answered, TEXTS)
+    (again,) = doctor(PASTED[name], answered, TEXTS)
     assert again.fixes
     assert not again.asks
 
@@ -103,7 +103,7 @@ def test_one_generation_is_never_offered_though_one_divides_everything() -> None
 @given(*[st.integers(min_value=1, max_value=64)] * 3)
 def test_every_neighbour_of_trls_rule_is_legal(world: int, micro: int, group: int) -> None:
     text = PASTED["trl-global-batch"].replace("(7 x 1)", f"({world} x {micro})").replace("(8)", f"({group})")
-    (found,) = diagnose(text, texts=TEXTS)
+    (found,) = doctor(text, texts=TEXTS)
     assert found.fixes
     for fix in found.fixes:
         sizes = {"per_device_train_batch_size": micro, "num_generations": group, **fix.changes}
@@ -132,7 +132,7 @@ def test_texts_are_found_inside_a_coloured_wrapped_traceback_with_rays_prefixes(
         "\x1b[36m(TaskRunner pid=123, ip=10.0.0.1)\x1b[0m AssertionError: only support equal chunk. Got size of\n"
         "(TaskRunner pid=123) DataProto 512 and chunk 6.\n"
     )
-    (found,) = diagnose(text, texts=TEXTS)
+    (found,) = doctor(text, texts=TEXTS)
     assert (found.text.name, found.line, found.numbers) == ("verl-equal-chunks", 2, {"rows": 512, "parts": 6})
 
 
@@ -153,14 +153,14 @@ def test_a_text_is_found_in_a_log_whatever_stands_around_it_and_wherever_it_is_b
     words = PASTED[name].split()
     half = len(words) // 2
     broken = f"{prefix}{' '.join(words[:half])}\n{prefix}  {' '.join(words[half:])}\n"
-    (found,) = diagnose(NOISE + broken + NOISE, texts=TEXTS)
-    (alone,) = diagnose(PASTED[name], texts=TEXTS)
+    (found,) = doctor(NOISE + broken + NOISE, texts=TEXTS)
+    (alone,) = doctor(PASTED[name], texts=TEXTS)
     assert (found.text.name, found.numbers, found.fixes) == (name, alone.numbers, alone.fixes)
     assert found.line in (7, 8)
 
 
 def test_noise_alone_is_nothing() -> None:
-    assert diagnose(NOISE, texts=TEXTS) == ()
+    assert doctor(NOISE, texts=TEXTS) == ()
 
 
 def test_both_spellings_of_a_rollout_smaller_than_its_step() -> None:
@@ -171,7 +171,7 @@ def test_both_spellings_of_a_rollout_smaller_than_its_step() -> None:
 
 def test_a_text_cut_off_before_the_group_asks_for_it() -> None:
     text = PASTED["trl-global-batch"].partition(" (8)")[0]
-    (found,) = diagnose(text, texts=TEXTS)
+    (found,) = doctor(text, texts=TEXTS)
     assert ([ask.name for ask in found.asks], found.fixes) == (["group"], ())
     assert fixes(text, group=8) == fixes(PASTED["trl-global-batch"])
 
@@ -193,38 +193,38 @@ def test_every_error_text_of_the_reference_is_known() -> None:
     unknown = []
     for text in quoted:
         numbered = PLACES.sub(lambda place: "(8)" if place.group() == "(..)" else "8", text).replace("...", "")
-        if not diagnose(numbered, texts=TEXTS):
+        if not doctor(numbered, texts=TEXTS):
             unknown.append(text)
     assert unknown == []
 
 
 def test_the_same_text_of_many_ranks_is_one_diagnosis() -> None:
-    assert len(diagnose("\n".join([PASTED["verl-equal-chunks"]] * 50), texts=TEXTS)) == 1
+    assert len(doctor("\n".join([PASTED["verl-equal-chunks"]] * 50), texts=TEXTS)) == 1
 
 
 def test_nothing_is_made_of_other_texts() -> None:
-    assert diagnose("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", texts=TEXTS) == ()
+    assert doctor("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", texts=TEXTS) == ()
 
 
 @given(st.text(max_size=300))
 def test_no_text_is_a_crash(text: str) -> None:
     for start in list(PASTED.values())[:3]:
-        diagnose(text + start + text, texts=TEXTS)
+        doctor(text + start + text, texts=TEXTS)
 
 
 @pytest.mark.parametrize("zeros", ["0 x 0", "999999999 x 999999999", "99999999999999 x 1"])
 def test_absurd_numbers_end_quickly(zeros: str) -> None:
-    diagnose(PASTED["trl-global-batch"].replace("7 x 1", zeros), texts=TEXTS)
+    doctor(PASTED["trl-global-batch"].replace("7 x 1", zeros), texts=TEXTS)
 
 
 @pytest.mark.parametrize("name", PASTED)
 def test_zeros_are_no_crash(name: str) -> None:
     asked = {ask.name: 0 for text in TEXTS for ask in text.asks}
-    assert diagnose(PASTED[name], asked, TEXTS)
+    assert doctor(PASTED[name], asked, TEXTS)
 
 
 def test_of_a_long_text_the_end_is_read() -> None:
-    assert diagnose("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
+    assert doctor("x" * MAX_CHARACTERS + " " + PASTED["verl-equal-chunks"], texts=TEXTS)
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**9))
@@ -327,7 +327,7 @@ def test_an_adapter_adds_its_own_texts_and_a_broken_one_does_not_keep_them_away(
     )
     plugins.manager().register(module, "talking")
     try:
-        (found,) = diagnose("odd: 7")
+        (found,) = doctor("odd: 7")
     finally:
         plugins.manager().unregister(module)
     assert (found.text.name, found.numbers) == ("talking-odd", {"size": 7})

@@ -9,7 +9,8 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchbridge.between.yaml_edit import REMOVED, CannotEdit, edit, scalar
+from batchbridge.between.yaml_edit import REMOVED, edit, scalar
+from batchbridge.errors import CannotEdit
 
 TEXT = """\
 # How we train.  Do not touch the seed!

@@ -8,17 +8,8 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
-from batchbridge.adapter import (
-    Behaviour,
-    CannotWrite,
-    Context,
-    Defect,
-    NativeRow,
-    NativeStep,
-    Provenance,
-    Source,
-    Written,
-)
+from batchbridge.adapter import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.findings import Fix, Where
 from batchbridge.spec import (
     Carried,
@@ -83,7 +74,7 @@ class AnyAdapter(Adapter):
             spec=spec,
             provenance={}
             if spec is None
-            else {path: Provenance(f"spec.{path}", value, "argument", "as said") for path, value, _ in walk(spec)},
+            else {path: Provenance((f"spec.{path}",), value, "argument", "as said") for path, value, _ in walk(spec)},
             behaviour=None if spec is None else self.behaviour,
             findings=tuple(findings),
             native=dict(source.values),
@@ -145,16 +136,22 @@ class NarrowAdapter(AnyAdapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         problems = [
-            f"{path} = {value}: narrow has {' or '.join(map(str, only))}"
+            Problem((path,), f"{path} = {value}: narrow has {' or '.join(map(str, only))}")
             for path, only in self.only.items()
             if (value := _value(spec, path)) not in only
         ]
         step, micro = spec.optimizer_step.completions_per_step, spec.micro_batch.completions_per_device
         if step is None or micro is None or step % (micro * spec.topology.world_size):
-            problems.append(
+            fields = (
+                "optimizer_step.completions_per_step",
+                "micro_batch.completions_per_device",
+                "topology.world_size",
+            )
+            reason = (
                 f"optimizer_step.completions_per_step = {step}: must be a multiple of "
                 f"micro_batch.completions_per_device = {micro} x topology.world_size = {spec.topology.world_size}"
             )
+            problems.append(Problem(fields, reason))
         if problems:
             raise CannotWrite(self.framework, problems)
         if spec.advantage.epsilon is None:

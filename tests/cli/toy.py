@@ -55,12 +55,12 @@ class ToyAdapter(Adapter):
         for key, (path, _) in FIELDS.items():
             line = source.lines.get(key)
             if key not in said:
-                provenance[path] = Provenance(None, native[key], "default", "default of toy 2.0")
+                provenance[path] = Provenance((), native[key], "default", "default of toy 2.0")
             elif line is None:
-                provenance[path] = Provenance(key, native[key], "argument", "argument")
+                provenance[path] = Provenance((key,), native[key], "argument", "argument")
             else:
                 file = str(source.path)
-                provenance[path] = Provenance(key, native[key], "file", f"{file}:{line}", file, line)
+                provenance[path] = Provenance((key,), native[key], "file", f"{file}:{line}", file, line)
         spec = Spec(
             topology=Topology(world_size=native["toy.devices"]),
             rollout=Rollout(prompts_per_rollout=native["toy.prompts"], completions_per_prompt=native["toy.group"]),

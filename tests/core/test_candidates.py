@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.attach import BatchDrift, CannotAttach
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.checkpoints import resume, state
 from batchbridge.drift import compare_with_plan
-from batchbridge.plan import Plan, PlanError
+from batchbridge.errors import BatchDrift, CannotAttach, PlanError
+from batchbridge.plan import Plan
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
 
 PROMPTS, PLACES, GROUP = 10, 4, 2

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from batchbridge import checkpoints
 from batchbridge.adapter import Provenance, Reading
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import Attachment, Request
 from batchbridge.checkpoints import STATE_FILE, Resumed, resume, state
-from batchbridge.plan import Plan, PlanError
+from batchbridge.errors import CannotAttach, PlanError
+from batchbridge.plan import Plan
 from batchbridge.spec import (
     Carried,
     Horizon,
@@ -147,7 +148,7 @@ def test_a_term_of_the_loss_that_one_run_has_not_is_a_difference() -> None:
 def test_the_users_own_words_stand_beside_a_value_that_comes_from_them() -> None:
     now = spec(**{"order.seed": 8, "loss.policy.aggregation": "token_sum", "carried.learning_rate": 2e-6})
     provenance = {
-        path: Provenance(key, value, "argument", "")
+        path: Provenance((key,), value, "argument", "")
         for path, key, value in (
             ("order.seed", "seed", 8),
             ("loss.policy.aggregation", "loss_type", "grpo"),  # the requested spec overrules it

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, attach
 from batchbridge.patching import Patches
 

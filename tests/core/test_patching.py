@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches, rebound
 
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from batchbridge.errors import PlanError
 from batchbridge.order import Bijection
-from batchbridge.plan import Completion, Plan, PlanError
+from batchbridge.plan import Completion, Plan
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
 
 

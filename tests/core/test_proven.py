@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from batchbridge import proven
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.proven import UNPROVEN, Code, Evidence, Package, Record, evidence, evidence_here, parse, require
 
 NAME = "framework_of_proven_tests"

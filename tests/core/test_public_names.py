@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import re
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +24,19 @@ def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(batchbridge, name) is not None
 
 
+def test_the_three_lists_of_public_names_agree() -> None:
+    tree = ast.parse(Path(batchbridge.__file__).read_text(encoding="utf-8"))
+    (declared,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    homes = {
+        alias.name: node.module.removeprefix("batchbridge.")
+        for node in declared.body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }
+    assert sorted(homes) == batchbridge.__all__
+    assert homes == {name: home for home, names in batchbridge._HOMES.items() for name in names}
+
+
 def test_dir_lists_the_public_names() -> None:
     assert dir(batchbridge) == batchbridge.__all__
 
@@ -31,3 +49,24 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_importing_the_package_imports_no_module_of_it() -> None:
     code = "import sys, batchbridge; print([name for name in sys.modules if name.startswith('batchbridge.')])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+FUNCTIONS = [name for name in batchbridge.__all__ if inspect.isfunction(getattr(batchbridge, name))]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_docstring_of_a_public_function_names_each_argument(name: str) -> None:
+    function = getattr(batchbridge, name)
+    text = inspect.getdoc(function) or ""
+    sections = dict(re.findall(r"^(Args|Returns|Raises):\n((?:    .*\n?|\n)+)", text, re.MULTILINE))
+    arguments = list(inspect.signature(function).parameters)
+    assert re.findall(r"^    (\w+): \S", sections["Args"], re.MULTILINE) == arguments
+    assert sections["Returns"].strip()
+
+
+def test_there_are_public_functions() -> None:
+    assert set(FUNCTIONS) >= {"check", "convert", "diff", "doctor", "explain", "read", "scale", "unwrap", "wrap"}
+
+
+def test_the_version_is_the_distributions() -> None:
+    assert batchbridge.__version__ == version("batchbridge")

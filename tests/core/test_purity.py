@@ -9,7 +9,20 @@ from importlib.util import find_spec
 
 import pytest
 
-CORE = ("spec", "order", "plan", "candidates", "weights", "microbatch", "findings", "derived", "adapter", "told")
+CORE = (
+    "briefs",
+    "errors",
+    "spec",
+    "order",
+    "plan",
+    "candidates",
+    "weights",
+    "microbatch",
+    "findings",
+    "derived",
+    "adapter",
+    "told",
+)
 LIST_MODULES = """
 import json, sys
 before = set(sys.modules)
@@ -46,6 +59,9 @@ def test_numpy_is_there_and_yet_not_imported_before_it_is_needed() -> None:
 
 @pytest.mark.parametrize("name", ["spec", "order", "plan", "weights", "microbatch"])
 def test_the_meaning_does_not_reach_back_into_the_rest(name: str) -> None:
-    meaning = {"batchbridge", *(f"batchbridge.{other}" for other in ("spec", "order", "plan", "weights", "microbatch"))}
+    meaning = {
+        "batchbridge",
+        *(f"batchbridge.{other}" for other in ("briefs", "errors", "spec", "order", "plan", "weights", "microbatch")),
+    }
     ours = {module for module in imported_by(f"batchbridge.{name}") if module.split(".")[0] == "batchbridge"}
     assert ours <= meaning

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from batchbridge import Spec, rules
 from batchbridge.adapter import Provenance
-from batchbridge.plan import Plan, PlanError
+from batchbridge.errors import PlanError
+from batchbridge.plan import Plan
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
 
 SOUND = Spec(
@@ -179,7 +180,7 @@ def test_what_leaves_membership_open_is_a_note_and_has_no_plan(change: dict[str,
 
 
 def test_findings_point_at_the_users_own_key() -> None:
-    origin = Provenance("num_generations", 1, "file", "run.yaml:3", "run.yaml", 3)
+    origin = Provenance(("num_generations",), 1, "file", "run.yaml:3", "run.yaml", 3)
     spec = SOUND.replace(**{"rollout.completions_per_prompt": 0})
     (finding,) = rules.check(spec, None, {"rollout.completions_per_prompt": origin})
     assert str(finding.where[0]) == "num_generations = 1 (run.yaml:3)"

@@ -210,4 +210,4 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_a_derived_value_says_its_formula() -> None:
-    assert Told(24, None, "4 x 6").derived() == Provenance(None, 24, "derived", "derived: 4 x 6")
+    assert Told(24, None, "4 x 6").derived() == Provenance((), 24, "derived", "derived: 4 x 6")

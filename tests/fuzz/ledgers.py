@@ -12,7 +12,8 @@ from typing import Any
 
 import mutation
 
-from batchbridge.ledger import Header, LedgerError, StepRecord, Writer, diff, read_headers, read_steps
+from batchbridge.errors import LedgerError
+from batchbridge.ledger import Header, StepRecord, Writer, diff, read_headers, read_steps
 from batchbridge.render import json as render_json
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.weights import Normaliser

@@ -218,7 +218,7 @@ def _edit(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 def _doctor(made: tuple[str, dict[str, int]]) -> None:
     text, given = made
-    for found in doctor.diagnose(text, given, TEXTS):
+    for found in doctor.doctor(text, given, TEXTS):
         if not found.text.rule.strip() or found.line < 1 or any(not fix.text.strip() for fix in found.fixes):
             raise Wrong(f"ill-formed diagnosis: {found!r:.300}")
         json.dumps(found.to_dict())

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batchbridge import attach
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.launch import ENVIRONMENT, SITE, Launch, current, follow
 from batchbridge.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
 

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from batchbridge.ledger import LedgerError, diff, read_steps
+from batchbridge.errors import LedgerError
+from batchbridge.ledger import diff, read_steps
 from batchbridge.ledger_diff import applied_weights
 from batchbridge.ledger_reading import Ledger
 from batchbridge.spec import LossTerm

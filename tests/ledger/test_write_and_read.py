@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
 from batchbridge import ledger_reading
-from batchbridge.ledger import COLUMNS, LedgerError, Writer, digest_floats, fingerprint, read_headers, read_steps
+from batchbridge.errors import LedgerError
+from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps
 
 OPEN_FILES = Path("/proc/self/fd")
 

@@ -9,7 +9,8 @@ from fractions import Fraction
 
 from toy_adapter import ToyAdapter
 
-from batchbridge.adapter import CannotWrite, Written
+from batchbridge.adapter import Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Where
 
 _counter = itertools.count()

@@ -6,9 +6,11 @@ import pytest
 from toy_adapter import ToyAdapter
 
 from batchbridge.adapter import Context, Reading, Source
+from batchbridge.errors import Problem
 from batchbridge.spec import Spec
 from batchbridge.writing import Problems, objections, remembered
 
+SEED = Problem(("order.seed",), "order.seed = 5: toy would do 0")
 CONTEXT = Context(framework_version="2.0", world_size=2)
 VALUES = {"prompts": 4, "samples": 2, "step": 8, "rate": 0.5}
 
@@ -25,7 +27,7 @@ def test_what_says_the_spec_meets_no_objection() -> None:
 
 def test_another_value_is_named_by_its_canonical_field() -> None:
     spec = meaning().replace(**{"order.seed": 5})
-    assert list(objections(ToyAdapter(), spec, VALUES, CONTEXT)) == ["order.seed = 5: toy would do 0"]
+    assert list(objections(ToyAdapter(), spec, VALUES, CONTEXT)) == [SEED]
 
 
 def test_a_none_that_means_unknown_may_be_filled_in() -> None:
@@ -34,14 +36,15 @@ def test_a_none_that_means_unknown_may_be_filled_in() -> None:
 
 def test_what_the_framework_refuses_is_told_in_its_own_words_and_its_fields_are_named() -> None:
     spec = meaning().replace(**{"optimizer_step.completions_per_step": 3})
-    (text,) = objections(ToyAdapter(), spec, {**VALUES, "step": 3}, CONTEXT)
+    (problem,) = objections(ToyAdapter(), spec, {**VALUES, "step": 3}, CONTEXT)
+    assert problem.fields == ("topology.world_size", "optimizer_step.completions_per_step")
     fields = "topology.world_size, optimizer_step.completions_per_step"
-    assert text == f"step = 3 (completions) is no multiple of devices = 2 ({fields})"
+    assert problem.reason == f"step = 3 (completions) is no multiple of devices = 2 ({fields})"
 
 
 def test_values_that_leave_the_run_open_are_refused() -> None:
-    (text,) = objections(ToyAdapter(), meaning(), VALUES, Context(framework_version="2.0"))
-    assert text == "devices: not said"
+    (problem,) = objections(ToyAdapter(), meaning(), VALUES, Context(framework_version="2.0"))
+    assert problem.reason == "devices: not said"
 
 
 class Counting(ToyAdapter):
@@ -59,7 +62,7 @@ def test_in_a_search_the_same_values_are_read_back_once() -> None:
     adapter, other = Counting(), meaning().replace(**{"order.seed": 5})
     with remembered():
         assert list(objections(adapter, meaning(), VALUES, CONTEXT)) == []
-        assert list(objections(adapter, other, dict(VALUES), CONTEXT)) == ["order.seed = 5: toy would do 0"]
+        assert list(objections(adapter, other, dict(VALUES), CONTEXT)) == [SEED]
         assert len(adapter.asked) == 1
     list(objections(adapter, meaning(), VALUES, CONTEXT))
     list(objections(adapter, meaning(), VALUES, CONTEXT))
@@ -89,5 +92,5 @@ def test_values_that_are_not_plain_are_read_every_time() -> None:
 def test_what_is_needed_and_does_not_hold_is_a_problem() -> None:
     problems = Problems()
     assert problems.need(True, "rollout.prompts_per_rollout is open")
-    assert not problems.need(False, "order.seed is open")
-    assert problems == ["order.seed is open"]
+    assert not problems.need(False, "order.seed is open", "order.seed")
+    assert problems == [Problem(("order.seed",), "order.seed is open")]

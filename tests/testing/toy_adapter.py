@@ -6,20 +6,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge.adapter import (
-    Adapter,
-    Behaviour,
-    CannotWrite,
-    Context,
-    NativeRow,
-    NativeStep,
-    Provenance,
-    Reading,
-    Source,
-    Written,
-)
+from batchbridge.adapter import Adapter, Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite, PlanError, Problem
 from batchbridge.findings import Finding, Fix, Where
-from batchbridge.plan import Plan, PlanError
+from batchbridge.plan import Plan
 from batchbridge.spec import Carried, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
 from batchbridge.weights import Row, token_weights
 
@@ -86,7 +76,7 @@ class ToyAdapter(Adapter):
                 key = FIELDS.get(path)
                 origin = "derived" if key is None else "argument" if key in source.values else "default"
                 provenance[path] = Provenance(
-                    key, native.get(key, value), origin, f"{key or 'always so'} of toy {version}"
+                    (key,), native.get(key, value), origin, f"{key or 'always so'} of toy {version}"
                 )
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
@@ -114,14 +104,15 @@ class ToyAdapter(Adapter):
         names = {ours: native for native, ours in LOSSES.items()}
         values = {key: given[path] for path, key in FIELDS.items()}
         values["loss"] = names.get(values["loss"], values["loss"])
-        bad = [f"{key} = {value!r}" for key, value in values.items() if not fits(key, value)]
+        paths = {key: path for path, key in FIELDS.items()}
+        bad = [Problem((paths[key],), f"{key} = {value!r}") for key, value in values.items() if not fits(key, value)]
         if bad:
             raise CannotWrite(self.framework, bad)
         said = spec_of(values)
         if said != spec:
             theirs = {path: value for path, value, _ in walk(said)}
             paths = sorted(path for path in {*given, *theirs} if given.get(path) != theirs.get(path))
-            raise CannotWrite(self.framework, [f"{path} = {given.get(path)!r}" for path in paths])
+            raise CannotWrite(self.framework, [Problem((path,), f"{path} = {given.get(path)!r}") for path in paths])
         return Written(values=values, text={"toy": "\n".join(f"{key} {value}" for key, value in values.items())})
 
     def native_steps(

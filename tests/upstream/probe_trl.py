@@ -25,7 +25,7 @@ import transformers
 from trl import GRPOTrainer
 
 from batchbridge import CannotAttach, wrap
-from batchbridge.attach import BatchDrift
+from batchbridge.errors import BatchDrift
 from batchbridge.proven import UNPROVEN
 from batchbridge_trl.testing import scripted_trainer
 

@@ -325,7 +325,7 @@ REFUSED: tuple[Rule, ...] = (
         "error",
         "worker_start",
         lambda run: _ulysses(run) if run.replicas < 1 else None,
-        (NODES, GPUS),
+        ("worker.actor.ulysses_size", NODES, GPUS),
         "AssertionError of PyTorch's device mesh",
         "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)",
         lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),

@@ -57,7 +57,7 @@ base._ROLLOUT_REGISTRY["scripted", "async"] = f"{__name__}.{ScriptedRollout.__na
 class Killer:
     """Ends this process after an optimizer step; see the module."""
 
-    @hookimpl  # type: ignore[untyped-decorator]  # pluggy's marker
+    @hookimpl
     def batchbridge_optimizer_step(self, record: Mapping[str, Any]) -> None:
         if os.environ["BATCHBRIDGE_KILL"] == f"{os.environ.get('RANK')}/{record['step']}":
             os.kill(os.getpid(), signal.SIGKILL)

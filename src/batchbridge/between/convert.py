@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.adapter import Adapter, Context, Reading, Source, Written
-from batchbridge.between.diff import UNIT_OF, Comparison, diff, total_steps
+from batchbridge.between.diff import UNIT_OF, Comparison, compare, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
 from batchbridge.between.nearest import Search
+from batchbridge.briefs import brief
 from batchbridge.documents import flat
-from batchbridge.reading import read_source
+from batchbridge.errors import Problem
+from batchbridge.reading import read, read_source
+from batchbridge.sources import load
 from batchbridge.versions import holds
 from batchbridge.writing import remembered
 
@@ -47,12 +50,12 @@ class FieldReport:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Conversion:
     """A conversion and its account.
 
     written: the target's configuration; None where none could be written. back: what it means, read again. refused:
-    what the target said that it cannot express, in its adapter's words. left_behind: native keys of the source that no
+    problems of the target with the source's specification. left_behind: native keys of the source that no
     canonical field came from; None where it is not known which keys were given. natively: what the target's own run
     would do otherwise than its specification (scopes, known defects).
     """
@@ -63,9 +66,14 @@ class Conversion:
     written: Written | None
     back: Reading | None
     fields: tuple[FieldReport, ...] = ()
-    refused: tuple[str, ...] = ()
+    refused: tuple[Problem, ...] = ()
     left_behind: Mapping[str, Any] | None = None
     natively: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        lost = sum(field.status in LOSSY for field in self.fields)
+        ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}"
+        return brief(self, ways, self.verdict, f"{len(self.fields)} fields, {lost} lost or approximate")
 
     @property
     def lossy(self) -> bool:
@@ -90,7 +98,7 @@ class Conversion:
             "values": None if self.written is None else dict(self.written.values),
             "text": None if self.written is None else dict(self.written.text),
             "fields": [field.to_dict() for field in self.fields],
-            "refused": list(self.refused),
+            "refused": [problem.reason for problem in self.refused],
             "left_behind": None if self.left_behind is None else dict(self.left_behind),
             "natively": list(self.natively),
             "findings": [finding.to_dict() for finding in (self.back or self.source).findings],
@@ -98,14 +106,40 @@ class Conversion:
 
 
 def convert(
-    reading: Reading, to: str, *, version: str | None = None, given: Mapping[str, Any] | None = None
+    source: object,
+    to: str,
+    *,
+    version: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    world_size: int | None = None,
+    dataset_size: int | None = None,
 ) -> Conversion:
-    """`reading` in the configuration of framework `to` (its `version`; default: the one that its adapter writes).
+    """A configuration in another framework's form, with an account of every canonical field.
 
-    given: the native keys that the user gave, to say which are left behind. Raises `ValueError` for an unknown
-    framework, and for a version that its adapter does not write.
+    Args:
+        source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        to: The framework to write for.
+        version: Its version; by default the newest that can say it.
+        given: The native keys that the user gave, to say which are left behind; by default those of `source`, where it
+            is no `Reading`.
+        world_size: Devices that train the policy, where `source` is no `Reading`.
+        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+
+    Returns:
+        The written configuration, what it means when it is read again, and what became of every field.
+
+    Raises:
+        TypeError: `source` has a type that `read` does not take.
+        ValueError: There is no adapter for `to`, it does not know `version`, or a size is below 1.
     """
     from batchbridge import plugins
+
+    if isinstance(source, Reading):
+        reading = read(source, world_size=world_size, dataset_size=dataset_size)
+    else:
+        loaded = load(source)
+        given = loaded.values if given is None and loaded.native is None else given
+        reading = read(loaded, world_size=world_size, dataset_size=dataset_size)
 
     installed = plugins.adapters()
     if to not in installed:
@@ -176,10 +210,10 @@ def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given native keys (flat, dotted) that no canonical field came from, by provenance."""
     used: set[str] = set()
     for origin in reading.provenance.values():
-        used |= {origin.key} if origin.key is not None else set()
-        used |= set(words_of(origin.detail))
-    # A setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it; a plain word is no key.
-    used |= {f"{key}." for key in used if _KEY.search(key)}
+        used |= set(origin.keys)
+    used |= {
+        f"{key}." for key in used
+    }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it
     return {
         key: value
         for key, value in flat(given)
@@ -191,17 +225,6 @@ def _heads(key: str) -> Iterator[str]:
     """The key, and each group that it stands in, with a dot behind it."""
     yield key
     yield from (key[: place.end()] for place in re.finditer(r"\.", key))
-
-
-_KEY = re.compile(r"[._]")
-
-
-def words_of(detail: str) -> list[str]:
-    """Words that may be native keys: a derived field names its keys in its formula."""
-    return _WORD.findall(detail)
-
-
-_WORD = re.compile(r"[A-Za-z_][\w.\-]*\w")
 
 
 # ---- the account
@@ -216,8 +239,8 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
     assert back.spec is not None
     source, target = leaves(reading.spec), leaves(back.spec)
     # The canonical meaning is what is converted: what either framework does on its own is said apart.
-    found = diff(_without_behaviour(reading), _without_behaviour(back))
-    wrapped = diff(_without_behaviour(reading), _without_behaviour(_wrapped(adapter, source, back)))
+    found = compare(_without_behaviour(reading), _without_behaviour(back))
+    wrapped = compare(_without_behaviour(reading), _without_behaviour(_wrapped(adapter, source, back)))
     brought = {same.field: same.reason for same in wrapped.no_difference}
     for effect in EFFECTS:
         one, other = source[effect.field], target[effect.field]

@@ -8,14 +8,15 @@ defects, order) is compared too: two runs can differ though their specifications
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.adapter import Provenance, Reading
 from batchbridge.between.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
+from batchbridge.briefs import brief
 from batchbridge.derived import UNITS
+from batchbridge.reading import read
 from batchbridge.spec import Spec, walk
 
 Kind = Literal["differs", "unknown", "same"]
@@ -46,7 +47,7 @@ class Difference:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """Two readings held against each other.
 
@@ -62,6 +63,10 @@ class Comparison:
     no_difference: tuple[Difference, ...] = ()
     derived: tuple[tuple[str, str, Any, Any], ...] = ()
     left_open: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def __repr__(self) -> str:
+        sides = f"{self.a.framework} with {self.b.framework}"
+        return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
 
     @property
     def verdict(self) -> Verdict:
@@ -96,8 +101,31 @@ class Comparison:
         }
 
 
-def diff(a: Reading, b: Reading) -> Comparison:
-    """Every difference between two readings. Without a specification on both sides only their verdicts are said."""
+def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: int | None = None) -> Comparison:
+    """The differences in meaning between two configurations, the largest effect first.
+
+    Args:
+        a: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        b: The same, of the other side.
+        world_size: Devices that train the policy, of each side that is no `Reading`.
+        dataset_size: Prompts in the dataset, of each side that is no `Reading`.
+
+    Returns:
+        The differences; without a specification on both sides only the verdicts.
+
+    Raises:
+        TypeError: A side has a type that `read` does not take.
+        ValueError: A size is below 1.
+    """
+    one, other = (
+        side if isinstance(side, Reading) else read(side, world_size=world_size, dataset_size=dataset_size)
+        for side in (a, b)
+    )
+    return compare(one, other)
+
+
+def compare(a: Reading, b: Reading) -> Comparison:
+    """As `diff`, of two readings."""
     left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
     if a.spec is None or b.spec is None:
         return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))
@@ -360,7 +388,7 @@ def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
     one, other = ({d.code: d for d in side.defects} for side in (a.behaviour, b.behaviour))
     for code in dict.fromkeys([*one, *other]):
         left, right = one.get(code), other.get(code)
-        if left is not None and right is not None and _said(left.summary) == _said(right.summary):
+        if left is not None and right is not None and left.same_as(right):
             continue
         holders = [f"{r.framework} {r.framework_version}" for r, d in ((a, left), (b, right)) if d is not None]
         yield Difference(
@@ -374,14 +402,6 @@ def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
             from_a="" if left is None else left.source,
             from_b="" if right is None else right.source,
         )
-
-
-def _said(summary: str) -> str:
-    """A summary without the names of native keys: versions spell them in other ways."""
-    return _KEY.sub("", summary)
-
-
-_KEY = re.compile(r"[A-Za-z][\w-]*(?:\.\w+)+|[A-Za-z]+(?:[_-]+\w+)+|\S+(?= = )")
 
 
 def _native_difference(field: str, one: str, other: str, reason: str, a: Reading, b: Reading) -> Difference:

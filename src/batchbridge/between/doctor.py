@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from batchbridge.briefs import brief
 from batchbridge.findings import Fix, Phase
 from batchbridge.solve import nearest
 
@@ -58,7 +59,7 @@ class ErrorText:
     asks: tuple[Ask, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
     """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked."""
 
@@ -68,6 +69,9 @@ class Diagnosis:
     numbers: Numbers
     fixes: tuple[Fix, ...] = ()
     asks: tuple[Ask, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return brief(self, self.text.name, f"line {self.line}", f"{len(self.fixes)} fixes")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -88,11 +92,17 @@ class Diagnosis:
         }
 
 
-def diagnose(
-    text: str, given: Numbers | None = None, texts: Sequence[ErrorText] | None = None
-) -> tuple[Diagnosis, ...]:
-    """Every known text in `text`, in the order of its places. given: numbers that the user adds. texts: default: the
-    table and what the installed adapters add."""
+def doctor(text: str, given: Numbers | None = None, texts: Sequence[ErrorText] | None = None) -> tuple[Diagnosis, ...]:
+    """The known error texts in a pasted text or traceback, in the order of their places.
+
+    Args:
+        text: What a framework printed; of a long text the last 2**20 characters are read.
+        given: Numbers that the text does not say, by the names that a diagnosis asks for.
+        texts: The texts to look for; by default all that are known, those of installed adapters included.
+
+    Returns:
+        One diagnosis for each text that was recognised; none where nothing is known.
+    """
     known = known_texts() if texts is None else texts
     flat, lines = _flat(text[-MAX_CHARACTERS:])
     found: dict[tuple[str, str], Diagnosis] = {}

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.adapter import Adapter, Context, Reading, Source
-from batchbridge.between.convert import Conversion, FieldReport, Status, account, natively, words_of
-from batchbridge.between.yaml_edit import REMOVED, CannotEdit, edit, same
+from batchbridge.between.convert import Conversion, FieldReport, Status, account, natively
+from batchbridge.between.yaml_edit import REMOVED, edit, same
+from batchbridge.briefs import brief
 from batchbridge.documents import flat, parse_yaml
+from batchbridge.errors import CannotEdit
 from batchbridge.findings import Finding
 from batchbridge.reading import DETECTED, read_source
 from batchbridge.sources import SCRIPTS, load
@@ -45,7 +47,7 @@ class Change:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Into:
     """An edited file. conversion: with the edited text and its account. text: the whole new text. kept: keys of the
     file that stay as they are. against: what the file's own settings make another meaning of, though no key could be
@@ -58,6 +60,9 @@ class Into:
     kept: int = 0
     against: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self, self.path, f"{len(self.changes)} changes", f"{len(self.problems)} problems")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -318,7 +323,7 @@ class _Editing:
         for field in self._worse(reading):
             origin = reading.provenance.get(field.field)
             if origin is not None:
-                named += [origin.key, *words_of(origin.detail)]
+                named += origin.keys
         yield from dict.fromkeys(
             key for name in named if name for key in mine if key == name or key.startswith(f"{name}.")
         )
@@ -336,9 +341,9 @@ class _Editing:
 
     def _errors(self, reading: Reading) -> list[Finding]:
         """Errors and open questions that the conversion alone does not have."""
-        known = {one.message for one in self.found.back.findings} if self.found.back is not None else set()
+        known = [] if self.found.back is None else self.found.back.findings
         wrong = [one for one in reading.findings if one.severity == "error" or one.undecided]
-        return [one for one in wrong if one.message not in known]
+        return [one for one in wrong if not any(one.same_as(other) for other in known)]
 
     def _worse(self, reading: Reading) -> list[FieldReport]:
         """Fields that mean less of the source than in the conversion alone."""

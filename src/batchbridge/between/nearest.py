@@ -11,23 +11,26 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from batchbridge.adapter import Adapter, CannotWrite, Context, Source, Written
+from batchbridge.adapter import Adapter, Context, Source, Written
 from batchbridge.between.diff import UNIT_OF
 from batchbridge.between.effects import EFFECTS
 from batchbridge.derived import derive
 from batchbridge.documents import flat
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.solve import divisors
 from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
 from batchbridge.writing import UNKNOWN
 
+Problems = tuple[Problem, ...]
+"""A refusal."""
 MAX_WRITES = 500
 """Attempts to find an expressible neighbour; none is needed where the target can say everything."""
 
 
-def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | tuple[str, ...]]:
+def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | Problems]:
     """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
 
-    def write(spec: Spec) -> Written | tuple[str, ...]:
+    def write(spec: Spec) -> Written | Problems:
         try:
             return adapter.write(spec, version)
         except CannotWrite as refused:
@@ -41,7 +44,7 @@ class Search:
 
     def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
         self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
-        self.refused: tuple[str, ...] = ()
+        self.refused: Problems = ()
         self._left = MAX_WRITES
         self._moved: set[str] = set()
         self._seen: set[Spec] = set()
@@ -107,7 +110,7 @@ class Search:
             written = taken or written
         return written
 
-    def _first(self, spec: Spec) -> tuple[Spec, Written | tuple[str, ...]]:
+    def _first(self, spec: Spec) -> tuple[Spec, Written | Problems]:
         """`spec` itself where the target takes it, else a spelling of the same that is nearest; and what became of it.
 
         No warm-up at all has several spellings, and a framework has defaults for either unit. Which parameters are left
@@ -131,7 +134,7 @@ class Search:
         # The last ones leave most to the target; how many problems there are compares only spellings of one thing.
         return min(tried[len(tried) - warmups :], key=lambda one: len(one[1]))
 
-    def _try(self, spec: Spec) -> Written | tuple[str, ...]:
+    def _try(self, spec: Spec) -> Written | Problems:
         self._left -= 1
         return self._write(spec)
 
@@ -150,14 +153,14 @@ class Search:
         return None
 
     def _improve(
-        self, current: Spec, problems: tuple[str, ...], moves: Iterator[dict[str, Any]]
-    ) -> tuple[Spec, Written | tuple[str, ...]] | None:
+        self, current: Spec, problems: Problems, moves: Iterator[dict[str, Any]]
+    ) -> tuple[Spec, Written | Problems] | None:
         """The first of `moves` after which there are fewer problems.
 
         Where there is none: the first that ends a problem and whose own field is named by no new one, for adapters
         that find the next problems only when the first ones are gone. No field is moved twice in this way.
         """
-        other: tuple[Spec, tuple[str, ...], frozenset[str]] | None = None
+        other: tuple[Spec, Problems, frozenset[str]] | None = None
         for changes in moves:
             if self._left <= 0:
                 return None
@@ -168,7 +171,7 @@ class Search:
             if isinstance(result, Written) or len(result) < len(problems):
                 return changed, result
             fields = frozenset(changes)
-            ends = len(set(problems) - set(result)) > 0 and not fields & (self._moved | set(_named(result)))
+            ends = bool(set(problems) - set(result)) and not fields & (self._moved | set(_named(result)))
             other = other or ((changed, result, fields) if ends else None)
         if other is None:
             return None
@@ -234,7 +237,6 @@ _TOGETHER = (
 )
 """Fields that only go together."""
 RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
-_PATH = re.compile(r"\b(?:" + "|".join(sorted({path.split(".")[0] for path in UNIT_OF})) + r")\.[a-z0-9_.]*[a-z0-9_]")
 _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.kl_placement", "reward"): ("loss",),
     ("objective.kl_placement", "loss"): ("reward",),
@@ -252,14 +254,11 @@ _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", 
 """Words to try in fields of free text."""
 
 
-def _named(problems: Sequence[str]) -> list[str]:
-    """The canonical fields that problems name, split fields first, then in the problems' order."""
-    found: dict[str, None] = {}
-    for problem in problems:
-        for text in _PATH.findall(problem):
-            if text in UNIT_OF or text in ("loss.kl", "loss.entropy"):
-                found[text] = None
-    return sorted(found, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
+def _named(problems: Problems) -> list[str]:
+    """The canonical fields of problems, split fields first, then in the problems' order."""
+    found = dict.fromkeys(path for problem in problems for path in problem.fields)
+    known = [path for path in found if path in UNIT_OF or path in ("loss.kl", "loss.entropy")]
+    return sorted(known, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
 
 
 def _moves(

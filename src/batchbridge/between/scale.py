@@ -18,8 +18,9 @@ from typing import Any, Literal
 from batchbridge.adapter import Adapter, Context, Reading, Source, Written
 from batchbridge.between.diff import Difference, diff
 from batchbridge.between.nearest import splits, writer
+from batchbridge.briefs import brief
 from batchbridge.documents import flat
-from batchbridge.reading import read_source
+from batchbridge.reading import read, read_source
 from batchbridge.solve import divisors, nearest
 from batchbridge.spec import Spec
 
@@ -31,7 +32,7 @@ _NEAR = 12
 _SPLITS = 4
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Choice:
     """A legal configuration.
 
@@ -44,6 +45,9 @@ class Choice:
     reading: Reading
     settings: Mapping[str, tuple[Any, Any]]
     lost: tuple[Difference, ...]
+
+    def __repr__(self) -> str:
+        return brief(self, self.title, f"{len(self.settings)} settings change", f"{len(self.lost)} lost")
 
     @property
     def spec(self) -> Spec:
@@ -64,7 +68,7 @@ class Choice:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Scaling:
     """The choices for `world_size` devices (and, last, for the nearest device counts that keep everything)."""
 
@@ -72,6 +76,11 @@ class Scaling:
     world_size: int
     choices: tuple[Choice, ...] = ()
     problems: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, f"{len(self.choices)} choices"
+        )
 
     @property
     def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
@@ -98,12 +107,24 @@ class Scaling:
         }
 
 
-def scale(reading: Reading, world_size: int) -> Scaling:
-    """The nearest legal configurations of `reading`'s framework on `world_size` devices that train the policy.
+def scale(source: object, world_size: int, *, dataset_size: int | None = None) -> Scaling:
+    """The nearest legal configurations of the same framework on another number of devices.
 
-    Raises `ValueError` for a size below 1 or above 2**20, and for a framework without an adapter.
+    Args:
+        source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        world_size: Devices that train the policy, from 1 to 2**20.
+        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+
+    Returns:
+        The choices, the nearest first, with what each changes and loses.
+
+    Raises:
+        TypeError: `source` has a type that `read` does not take.
+        ValueError: `world_size` is out of range, or the framework has no adapter.
     """
     from batchbridge import plugins
+
+    reading = read(source, dataset_size=dataset_size)
 
     adapter = plugins.adapters().get(reading.framework)
     if adapter is None and reading.spec is not None:
@@ -288,7 +309,7 @@ class _Judge:
             self._left -= 1
             written = self._write(variant)
             if not isinstance(written, Written):
-                self.refused = self.refused or written
+                self.refused = self.refused or tuple(map(str, written))
                 continue
             found = self._read(title, variant, written)
             if found is not None:

@@ -15,14 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from batchbridge.documents import flat, parse_yaml
-
-
-class CannotEdit(ValueError):
-    """The text cannot be changed as asked: `problems` names each key and why."""
-
-    def __init__(self, *problems: str) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
+from batchbridge.errors import CannotEdit
 
 
 class _Removed:

@@ -58,7 +58,16 @@ def reading_from(**said: Any) -> tuple[str, Reading]:
     return name, read
 
 
-def source_and_reading(
+def source_and_reading(**said: Any) -> tuple[str, Source, Reading]:
+    """As `reading_from`, with what was read between them."""
+    from batchbridge import read
+
+    asked = asked_for(**said)
+    name, source = asked.pop("name"), asked["source"]
+    return name, source, read(**asked)
+
+
+def asked_for(
     *,
     file: str | None,
     framework: str | None,
@@ -70,9 +79,9 @@ def source_and_reading(
     dataset_size: int | None,
     env: tuple[str, ...] = (),
     command_number: int | None = None,
-) -> tuple[str, Source, Reading]:
-    """As `reading_from`, with what was read between them."""
-    from batchbridge import plugins, reading
+) -> dict[str, Any]:
+    """The options as arguments of `batchbridge.explain` and `batchbridge.check`. Raises `click.UsageError`."""
+    from batchbridge import plugins
 
     if file is None and not framework:
         raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
@@ -87,10 +96,14 @@ def source_and_reading(
     if gpus is not None:
         world_size = (nodes or 1) * gpus
     source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
-    read = reading.read(
-        source, framework=framework, version=framework_version, world_size=world_size, dataset_size=dataset_size
-    )
-    return file or "arguments", source, read
+    return {
+        "source": source,
+        "framework": framework,
+        "version": framework_version,
+        "world_size": world_size,
+        "dataset_size": dataset_size,
+        "name": file or "arguments",
+    }
 
 
 def source_from(

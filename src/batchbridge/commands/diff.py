@@ -65,7 +65,7 @@ def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...
     A and B are files in their frameworks' own forms, or launch scripts. Without B, A is compared with itself:
     under another version (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
     """
-    from batchbridge.between.diff import diff
+    from batchbridge.between.diff import compare
 
     names = (a, a if b is None else b)
     readings = []
@@ -87,7 +87,7 @@ def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...
             command_number=sides[f"command_{side}"],
         )
         readings.append(reading)
-    found = diff(readings[0], readings[1])
+    found = compare(readings[0], readings[1])
     if as_json:
         from batchbridge.render import json
 

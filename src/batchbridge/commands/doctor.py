@@ -19,14 +19,14 @@ def command(file: BinaryIO | None, given: tuple[str, ...], as_json: bool) -> int
 
     Reads FILE, or standard input: batchbridge doctor < error.txt. Exit code 4 where no text is known.
     """
-    from batchbridge.between.doctor import MAX_CHARACTERS, diagnose, known_texts
+    from batchbridge.between.doctor import MAX_CHARACTERS, doctor, known_texts
 
     numbers = dict(_number(text) for text in given)
     if file is None and sys.stdin.isatty():
         click.echo("paste the error text, then end the input (Ctrl-D)", err=True)
     data = _end(file or sys.stdin.buffer, 4 * MAX_CHARACTERS)
     texts = known_texts()
-    found = diagnose(data.decode("utf-8", errors="replace"), numbers, texts)
+    found = doctor(data.decode("utf-8", errors="replace"), numbers, texts)
     if as_json:
         from batchbridge.render import json
 

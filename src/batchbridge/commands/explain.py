@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from batchbridge.commands._input import EXIT_CODES, input_options, reading_from
+from batchbridge.commands._input import EXIT_CODES, asked_for, input_options
 from batchbridge.commands._tables import table_for_stdout
 
 
@@ -18,13 +18,15 @@ def command(as_json: bool, **source: Any) -> int:
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
     replaces what it says.
     """
-    name, reading = reading_from(**source)
+    from batchbridge import explain
+
+    found = explain(**asked_for(**source))
     if as_json:
         from batchbridge.render import json
 
-        click.echo(json.dumps(reading.to_dict()))
+        click.echo(json.dumps(found.to_dict()))
     else:
         from batchbridge.render import text
 
-        click.echo(text.explain(name, reading, table_for_stdout()))
-    return EXIT_CODES[reading.verdict]
+        click.echo(text.explain(found.name, found.reading, table_for_stdout()))
+    return EXIT_CODES[found.verdict]

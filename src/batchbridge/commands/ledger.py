@@ -23,7 +23,8 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object per line and optimizer step.")
 def show(folder: str, first: int | None, as_json: bool) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged."""
-    from batchbridge.ledger import LedgerError, read_headers, read_steps
+    from batchbridge.errors import LedgerError
+    from batchbridge.ledger import read_headers, read_steps
     from batchbridge.render.json import plain
     from batchbridge.render.text import clean
 
@@ -50,12 +51,13 @@ def show(folder: str, first: int | None, as_json: bool) -> int:
 def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any."""
     from batchbridge import ledger
+    from batchbridge.errors import LedgerError
     from batchbridge.render.json import dumps
     from batchbridge.render.text import clean
 
     try:
         found = ledger.diff(a, b, exact=exact)
-    except ledger.LedgerError as error:
+    except LedgerError as error:
         return _refuse(error)
     click.echo(dumps(found.to_dict()) if as_json else clean(found.text()))
     return FINE if found.equal else NOT_EQUIVALENT

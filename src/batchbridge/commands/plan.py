@@ -43,7 +43,7 @@ def command(
     rollout, its places stand for them, and the candidates are shown in the order in which they are offered.
     """
     from batchbridge.candidates import plan_of
-    from batchbridge.plan import PlanError
+    from batchbridge.errors import PlanError
     from batchbridge.render import text
 
     if step is not None and steps is not None:

@@ -122,7 +122,7 @@ def conversion(name: str, found: Conversion) -> str:
             lines += [line for field in fields for line in _field(field)]
     if found.written is None and found.refused:
         lines += ["", f"{one_line(found.framework)} cannot express it"]
-        lines += [f"  {one_line(problem)}" for problem in found.refused]
+        lines += [f"  {one_line(problem.reason)}" for problem in found.refused]
     exact = [field for field in found.fields if field.status == "exact" and field.target is not None]
     if exact:
         lines += ["", "Exact"]

@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 
 from packaging.specifiers import SpecifierSet
 
-from batchbridge.adapter import Adapter, Behaviour, CannotWrite, Context, NativeRow, Reading, Source, Written
+from batchbridge.adapter import Adapter, Behaviour, Context, NativeRow, Reading, Source, Written
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Phase, Severity, verdict
 from batchbridge.spec import DenominatorScope, LossTerm, Spec, walk
 from batchbridge.writing import UNKNOWN
@@ -241,6 +242,16 @@ class AdapterContract:
             if origin.origin == "default" and origin.key is not None and origin.key in reading.native:
                 native = reading.native[origin.key]
                 assert origin.value == native, f"provenance of {path}: {origin.key} = {origin.value!r}, not {native!r}"
+
+    def test_a_derived_provenance_names_the_keys_of_its_formula(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        for path, origin in reading.provenance.items():
+            assert all(origin.keys), f"provenance of {path}: an empty native key"
+            said = {key for key in reading.native if len(key) > 3 and _stands_in(key, origin.detail)}
+            if origin.origin == "derived" and said and not origin.keys:
+                raise AssertionError(
+                    f"provenance of {path}: {origin.detail!r} speaks of {sorted(said)}, keys names none"
+                )
 
     def test_every_provenance_is_of_a_field(self, any_case: ValidCase | InvalidCase) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)
@@ -573,9 +584,17 @@ def _check_findings(findings: Sequence[Finding]) -> None:
         assert all(fix.text.strip() for fix in finding.fixes), f"{finding.code}: a fix without text"
 
 
+def _stands_in(key: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", text) is not None
+
+
 def _check_refusal(refused: CannotWrite, framework: str) -> None:
     assert refused.problems, "CannotWrite without a problem"
-    assert all(problem.strip() for problem in refused.problems), "CannotWrite with an empty problem"
+    assert all(problem.reason.strip() for problem in refused.problems), "CannotWrite with an empty problem"
+    strange = [path for problem in refused.problems for path in problem.fields if path not in _REFUSABLE]
+    assert not strange, f"CannotWrite: {strange[0]!r} is no canonical field"
+    mute = [problem.reason for problem in refused.problems if not problem.fields]
+    assert not mute, f"CannotWrite: a problem without fields, so that no conversion can move them: {mute[0]}"
     assert framework in str(refused), f"CannotWrite does not name {framework}"
 
 
@@ -660,3 +679,5 @@ def _all_paths() -> Iterator[str]:
 
 
 _PATHS = set(_all_paths())
+_REFUSABLE = _PATHS | {"loss.kl", "loss.entropy"}
+"""Fields of a refusal: a whole term of the loss is one, too."""

@@ -17,7 +17,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.adapter import Context, Source
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
 from batchbridge.sources import load

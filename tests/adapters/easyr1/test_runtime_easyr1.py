@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attach import CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.reading import read
 from batchbridge.refusals import refuse

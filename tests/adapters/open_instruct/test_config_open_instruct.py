@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import batchbridge
 from bashread import Argument, read_script
-from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.adapter import Context, Source
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, verdict
 from batchbridge.sources import load, parse_arguments
 from batchbridge.wrappers import programs

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.launch import ENVIRONMENT, Launch
 from batchbridge.reading import read
 from batchbridge_open_instruct import config, feed, launched, proven

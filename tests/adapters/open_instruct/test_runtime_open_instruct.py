@@ -13,7 +13,8 @@ import pytest
 
 from batchbridge import wrap
 from batchbridge.adapter import Context, Mode, Source
-from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.plan import Plan
 from batchbridge.proven import records
 from batchbridge.reading import read

@@ -12,7 +12,8 @@ import pytest
 
 from batchbridge import lifecycle, wrap
 from batchbridge.adapter import Context, Mode, Source
-from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.attach import Request
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
 from batchbridge.reading import read_source

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchbridge
-from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.adapter import Context, Source
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
 from batchbridge.render.text import explain
 from batchbridge.solve import LARGEST
@@ -220,7 +221,7 @@ def test_every_problem_of_an_unwritable_spec_is_named():
     )
     with pytest.raises(CannotWrite) as caught:
         TrlAdapter().write(spec)
-    assert [problem.split(" = ")[0] for problem in caught.value.problems] == [
+    assert [problem.reason.split(" = ")[0] for problem in caught.value.problems] == [
         "rollout.group_filter",
         "staleness.mode",
         "order.last_rollout",

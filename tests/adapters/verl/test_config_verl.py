@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbridge.adapter import CannotWrite, Context, Source
+from batchbridge.adapter import Context, Source
+from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
 from batchbridge.sources import load
@@ -438,7 +439,7 @@ def test_every_problem_of_an_unwritable_spec_is_named():
     spec = read(RUN).spec.replace(**{"horizon.epochs": 1.5, "optimizer_step.completions_per_step": 30})
     with pytest.raises(CannotWrite) as caught:
         VerlAdapter().write(spec)
-    assert [problem.split(" = ")[0] for problem in caught.value.problems] == [
+    assert [problem.reason.split(" = ")[0] for problem in caught.value.problems] == [
         "optimizer_step.completions_per_step",
         "horizon.epochs",
     ]

@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.adapter import Mode, Reading
-from batchbridge.attach import BatchDrift, CannotAttach, Request
+from batchbridge.attach import Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.checkpoints import STATE_FILE
+from batchbridge.errors import BatchDrift, CannotAttach, PlanError
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
-from batchbridge.plan import PlanError
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import RolloutRows, merged

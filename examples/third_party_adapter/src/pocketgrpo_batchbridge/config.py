@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge import Adapter, Finding, Reading, Spec
-from batchbridge.adapter import Behaviour, CannotWrite, Context, NativeRow, NativeStep, Provenance, Source, Written
+from batchbridge.adapter import Behaviour, Context, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.attach import Attachment, Request
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.findings import Fix, Where
 from batchbridge.near import near_names
 from batchbridge.ruletable import Rule, defects, findings
@@ -170,7 +171,11 @@ class PocketAdapter(Adapter):
         total, size = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
         values["updates"] = total // size if total and size and total % size == 0 else None
         values |= {key: DEFAULTS[key] for key in ("clip", "lr", "seed", "micro") if values[key] is None}
-        problems = [f"{path} = {said.get(path)!r}" for path, key in FIELDS.items() if not _fits(key, values[key])]
+        problems = [
+            Problem((path,), f"{path} = {said.get(path)!r}")
+            for path, key in FIELDS.items()
+            if not _fits(key, values[key])
+        ]
         if not problems:
             context = Context(framework_version="1.0", world_size=spec.topology.world_size)
             problems = list(objections(self, spec, values, context))
@@ -294,7 +299,7 @@ def _provenance(
     for path, value, _ in walk(spec):
         key = FIELDS.get(path)
         if key is None:
-            told[path] = Provenance(None, value, "derived", f"so in the code of pocketgrpo {version}")
+            told[path] = Provenance((), value, "derived", f"so in the code of pocketgrpo {version}")
         else:
             told[path] = Provenance.of(key, native[key], given.get(key), default=f"default of pocketgrpo {version}")
     return told

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from batchbridge.advantages import group_advantages
-from batchbridge.attach import Attachment, CannotAttach, Request
+from batchbridge.attach import Attachment, Request
+from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.spec import walk
 from batchbridge.weights import Normaliser, Row, token_weights

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import verl
 
-from batchbridge.attach import BatchDrift
+from batchbridge.errors import BatchDrift
 from batchbridge.layout import layout
 from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
@@ -321,7 +321,7 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
 
 def refused(bench: Bench) -> str:
     """A batch without our columns."""
-    from batchbridge.attach import CannotAttach
+    from batchbridge.errors import CannotAttach
 
     spec = spec_of(CASES[0], "token_mean")
     install(bench.worker, bench.orders(spec, CASES[0]))

@@ -24,7 +24,7 @@ from gradients import CASES, PROMPTS, Bench, spec_of
 from verl.trainer.core_algos import average_loss
 from verl.workers.actor import dp_actor
 
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.probing import TOKENS

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from batchbridge.attach import BatchDrift, CannotAttach, unwrap, wrap
+from batchbridge.attach import unwrap, wrap
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.plan import Plan
 from batchbridge.reading import read

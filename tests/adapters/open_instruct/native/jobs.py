@@ -27,7 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 
-from batchbridge.attach import CannotAttach, wrap
+from batchbridge.attach import wrap
+from batchbridge.errors import CannotAttach
 from batchbridge.reading import read
 from batchbridge.spec import Staleness
 from batchbridge_open_instruct.testing.job import Job, prepare

@@ -33,7 +33,7 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 import ray
 
 from batchbridge import wrap
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.spec import MicroBatch, Spec

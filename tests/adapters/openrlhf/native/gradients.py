@@ -30,7 +30,7 @@ from tampering import LOSSES, WAYS, Run
 
 from batchbridge import unwrap, wrap
 from batchbridge.adapter import Mode
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan

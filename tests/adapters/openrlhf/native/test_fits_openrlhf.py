@@ -19,7 +19,7 @@ import torch
 from packaging.version import Version
 
 from batchbridge import plugins
-from batchbridge.between.doctor import diagnose
+from batchbridge.between.doctor import doctor
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.reading import read
@@ -146,7 +146,7 @@ def test_a_missing_completion_another_plan_and_a_missing_receipt_end_the_run(mea
 
 def test_alone_a_micro_batch_without_a_token_ends_the_run_and_doctor_knows_why(measured: dict[str, Any]) -> None:
     assert measured["alone"].rstrip().endswith("ZeroDivisionError: float division by zero")
-    assert [found.text.name for found in diagnose(measured["alone"])] == ["openrlhf-no-token"]
+    assert [found.text.name for found in doctor(measured["alone"])] == ["openrlhf-no-token"]
 
 
 def test_verify_stops_the_native_run_at_its_first_step(measured: dict[str, Any]) -> None:

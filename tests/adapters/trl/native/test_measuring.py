@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from batchbridge.attach import CannotAttach
-from batchbridge.measuring import LostGradient, Rows, Tap, Witness
+from batchbridge.errors import CannotAttach, LostGradient
+from batchbridge.measuring import Rows, Tap, Witness
 from batchbridge.objectives import kl_losses, policy_losses
 from batchbridge.probing import CUT, batches, normaliser, verdict
 from batchbridge.spec import LossTerm, Objective

@@ -13,7 +13,7 @@ import torch
 
 torch.set_num_threads(1)
 
-from batchbridge.attach import BatchDrift
+from batchbridge.errors import BatchDrift
 from batchbridge.layout import layout
 from batchbridge.plan import Plan
 from batchbridge.spec import Objective, Spec

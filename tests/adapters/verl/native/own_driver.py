@@ -22,7 +22,7 @@ os.environ.update(environment())
 import ray
 
 from batchbridge import unwrap, wrap
-from batchbridge.attach import CannotAttach
+from batchbridge.errors import CannotAttach
 from batchbridge.versions import holds
 
 

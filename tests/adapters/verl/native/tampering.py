@@ -14,7 +14,7 @@ from gradients import CASES, PROMPTS, SPLITS, Bench, spec_of
 from verl.trainer.ppo import core_algos
 from verl.workers.engine.fsdp import transformer_impl
 
-from batchbridge.attach import BatchDrift, CannotAttach
+from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.plan import Plan
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, install, probe, remove
 

@@ -1,0 +1,12 @@
+"""One-line representations of results, for consoles and debuggers."""
+
+from __future__ import annotations
+
+LONGEST = 160
+"""Characters of a line at most: a result's own fields may be any text."""
+
+
+def brief(of: object, *facts: object) -> str:
+    """A result as `<Name: fact, fact>`, on one line whatever the facts hold."""
+    text = " ".join(", ".join(map(str, facts)).split())
+    return f"<{type(of).__name__}: {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}>"

@@ -1,0 +1,165 @@
+"""What the commands `explain` and `check` say, in Python: a reading with its text for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbridge.adapter import Reading, Source
+from batchbridge.briefs import brief
+from batchbridge.findings import Finding, Verdict
+from batchbridge.reading import read
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Explanation:
+    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
+
+    `str()` is the text for a person; the data are those of `reading`. `name` is what the text calls the configuration.
+    """
+
+    name: str
+    reading: Reading
+
+    def __repr__(self) -> str:
+        return brief(self, self.name, self.reading)
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid", "invalid" or "undecided"."""
+        return self.reading.verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return self.reading.to_dict()
+
+    def __str__(self) -> str:
+        from batchbridge.render import text
+
+        return text.explain(self.name, self.reading)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Check:
+    """The findings of a configuration, and its verdict.
+
+    `str()` is the text for a person. `name` is what the text calls the configuration.
+    """
+
+    name: str
+    reading: Reading
+
+    def __repr__(self) -> str:
+        return brief(self, self.name, self.reading)
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid", "invalid" or "undecided"."""
+        return self.reading.verdict
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Errors first, then warnings and notes."""
+        return self.reading.findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return self.reading.to_dict()
+
+    def __str__(self) -> str:
+        from batchbridge.render import text
+
+        return text.check(self.name, self.reading)
+
+
+def explain(
+    source: object,
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    world_size: int | None = None,
+    dataset_size: int | None = None,
+    env: Mapping[str, str] | None = None,
+    command: int | None = None,
+    name: str | None = None,
+) -> Explanation:
+    """The whole reading of a configuration, with its text for a person.
+
+    Args:
+        source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading`.
+        framework: Whose configuration `source` is; detected by default.
+        version: The framework's version; by default the installed one.
+        world_size: Devices that train the policy.
+        dataset_size: Prompts in the dataset.
+        env: Environment variables of a launch script.
+        command: Which training command of a launch script, counted from 1.
+        name: The configuration's name in the text; by default its path.
+
+    Returns:
+        The reading, and the text that `batchbridge explain` prints.
+
+    Raises:
+        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        ValueError: A size is below 1.
+    """
+    called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Explanation(name=called, reading=reading)
+
+
+def check(
+    source: object,
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    world_size: int | None = None,
+    dataset_size: int | None = None,
+    env: Mapping[str, str] | None = None,
+    command: int | None = None,
+    name: str | None = None,
+) -> Check:
+    """The findings of a configuration: what is wrong with it, where, and the nearest fixes.
+
+    Args:
+        source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading`.
+        framework: Whose configuration `source` is; detected by default.
+        version: The framework's version; by default the installed one.
+        world_size: Devices that train the policy.
+        dataset_size: Prompts in the dataset.
+        env: Environment variables of a launch script.
+        command: Which training command of a launch script, counted from 1.
+        name: The configuration's name in the text; by default its path.
+
+    Returns:
+        The findings with their verdict, and the text that `batchbridge check` prints.
+
+    Raises:
+        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        ValueError: A size is below 1.
+    """
+    called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Check(name=called, reading=reading)
+
+
+def _named(
+    source: object,
+    name: str | None,
+    framework: str | None,
+    version: str | None,
+    world_size: int | None,
+    dataset_size: int | None,
+    env: Mapping[str, str] | None,
+    command: int | None,
+) -> tuple[str, Reading]:
+    reading = read(
+        source,
+        framework=framework,
+        version=version,
+        world_size=world_size,
+        dataset_size=dataset_size,
+        env=env,
+        command=command,
+    )
+    path = source.path if isinstance(source, Source) else source
+    return name or (str(path) if isinstance(path, str | Path) else "arguments"), reading
