@@ -123,15 +123,16 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         return
     per_micro_step = micro * world
     values["per_device_train_batch_size"] = micro
-    for path, amount in (
-        ("optimizer_step.completions_per_step", completions),
-        ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt),
+    for name, amount, fields in (
+        ("optimizer_step.completions_per_step", completions, ("optimizer_step.completions_per_step",)),
+        ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt, ()),
     ):
         below = amount // per_micro_step * per_micro_step if per_micro_step else 0
         problems.need(
             per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
-            f"{path} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
+            f"{name} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
             f"{per_micro_step}; nearest: {f'{below} or ' if below else ''}{below + per_micro_step}",
+            *fields,
             "micro_batch.completions_per_device",
             "topology.world_size",
         )
