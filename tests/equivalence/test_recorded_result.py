@@ -94,6 +94,10 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     lines = ["from a.c import f", "from b import g", "from b import h"]
     one, moved, other = ("\n".join(chosen) for chosen in (lines[:2], (lines[1], "from b import f"), lines[1:]))
     assert digests.digest(one) == digests.digest(moved) != digests.digest(other)
+    own = 'class Short(ValueError):\n    pass\n\n\nclass A:\n    x = 1\n\n    def __repr__(self):\n        return "A"\n'
+    elsewhere = "from errors import Short\n\n\nclass A:\n    x = 1\n"
+    assert digests.digest(own) == digests.digest(elsewhere) != digests.digest(elsewhere.replace("1", "2"))
+    assert digests.digest("class A(B):\n    x = 1\n") != digests.digest("class A(B):\n    x = 2\n")
     recorded = {"batchbridge.plan": plain}
     assert digests.changed(recorded, recorded) == []
     now = {"batchbridge.plan": "other", "batchbridge_trl.rows": plain}

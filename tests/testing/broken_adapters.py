@@ -134,6 +134,11 @@ def _canonical(reading):
     return {**reading.provenance, "loss.policy.aggregation": origin}
 
 
+def _keyless(reading):
+    origin = dataclasses.replace(reading.provenance["topology.world_size"], origin="derived", keys=())
+    return {**reading.provenance, "topology.world_size": origin}
+
+
 def _silent(reading):
     return {path: dataclasses.replace(origin, detail="") for path, origin in reading.provenance.items()}
 
@@ -205,6 +210,12 @@ ALL = [
         ["test_a_provenance_has_the_native_value", "valid"],
         "loss = 'token_mean', not 'mean'",
         read=_edited(READ, provenance=_canonical),
+    ),
+    _broken(
+        "FormulaWithoutKeys",
+        ["test_a_derived_provenance_names_the_keys_of_its_formula", "valid"],
+        "provenance of topology.world_size: .* speaks of .*devices.*, keys names none",
+        read=_edited(READ, provenance=_keyless),
     ),
     _broken(
         "Invented",

@@ -48,13 +48,14 @@ def test_values_that_leave_the_run_open_are_refused() -> None:
 
 
 class Counting(ToyAdapter):
-    """Remembers what it was asked to read."""
+    """Remembers what it was asked to read, but for settings of which one was left out: those look for its field."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.asked: list[tuple[dict[str, object], Context]] = []
 
     def read(self, source: Source, context: Context) -> Reading:
-        self.asked.append((dict(source.values), context))
+        if source.values.keys() >= VALUES.keys():
+            self.asked.append((dict(source.values), context))
         return super().read(source, context)
 
 
@@ -86,7 +87,7 @@ def test_values_that_are_not_plain_are_read_every_time() -> None:
     with remembered():
         list(objections(adapter, meaning(), odd, CONTEXT))
         list(objections(adapter, meaning(), odd, CONTEXT))
-    assert len(adapter.asked) == 2
+    assert sum("more" in values for values, _ in adapter.asked) == 2
 
 
 def test_what_is_needed_and_does_not_hold_is_a_problem() -> None:

@@ -76,7 +76,10 @@ class ToyAdapter(Adapter):
                 key = FIELDS.get(path)
                 origin = "derived" if key is None else "argument" if key in source.values else "default"
                 provenance[path] = Provenance(
-                    (key,), native.get(key, value), origin, f"{key or 'always so'} of toy {version}"
+                    () if key is None else (key,),
+                    native.get(key, value),
+                    origin,
+                    f"{key or 'always so'} of toy {version}",
                 )
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",

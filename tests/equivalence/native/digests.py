@@ -2,8 +2,8 @@
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
-layout and the modules that names come from are no part of a digest: a file that moves decides nothing else. Standard
-library only, and nothing of a framework or an adapter is imported.
+layout, the modules that names come from, classes of exceptions and `__repr__` are no part of a digest: they decide
+nothing of a run. Standard library only, and nothing of a framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -48,15 +48,17 @@ def measuring(framework: str) -> dict[str, str]:
 def digest(text: str) -> str:
     """Of a module's code."""
     tree = ast.parse(text)
-    names: set[str] = set()
+    elsewhere: set[str] = set()
+    """Names of what may as well stand in another module: what is imported, and exceptions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            names |= {ast.unparse(alias) for alias in node.names}
+            elsewhere |= {ast.unparse(alias) for alias in node.names}
+        elif isinstance(node, ast.ClassDef) and _is_exception(node):
+            elsewhere.add(node.name)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
-            kept = (one for one in node.body if not (_is_text(one) or isinstance(one, ast.ImportFrom)))
-            node.body = [*kept] or [ast.Pass()]
-    code = "\n".join([*sorted(names), ast.unparse(tree)])
+            node.body = [one for one in node.body if not _decides_nothing(one)] or [ast.Pass()]
+    code = "\n".join([*sorted(elsewhere), ast.unparse(tree)])
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
 
 
@@ -65,8 +67,17 @@ def changed(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
     return sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
 
 
-def _is_text(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _decides_nothing(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return _is_exception(node)
+    if isinstance(node, ast.FunctionDef):
+        return node.name == "__repr__"
+    text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return text or isinstance(node, ast.ImportFrom)
+
+
+def _is_exception(node: ast.ClassDef) -> bool:
+    return any(isinstance(base, ast.Name) and base.id.endswith(("Error", "Exception")) for base in node.bases)
 
 
 def _folder(package: str) -> Path:
