@@ -8,6 +8,10 @@ from typing import Any
 from batchbridge_trl import releases
 
 
+CLIPS_BY_ROW = ">=1.9"
+"""Releases of TRL whose clip_ratio/low_min and high_max are of rows; before, of each rank's mean over its tokens."""
+
+
 class StepMetrics:
     """The values that a step's micro-batches add to the trainer's metrics, made one value per step.
 
@@ -18,6 +22,8 @@ class StepMetrics:
     def __init__(self, trainer: Any, sizes: Sequence[tuple[int, int, int]]) -> None:
         self._metrics, self._sizes = trainer._metrics["train"], sizes
         self._by_row = releases.value(trainer, "importance_sampling_level") == "sequence"
+        # Least and largest of the ranks' means: on one rank the mean itself.
+        self._of_means = not releases.has(CLIPS_BY_ROW) and trainer.accelerator.num_processes == 1
         self._before = {name: len(values) for name, values in self._metrics.items()}
 
     def of_the_step(self) -> None:
@@ -33,9 +39,10 @@ class StepMetrics:
             added = values[start:]
             if len(added) != len(self._sizes) or len(added) < 2:
                 continue
-            if name.endswith("_min"):
+            of_means = self._of_means and name in ("clip_ratio/low_min", "clip_ratio/high_max")
+            if name.endswith("_min") and not of_means:
                 value = min(_numbers(added), default=added[0])
-            elif name.endswith("_max"):
+            elif name.endswith("_max") and not of_means:
                 value = max(_numbers(added), default=added[0])
             elif (self._by_row and "clip_ratio" in name) or name.endswith("phi_seq_mean"):
                 value = sum(one * size[2] for one, size in zip(added, self._sizes, strict=True)) / max(completions, 1)

@@ -61,6 +61,23 @@ def test_control_flow_that_is_allowed_is_still_probed(trainer: Callable[..., Any
     assert set(caught.value.reasons) == {"weight_probe"}
 
 
+class WholeLoss(GRPOTrainer):  # type: ignore[misc]
+    factor: float
+
+    def compute_loss(self, *arguments: Any, **options: Any) -> Any:
+        return self.factor * super().compute_loss(*arguments, **options)
+
+
+def test_a_subclass_whose_compute_loss_is_its_own_is_measured_through_it(trainer: Callable[..., Any]) -> None:
+    built = overridden(trainer(), WholeLoss)
+    built.factor = 7.0
+    with pytest.raises(CannotAttach) as caught:
+        wrap(built)
+    assert set(caught.value.reasons) == {"weight_probe"}
+    built.factor = 1.0
+    assert wrap(built).batchbridge.evidence.grade == "measured"
+
+
 def test_a_loss_of_a_subclass_has_to_be_measured(trainer: Callable[..., Any]) -> None:
     gmpo = pytest.importorskip("trl.experimental.gmpo", reason="this TRL has no GMPO trainer")
     found = evidence_here(CODE, overridden(trainer(), gmpo.GMPOTrainer))

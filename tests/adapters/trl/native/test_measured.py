@@ -52,7 +52,7 @@ def mean_of_rows(trainer: Any, native: Callable[..., Any]) -> Callable[..., Any]
 
 
 @pytest.mark.parametrize("control", [sevenfold, own_tokens, mean_of_rows])
-@pytest.mark.parametrize("loss_type", losses("bnpo", "dapo", "grpo", "luspo", "cispo", "vespo", "sapo"))
+@pytest.mark.parametrize("loss_type", losses("bnpo", "dapo", "grpo", "luspo", "dr_grpo", "cispo", "vespo", "sapo"))
 def test_a_loss_that_weighs_otherwise_is_refused_before_training(
     trainer: Callable[..., Any], loss_type: str, control: Callable[..., Any]
 ) -> None:
