@@ -7,7 +7,6 @@ from typing import Any
 
 from batchbridge_trl import releases
 
-
 CLIPS_BY_ROW = ">=1.9"
 """Releases of TRL whose clip_ratio/low_min and high_max are of rows; before, of each rank's mean over its tokens."""
 
