@@ -407,6 +407,7 @@ def trl_wrapped() -> list[str]:
     tampering, resume."""
     (folder,) = native("adapters/trl")
     names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
+    names += ("whole_runs",)
     return [f"{folder}/test_{name}.py" for name in names]
 
 
