@@ -150,3 +150,17 @@ def test_the_page_of_openrlhf_has_what_its_native_tests_and_its_recorded_runs_me
     ends = max(figures["apart: one rank"], figures["apart: zero 3"])
     assert f"parameters' movement within {digits(ends)}, itself {figures['moved'] * 100:.1f} % of their norm" in text
     assert f"ends {figures['apart: unwrapped'] * 100:.0f} % of the movement away" in text
+
+
+def test_the_page_of_trl_names_the_releases_that_sessions_prove(repository: Path) -> None:
+    rows = dict(constant(repository / "noxfile.py", "TRL_WITH"))
+    for name in ("trl_oldest", "trl"):
+        pins = dict(re.findall(r"^(\S+)==(\S+)$", (repository / f"constraints/{name}.txt").read_text(), re.MULTILINE))
+        rows[pins["trl"]] = (pins["transformers"], pins["accelerate"])
+    text = page(repository, "trl.md")
+    table = re.findall(r"\| (\d+\.\d+\.\d+) \| (\S+), (\S+?)(?: \(.*?\))? \| `nox -s \w+` \|", text)
+    assert {release: (transformers, accelerate) for release, transformers, accelerate in table} == rows
+    assert f"{COUNTS[len(rows)]} releases are [tested](#releases)" in text
+
+
+COUNTS = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
