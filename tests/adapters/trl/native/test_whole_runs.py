@@ -143,8 +143,7 @@ def test_the_logged_step_time_has_the_rollout_in_it_whatever_the_cut(trainer: Ca
     pause = 0.15
     for name, budget in (("fixed", None), ("tokens", 24)):
         built = trainer(name, num_train_epochs=1, **STEP, **LOGGED)
-        owner, called = (built, "rollout_func") if hasattr(built, "rollout_func") else (built.model, "generate")
-
+        owner, called = (built, "rollout_func") if getattr(built, "rollout_func", None) else (built.model, "generate")
         play = getattr(owner, called)
 
         def slow(*asked: Any, play: Any = play, **options: Any) -> Any:
