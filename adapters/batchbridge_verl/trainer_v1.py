@@ -20,6 +20,8 @@ class V1:
 
     def __init__(self, trainer: Any, driver: Driver, patches: Patches) -> None:
         self._trainer, self._driver, self._patches = trainer, driver, patches
+        # The one that the plan is of, as verl's own data loader keeps the one that it was built with.
+        self._dataset = trainer.train_dataset
         self._rows: RolloutRows | None = None
         self._native_fit, self._native_step = trainer.fit, trainer._step_once
         self._native_advantage = trainer._compute_advantage
@@ -102,7 +104,7 @@ class V1:
         from verl.utils.dataset.rl_dataset import collate_fn
 
         trainer, group = self._trainer, self._driver.plan.completions_per_prompt
-        made = collate_fn([trainer.train_dataset[prompt] for prompt in prompts])
+        made = collate_fn([self._dataset[prompt] for prompt in prompts])
         more: dict[str, list[Any]] = {"uid": uids, PROMPT: list(prompts), **columns}
         if group != trainer.config.actor_rollout_ref.rollout.n:
             more["__rollout_n__"] = [group] * len(prompts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -445,6 +446,8 @@ def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
     names = ("fit", "_next_train_batch", "_step_once", "_balance_batch", "_compute_advantage", "_init_dataloader")
     trainer = SimpleNamespace(
         trainer_mode=mode,
+        train_dataset=list(range(12)),
+        global_steps=1,
         replay_buffer=buffer,
         train_dataloader=SimpleNamespace(state_dict=None, load_state_dict=None),
         config=SimpleNamespace(trainer=SimpleNamespace(total_epochs=30)),
@@ -453,6 +456,7 @@ def candidates_of(*words: str, mode: str = "sync") -> tuple[CandidatesV1, Any]:
         **dict.fromkeys((*names, "_save_checkpoint", "_load_checkpoint")),
     )
     candidates = CandidatesV1(trainer, driver(spec), plan, Patches())
+    trainer.train_dataset = None  # verl's own data loader would keep the one that it was built with, too
     candidates._batch_of = lambda prompts, uids, columns: (list(prompts), uids)  # type: ignore[method-assign]
     return candidates, buffer
 
@@ -470,6 +474,24 @@ def test_the_candidates_with_the_lowest_numbers_are_taken_and_the_next_rollout_b
     assert buffer._select_prompt_uids("train", kept, 6) == (["c0", "c1", "c4", "c5", "c7", "c9"], "rows", "steps")
     assert candidates._memory() == {"next_candidate": 10}
     assert candidates._prompts(3) == (list(plan.candidates(10, 13)), ["c10", "c11", "c12"])
+
+
+def test_a_dataset_that_is_set_after_wrap_is_not_what_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for the two functions of verl's that make a batch."""
+    rows = ModuleType("verl.utils.dataset.rl_dataset")
+    rows.collate_fn = lambda rows: {"rows": rows}  # type: ignore[attr-defined]
+    batches = ModuleType("verl.utils.tensordict_utils")
+    batches.get_tensordict, batches.assign_non_tensor_data = dict, lambda batch, name, value: None  # type: ignore[attr-defined]
+    for name in ("verl", "verl.utils", "verl.utils.dataset"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "verl.utils.dataset.rl_dataset", rows)
+    monkeypatch.setitem(sys.modules, "verl.utils.tensordict_utils", batches)
+    monkeypatch.setattr(sys.modules["verl.utils"], "tensordict_utils", batches, raising=False)
+    candidates, _ = candidates_of(*FILTER)
+    del candidates._batch_of
+    candidates._trainer.config.actor_rollout_ref = SimpleNamespace(rollout=SimpleNamespace(n=4))
+    candidates._trainer.train_dataset = ["other"] * 40
+    assert candidates._batch_of([7, 3], ["a", "b"], {})["rows"] == [7, 3]
 
 
 def test_what_generates_ahead_goes_on_after_the_last_candidate_that_was_offered() -> None:
