@@ -27,7 +27,6 @@ from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
     from batchbridge.proven import Code
 
@@ -65,6 +64,7 @@ class EasyR1Adapter(Adapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
+    runtime = "batchbridge_easyr1.runtime:RUNTIME"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-EZR1-013": "BB127",
@@ -199,20 +199,6 @@ class EasyR1Adapter(Adapter):
         from batchbridge_easyr1.runtime import source_of
 
         return source_of(trainer)
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `lifecycle.attach`; with `check_attach` the only way into code that imports EasyR1."""
-        from batchbridge.lifecycle import attach
-        from batchbridge_easyr1.runtime import RUNTIME
-
-        return attach(RUNTIME, trainer, request)
-
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `lifecycle.check`."""
-        from batchbridge.lifecycle import check
-        from batchbridge_easyr1.runtime import RUNTIME
-
-        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
         return EasyR1Reading(

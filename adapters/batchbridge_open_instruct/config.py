@@ -25,7 +25,6 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
-    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
     from batchbridge.proven import Code
 
@@ -50,6 +49,7 @@ class OpenInstructAdapter(Adapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
+    runtime = "batchbridge_open_instruct.runtime:RUNTIME"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:
@@ -208,26 +208,6 @@ class OpenInstructAdapter(Adapter):
         from batchbridge_open_instruct import runtime
 
         return runtime.source_of(trainer)
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `lifecycle.attach`; with `check_attach` the only way into code that imports Open-Instruct."""
-        from batchbridge.lifecycle import attach
-        from batchbridge_open_instruct.runtime import RUNTIME
-
-        return attach(RUNTIME, trainer, request)
-
-    def gather(self, trainer: object, value: object) -> list[Any]:
-        """See `lifecycle.Runtime`."""
-        from batchbridge_open_instruct.runtime import RUNTIME
-
-        return RUNTIME.gather(trainer, value)
-
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `lifecycle.check`."""
-        from batchbridge.lifecycle import check
-        from batchbridge_open_instruct.runtime import RUNTIME
-
-        check(RUNTIME, trainer, request)
 
     def enforces(self, path: str, value: object) -> bool:
         """What a wrapped run plans, weighs or sets itself: see `enforced`."""

@@ -23,7 +23,6 @@ from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 if TYPE_CHECKING:
-    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
     from batchbridge.proven import Code
 
@@ -54,6 +53,7 @@ class OpenRlhfAdapter(Adapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
+    runtime = "batchbridge_openrlhf.runtime:RUNTIME"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -224,26 +224,6 @@ class OpenRlhfAdapter(Adapter):
         from batchbridge_openrlhf.runtime import source_of
 
         return source_of(trainer)
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `lifecycle.attach`; with `check_attach` the only way into code that imports OpenRLHF."""
-        from batchbridge.lifecycle import attach
-        from batchbridge_openrlhf.runtime import RUNTIME
-
-        return attach(RUNTIME, trainer, request)
-
-    def gather(self, trainer: object, value: object) -> list[Any]:
-        """See `lifecycle.Runtime`."""
-        from batchbridge_openrlhf.runtime import RUNTIME
-
-        return RUNTIME.gather(trainer, value)
-
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `lifecycle.check`."""
-        from batchbridge.lifecycle import check
-        from batchbridge_openrlhf.runtime import RUNTIME
-
-        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
         """A reading that could say nothing but its findings."""

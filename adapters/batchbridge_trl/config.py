@@ -25,7 +25,6 @@ from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
 if TYPE_CHECKING:
-    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
     from batchbridge.proven import Code
 
@@ -47,6 +46,7 @@ class TrlAdapter(Adapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
+    runtime = "batchbridge_trl.runtime:RUNTIME"
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
@@ -224,26 +224,6 @@ class TrlAdapter(Adapter):
             dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
         )
         return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `lifecycle.attach`; with `check_attach` the only way into code that imports TRL."""
-        from batchbridge.lifecycle import attach
-        from batchbridge_trl.runtime import RUNTIME
-
-        return attach(RUNTIME, trainer, request)
-
-    def gather(self, trainer: object, value: object) -> list[Any]:
-        """See `lifecycle.Runtime`."""
-        from batchbridge_trl.runtime import RUNTIME
-
-        return RUNTIME.gather(trainer, value)
-
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `lifecycle.check`."""
-        from batchbridge.lifecycle import check
-        from batchbridge_trl.runtime import RUNTIME
-
-        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> TrlReading:
         """A reading that could say nothing but its findings."""

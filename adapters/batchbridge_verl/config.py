@@ -25,7 +25,6 @@ from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
     from batchbridge.proven import Code
 
@@ -51,6 +50,7 @@ class VerlAdapter(Adapter):
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
+    runtime = "batchbridge_verl.runtime:RUNTIME"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-VERL-010": "BB101",
@@ -222,20 +222,6 @@ class VerlAdapter(Adapter):
         from batchbridge_verl.runtime import source_of
 
         return source_of(trainer)
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        """See `lifecycle.attach`; with `check_attach` the only way into code that imports verl."""
-        from batchbridge.lifecycle import attach
-        from batchbridge_verl.runtime import RUNTIME
-
-        return attach(RUNTIME, trainer, request)
-
-    def check_attach(self, trainer: object, request: Request) -> None:
-        """See `lifecycle.check`."""
-        from batchbridge.lifecycle import check
-        from batchbridge_verl.runtime import RUNTIME
-
-        check(RUNTIME, trainer, request)
 
     def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
         """A reading that could say nothing but its findings."""

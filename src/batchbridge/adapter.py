@@ -7,6 +7,7 @@ First-party adapters use this contract and nothing else; `batchbridge.testing.Ad
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from batchbridge.spec import DenominatorScope, Spec
 if TYPE_CHECKING:
     from batchbridge.attach import Attachment, Request
     from batchbridge.between.doctor import ErrorText
+    from batchbridge.lifecycle import Runtime
     from batchbridge.proven import Code
 
 Mode = Literal["observe", "verify", "enforce"]
@@ -251,6 +253,9 @@ class Adapter(ABC):
     both. Empty: every version in `versions` has its own."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
+    runtime: ClassVar[str] = ""
+    """Where its running trainers are said, `module:NAME` of a `batchbridge.lifecycle.Runtime`; empty: it has none, or
+    defines `attach` itself. The module is imported when a trainer is wrapped, and only it may import the framework."""
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.candidates.CandidatePlan`: offers candidates in its order and fills
     rollouts with those that rewards or timing keep. If not, such a spec is refused."""
@@ -328,15 +333,23 @@ class Adapter(ABC):
         """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
 
         `wrap` asks before it takes an earlier attachment off, and where there is no plan (`request.plan` is None in any
-        mode), so that this hides no other reason. Default: nothing is known beforehand.
+        mode), so that this hides no other reason. Without a `runtime` nothing is known beforehand.
         """
-        return
+        if self.runtime:
+            self._runtime().check(trainer, request)
 
     def gather(self, trainer: object, value: object) -> list[Any]:
         """Values of all processes whose trainers are wrapped together, in the order of their ranks; collective.
-        `wrap` asks, so that what one process refuses, all do. Default: this process is alone."""
-        return [value]
+        `wrap` asks, so that what one process refuses, all do. Without a `runtime` this process is alone."""
+        return self._runtime().gather(trainer, value) if self.runtime else [value]
 
     def attach(self, trainer: object, request: Request) -> Attachment:
-        """Patches `trainer` as `request` says; only here may the framework be imported. See `batchbridge.attach`."""
-        raise NotImplementedError(f"{self.framework}: no trainer objects")
+        """Patches `trainer` as `request` says. See `batchbridge.attach`."""
+        if not self.runtime:
+            raise NotImplementedError(f"{self.framework}: no trainer objects")
+        return self._runtime().attach(trainer, request)
+
+    def _runtime(self) -> Runtime:
+        module, _, name = self.runtime.partition(":")
+        found: Runtime = getattr(importlib.import_module(module), name)
+        return found

@@ -58,51 +58,49 @@ class Runtime:
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
 
+    def check(self, trainer: Any, request: Request) -> Request:
+        """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
+        changes nothing."""
+        self.version(trainer)
+        reasons = not_allowable(self.refusals, request.allow)
+        if self.training(trainer):
+            reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
+        if self.code is not None:
+            try:
+                request = graded(self.code, request, *self.parts(trainer))
+            except CannotAttach as error:
+                reasons |= error.reasons
+        enforces, subject = request.mode == "enforce", self.subject(trainer)
+        fitting = [refusal for refusal in self.refusals if enforces or refusal.name in self.always]
+        if reasons := reasons | reasons_against(fitting, subject, request):
+            raise CannotAttach(reasons)
+        return request
 
-def check(runtime: Runtime, trainer: Any, request: Request) -> Request:
-    """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason; changes
-    nothing."""
-    runtime.version(trainer)
-    reasons = not_allowable(runtime.refusals, request.allow)
-    if runtime.training(trainer):
-        reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
-    if runtime.code is not None:
+    def attach(self, trainer: Any, request: Request) -> Attachment:
+        """Checks, patches and probes. Raises `CannotAttach` with every reason, also those of another process that is
+        wrapped together with this one; the trainer is then as it was."""
+        patches = Patches()
+        patched = Patched()
+        version = "of an unknown version"
         try:
-            request = graded(runtime.code, request, *runtime.parts(trainer))
-        except CannotAttach as error:
-            reasons |= error.reasons
-    enforces, subject = request.mode == "enforce", runtime.subject(trainer)
-    fitting = [refusal for refusal in runtime.refusals if enforces or refusal.name in runtime.always]
-    if reasons := reasons | reasons_against(fitting, subject, request):
-        raise CannotAttach(reasons)
-    return request
-
-
-def attach(runtime: Runtime, trainer: Any, request: Request) -> Attachment:
-    """Checks, patches and probes. Raises `CannotAttach` with every reason, also those of another process that is
-    wrapped together with this one; the trainer is then as it was."""
-    patches = Patches()
-    patched = Patched()
-    version = "of an unknown version"
-    try:
-        with _together(runtime, trainer, version):
-            request, version = check(runtime, trainer, request), runtime.version(trainer)
-        with _together(runtime, trainer, version):
-            patched = runtime.patch(trainer, request, patches, version)
-        with _together(runtime, trainer, version):
-            patched.probe()
-    except BaseException:
-        _undo(patches, patched)
-        raise
-    return Attachment(
-        framework=runtime.framework,
-        framework_version=version,
-        request=request,
-        changes=patches.changes,
-        left_different=patched.left_different,
-        detach=lambda: _undo(patches, patched),
-        suspended=patches.suspended,
-    )
+            with _together(self, trainer, version):
+                request, version = self.check(trainer, request), self.version(trainer)
+            with _together(self, trainer, version):
+                patched = self.patch(trainer, request, patches, version)
+            with _together(self, trainer, version):
+                patched.probe()
+        except BaseException:
+            _undo(patches, patched)
+            raise
+        return Attachment(
+            framework=self.framework,
+            framework_version=version,
+            request=request,
+            changes=patches.changes,
+            left_different=patched.left_different,
+            detach=lambda: _undo(patches, patched),
+            suspended=patches.suspended,
+        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 from batchbridge.attach import Request
 from batchbridge.errors import CannotAttach
-from batchbridge.lifecycle import Patched, Runtime, attach
+from batchbridge.lifecycle import Patched, Runtime
 from batchbridge.patching import Patches
 
 REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset())
@@ -43,7 +43,7 @@ def runtime_of(shared: Shared, *, patch: Any = None, probe: Any = None) -> Runti
 def test_what_another_process_refuses_is_refused_here_and_undone(refuses_at: int) -> None:
     trainer, shared = SimpleNamespace(step="native"), Shared(refuses_at)
     with pytest.raises(CannotAttach) as refused:
-        attach(runtime_of(shared), trainer, REQUEST)
+        runtime_of(shared).attach(trainer, REQUEST)
     assert refused.value.reasons == {name: f"on rank 1: {reason}" for name, reason in ELSEWHERE.items()}
     assert shared.said == [{}] * (refuses_at + 1)
     assert trainer.step == "native"
@@ -64,7 +64,7 @@ def refuse(*_: Any) -> None:
 def test_what_is_refused_here_is_said_to_the_others_before_it_is_raised(parts: dict[str, Any], reason: str) -> None:
     trainer, shared = SimpleNamespace(step="native"), Shared()
     with pytest.raises(CannotAttach) as refused:
-        attach(runtime_of(shared, **parts), trainer, REQUEST)
+        runtime_of(shared, **parts).attach(trainer, REQUEST)
     assert refused.value.reasons == {name: f"on rank 0: {said}" for name, said in shared.said[-1].items()}
     assert set(refused.value.reasons) == {reason}
     assert trainer.step == "native"
@@ -72,7 +72,7 @@ def test_what_is_refused_here_is_said_to_the_others_before_it_is_raised(parts: d
 
 def test_an_attachment_stands_where_nobody_refuses() -> None:
     trainer, shared = SimpleNamespace(step="native"), Shared()
-    made = attach(runtime_of(shared), trainer, REQUEST)
+    made = runtime_of(shared).attach(trainer, REQUEST)
     assert (trainer.step, shared.said) == ("ours", [{}] * 3)
     made.detach()
     assert trainer.step == "native"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge import lifecycle, wrap
+from batchbridge import wrap
 from batchbridge.adapter import Context, Mode, Source
 from batchbridge.attach import Request
 from batchbridge.errors import BatchDrift, CannotAttach
@@ -196,7 +196,7 @@ def test_an_old_release_and_unknown_code_are_refused_by_name(
 ) -> None:
     monkeypatch.setattr("importlib.metadata.version", {"openrlhf": version, "deepspeed": "0.19.6"}.__getitem__)
     with pytest.raises(CannotAttach, match=reason) as caught:  # neither package is installed: every function is missing
-        lifecycle.attach(runtime.RUNTIME, SimpleNamespace(args=arguments()), request_of())
+        runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request_of())
     assert set(caught.value.reasons) == {name}
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_allowed_is_said(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("importlib.metadata.version", {"openrlhf": "0.11.2", "deepspeed": "0.19.6"}.__getitem__)
     request = dataclasses.replace(request_of(), allow=frozenset({"critic"}))
     with pytest.raises(CannotAttach, match=r"critic cannot be allowed; what can: kl_estimator, .*unproven_code"):
-        lifecycle.attach(runtime.RUNTIME, SimpleNamespace(args=arguments()), request)
+        runtime.RUNTIME.attach(SimpleNamespace(args=arguments()), request)
 
 
 class BasePPOTrainer:
