@@ -176,8 +176,11 @@ class PocketAdapter(Adapter):
             for path, key in FIELDS.items()
             if not _fits(key, values[key])
         ]
+        world = spec.topology.world_size
+        if world not in (None, 1):
+            problems.append(Problem(("topology.world_size",), f"{world} devices: pocketgrpo trains on one"))
         if not problems:
-            context = Context(framework_version="1.0", world_size=spec.topology.world_size)
+            context = Context(framework_version="1.0", world_size=world)
             problems = list(objections(self, spec, values, context))
         if problems:
             raise CannotWrite(self.framework, problems)
