@@ -7,7 +7,8 @@ import importlib
 import json
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,26 @@ def code_of(framework: str) -> Code:
 
 
 def bounds(code: Code) -> Iterator[str]:
-    """What an extra asks for: from the oldest supported version to the newest whose code is known."""
+    """What an extra asks for: from the oldest supported version to the newest whose code is known, without the minor
+    versions between them of which no release is known."""
     known = records(code.home)
     for package in code.packages:
         releases = known[package.name].known
         oldest = code.oldest if package is code.packages[0] else releases[0]
-        yield f"{package.distribution}>={oldest},<={releases[-1]}"
+        without = "".join(f",!={minor}.*" for minor in holes(releases))
+        yield f"{package.distribution}>={oldest},<={releases[-1]}{without}"
+
+
+def holes(releases: Sequence[str]) -> Iterator[str]:
+    """Minor versions between the first and the last release that none of these is of; of a new major one from 0 on."""
+    parts = [tuple(map(int, release.split(".")[:2])) for release in releases]
+    for (major, minor), (next_major, next_minor) in pairwise(parts):
+        for missing in range(minor + 1 if major == next_major else 0, next_minor):
+            yield f"{next_major}.{missing}"
+
+
+def test_minor_versions_that_are_not_known_are_holes() -> None:
+    assert list(holes(["4.52.3", "4.55.0", "4.55.4", "5.2.1", "5.3.0"])) == ["4.53", "4.54", "5.0", "5.1"]
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
