@@ -146,7 +146,8 @@ def main(folder: Path) -> None:
     found["threes"] = ran(folder, "threes", **threes)
     found["tokens"] = ran(folder, "tokens", tokens=60)
     evaluation = {"eval.dataset": str(folder / "prompts.jsonl"), "eval.steps": 1, "eval.n_samples_per_prompt": 2}
-    found["evaluated"] = ran(folder, "evaluated", **evaluation)
+    # The best checkpoint is saved after an evaluation.
+    found["evaluated"] = ran(folder, "evaluated", **evaluation, **{"ckpt.path": str(folder / "best")})
 
     # As if the run had been killed after its second rollout.
     (folder / "checkpoints" / "_actor" / "latest").write_text("global_step2", encoding="utf-8")
