@@ -41,20 +41,7 @@ def recorded() -> dict[str, Any]:
     return of(NEWEST)
 
 
-@pytest.mark.parametrize(
-    "release",
-    [
-        NEWEST,
-        pytest.param(
-            EARLIER[0],
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="runs_0.10.4.json is of runs before trainers were measured: the runs of `nox -s openrlhf_runs` "
-                "on that release with BATCHBRIDGE_RECORD=1 make it again, and this mark goes",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("release", [NEWEST, *EARLIER])
 def test_recorded_runs_are_of_the_code_as_it_is_now(release: str) -> None:
     assert not changed(of(release).get("code", {}), "runs")
 
