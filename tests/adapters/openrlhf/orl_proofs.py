@@ -136,12 +136,17 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
 
 
 def check_weights(step: Mapping[str, Any], spec: Spec) -> None:
-    """Every token weighs what the specification gives it; a completion without advantage shows no weight."""
+    """Every token weighs what the specification gives it. A completion without advantage shows no weight; in a later
+    pass nor does one all of whose tokens may be clipped, while others of the step show theirs."""
     members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
-    for want, have, advantage in zip(
-        token_weights(spec.loss.policy, members), step["weights"], step["advantage"], strict=True
+    for want, have, advantage, passes in zip(
+        token_weights(spec.loss.policy, members), step["weights"], step["advantage"], step["pass"], strict=True
     ):
-        assert advantage == 0 if have is None else math.isclose(have, float(want), rel_tol=1e-6)
+        if have is None:
+            assert advantage == 0 or passes > 0
+        else:
+            assert math.isclose(have, float(want), rel_tol=1e-6)
+    assert any(have is not None for have in step["weights"])
 
 
 def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:

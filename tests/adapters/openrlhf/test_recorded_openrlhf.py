@@ -41,11 +41,6 @@ def recorded() -> dict[str, Any]:
     return of(NEWEST)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="runs_*.json are of runs before trainers were measured: `nox -s openrlhf_runs` with BATCHBRIDGE_RECORD=1 "
-    "makes them again, and this mark goes",
-)
 @pytest.mark.parametrize("release", [NEWEST, *EARLIER])
 def test_recorded_runs_are_of_the_code_as_it_is_now(release: str) -> None:
     assert not changed(of(release).get("code", {}), "runs")
