@@ -164,3 +164,11 @@ def test_the_page_of_trl_names_the_releases_that_sessions_prove(repository: Path
 
 
 COUNTS = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
+
+
+def test_the_page_of_easyr1_says_how_far_a_run_cut_by_tokens_ends_from_the_others(repository: Path) -> None:
+    recorded = repository / "tests" / "adapters" / "easyr1" / "recorded"
+    ends = [json.loads(file.read_text(encoding="utf-8"))["ends_apart"] for file in sorted(recorded.glob("runs_*.json"))]
+    assert len(ends) == 2
+    assert max(end["stock entry on one rank"] for end in ends) <= 1.0e-6
+    assert "say at the end is within 1.0e-6 of its change" in page(repository, "easyr1.md")

@@ -24,8 +24,6 @@ COMMITS = {
 }
 """Versions that were measured, and the commit of each; the versions beside EasyR1 are in each record's `made_of`."""
 VERSIONS = tuple(COMMITS)
-WITHOUT_RAY = {"0.3.2"}
-"""Versions of which the present record has the runs without Ray alone: `fit` and its workers in processes of ours."""
 OTHER_RANKS = "was written by 2 ranks, this run has 1: start as many"
 BAR = 1e-5
 """DESIGN 8: of the parameters' movement."""
@@ -118,26 +116,18 @@ def said(request: pytest.FixtureRequest) -> dict[str, Any]:
     return recorded("runs", request.param)
 
 
-@pytest.fixture(scope="module", params=[version for version in VERSIONS if version not in WITHOUT_RAY])
-def said_with_ray(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """As `said`, of versions whose runs with Ray are recorded, too."""
-    return recorded("runs", request.param)
-
-
 def of_each(*cases: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """(version, *case), for every case whose run, the first of its words, that version's record has."""
-    return [
-        (version, *case) for version in VERSIONS for case in cases if version not in WITHOUT_RAY or "fit " in case[0]
-    ]
+    """(version, *case)."""
+    return [(version, *case) for version in VERSIONS for case in cases]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_recorded_runs_are_those_that_the_tables_above_name(version: str) -> None:
-    said, with_ray = recorded("runs", version), version not in WITHOUT_RAY
+    said = recorded("runs", version)
     named = ON_THE_PLAN.keys() | ON_THE_CANDIDATES.keys() | NATIVE
-    assert said["runs"].keys() == named | (WITH_RAY.keys() | UNWRAPPED_WITH_RAY if with_ray else set())
+    assert said["runs"].keys() == named | WITH_RAY.keys() | UNWRAPPED_WITH_RAY
     faults = {f"fit {name}, {ranks}" for name, (ranks, _) in proofs.FIT_FAULTS.items()}
-    assert said["failed"].keys() == faults | (set(proofs.FAULTS) if with_ray else set())
+    assert said["failed"].keys() == faults | set(proofs.FAULTS)
     assert WITH_RAY.keys() | UNWRAPPED_WITH_RAY | set(proofs.FAULTS) == proofs.RUNS.keys()
 
 
@@ -208,25 +198,25 @@ def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any])
         assert said["ends_apart"][name] == 0.0
 
 
-def test_the_recorded_runs_with_ray_are_those_without(said_with_ray: dict[str, Any]) -> None:
+def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> None:
     for name, ranks in WITH_RAY.items():
-        proofs.check_same(said_with_ray["runs"][name], said_with_ray["runs"]["fit enforced, 2"])
-        assert said_with_ray["ends_apart"][name] <= BAR
+        proofs.check_same(said["runs"][name], said["runs"]["fit enforced, 2"])
+        assert said["ends_apart"][name] <= BAR
         if ranks == 2:
-            proofs.check_identical(said_with_ray["runs"][name], said_with_ray["runs"]["fit enforced, 2"])
-            assert said_with_ray["ends_apart"][name] == 0.0
+            proofs.check_identical(said["runs"][name], said["runs"]["fit enforced, 2"])
+            assert said["ends_apart"][name] == 0.0
 
 
-def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(said_with_ray: dict[str, Any]) -> None:
-    run = said_with_ray["runs"][proofs.ON_ONE_RANK]
+def test_the_recorded_run_that_was_handed_a_budget_was_cut_by_it(said: dict[str, Any]) -> None:
+    run = said["runs"][proofs.ON_ONE_RANK]
     proofs.check_cuts(run)
     pairs = [{**cut, "tokens": [[9, 9]] * 6} for cut in run["cuts"]]
     with pytest.raises(AssertionError):
         proofs.check_cuts({**run, "cuts": pairs})
 
 
-def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said_with_ray: dict[str, Any]) -> None:
-    proofs.check_driver(said_with_ray["runs"]["own driver"]["report"])
+def test_the_recorded_driver_of_the_users_own_was_wrapped_once_and_unwrapped(said: dict[str, Any]) -> None:
+    proofs.check_driver(said["runs"]["own driver"]["report"])
 
 
 @pytest.mark.parametrize(("version", "name"), of_each(("fit predicted, 1",), ("stock entry predicted",)))
