@@ -225,6 +225,33 @@ def test_the_probe_accepts_an_aggregation_and_no_other(term: LossTerm, objective
                 verdict(probed(other), term, remedy="")
 
 
+@pytest.mark.parametrize(
+    "applied",
+    [
+        dataclasses.replace(KL, kl_coefficient=0.2),
+        dataclasses.replace(KL, kl_coefficient=0.0),
+        dataclasses.replace(KL, kl_estimator="k1"),
+    ],
+    ids=["twice the KL term", "none", "another estimator"],
+)
+def test_the_probe_refuses_a_loss_whose_kl_term_alone_is_another(applied: Objective) -> None:
+    def taps(of: Objective) -> list[Tap]:
+        found = []
+        for off_policy in (False, True):
+            tap = Tap(KL)
+            for made in batches(KL, off_policy=off_policy):
+                leaf = tap.leaf(made.logprobs, made.rows)
+                planned = dataclasses.replace(made.rows, old=leaf.detach() if made.old is None else made.old)
+                factor = torch.full((len(made.lengths),), normaliser(TERMS[0]).step_factor())
+                loss_of(of, leaf, planned, factor).backward()
+            found.append(tap)
+        return found
+
+    verdict(taps(KL), TERMS[0], remedy="")
+    with pytest.raises(CannotAttach, match="weight_probe"):
+        verdict(taps(applied), TERMS[0], remedy="")
+
+
 def test_the_probe_refuses_a_loss_that_leaves_a_completion_out() -> None:
     taps = []
     for off_policy in (False, True):
