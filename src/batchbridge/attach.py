@@ -35,7 +35,8 @@ class Request:
     configuration. mode: see `wrap`. ledger: folder for the ledger, or None. allow: terms that the user accepts as they
     are. budget: the token budget that the user asked for, in `spec` too; None: micro-batches are the trainer's own.
     evidence: what speaks for the code that runs, once `batchbridge.proven.graded` has looked; None before, and from
-    adapters that have no record of their framework's code.
+    adapters that have no record of their framework's code. again: what stood before another request failed is put back;
+    it was checked and probed when it was made, and need not be now.
     """
 
     spec: Spec
@@ -46,6 +47,7 @@ class Request:
     allow: frozenset[str] = frozenset()
     budget: MicroBatch | None = None
     evidence: Evidence | None = None
+    again: bool = False
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
@@ -190,12 +192,23 @@ def wrap(
         unwrap(trainer)
     try:
         attachment = owner.attach(trainer, request)
-    except BaseException:
+    except BaseException as failure:
         if existing is not None:  # what stood before stands again
-            setattr(trainer, _ATTRIBUTE, owner.attach(trainer, existing.request))
+            setattr(trainer, _ATTRIBUTE, _put_back(owner, trainer, existing.request, failure))
         raise
     setattr(trainer, _ATTRIBUTE, attachment)
     return trainer
+
+
+def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
+    """Raises `CannotAttach`, the reasons of `failure` included, where the trainer has to stay without."""
+    try:
+        attachment = owner.attach(trainer, replace(request, again=True))
+    except CannotAttach as error:
+        said = failure.reasons if isinstance(failure, CannotAttach) else {"error": f"{failure}"}
+        without = f"what was attached before cannot be put back, and the trainer is not wrapped any more: {error}"
+        raise CannotAttach({**said, "unwrapped": without}) from failure
+    return replace(attachment, request=request)
 
 
 @contextmanager

@@ -84,11 +84,13 @@ class Runtime:
         version = "of an unknown version"
         try:
             with _together(self, trainer, version):
-                request, version = self.check(trainer, request), self.version(trainer)
+                request = request if request.again else self.check(trainer, request)
+                version = self.version(trainer)
             with _together(self, trainer, version):
                 patched = self.patch(trainer, request, patches, version)
             with _together(self, trainer, version):
-                patched.probe()
+                if not request.again:
+                    patched.probe()
         except BaseException:
             _undo(patches, patched)
             raise

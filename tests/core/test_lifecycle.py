@@ -12,7 +12,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime
 from batchbridge.patching import Patches
 
-REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset())
+REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset(), again=False)
 ELSEWHERE = {"weight_probe": "another rank's loss averages otherwise"}
 
 

@@ -199,3 +199,31 @@ def test_another_budget_is_another_request_and_unwraps_first() -> None:
     first = wrap(trainer, BUDGET).batchbridge
     assert wrap(trainer, BUDGET).batchbridge is first
     assert wrap(trainer, LIKE).batchbridge is not first
+
+
+@pytest.mark.parametrize("puts_back", [True, False])
+def test_what_stood_is_put_back_without_being_asked_again_or_its_loss_is_told(
+    monkeypatch: pytest.MonkeyPatch, puts_back: bool
+) -> None:
+    requests: list[Request] = []
+    attached = WrappingAdapter.attach
+
+    def attach(self: WrappingAdapter, trainer: object, request: Request) -> Attachment:
+        requests.append(request)
+        if len(requests) == 2 or (len(requests) == 3 and not puts_back):
+            raise CannotAttach({"probe": "it weighs otherwise"})
+        return attached(self, trainer, request)
+
+    monkeypatch.setattr(WrappingAdapter, "attach", attach)
+    trainer = wrap(Trainer())
+    stood = trainer.batchbridge
+    with pytest.raises(CannotAttach) as refused:
+        wrap(trainer, spec_of({**DEFAULTS, "devices": 4, "seed": 9}))
+    assert [request.again for request in requests] == [False, False, True]
+    if puts_back:
+        assert set(refused.value.reasons) == {"probe"}
+        assert trainer.batchbridge.request is stood.request
+    else:
+        assert set(refused.value.reasons) == {"probe", "unwrapped"}
+        assert "is not wrapped any more" in refused.value.reasons["unwrapped"]
+        assert not hasattr(trainer, "batchbridge")

@@ -18,7 +18,7 @@ from trl import GRPOTrainer
 
 import batchbridge
 import batchbridge_trl.runtime as runtime
-from batchbridge import CannotAttach, Plan, unwrap, wrap
+from batchbridge import BatchDrift, CannotAttach, Plan, unwrap, wrap
 from batchbridge.ledger import diff, read_headers
 from batchbridge.proven import records
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
@@ -209,6 +209,22 @@ def test_a_refused_request_leaves_the_attachment_that_stood(trainer: Callable[..
     with pytest.raises(CannotAttach, match="kl_without_reference"):
         wrap(built, like=spec.replace(**{"objective.kl_coefficient": 0.1, "objective.kl_estimator": "k3"}))
     assert vars(built) == before
+    built.train()
+    assert built.state.global_step == 3
+
+
+def test_an_attachment_whose_probe_fails_leaves_the_one_that_stood(trainer: Callable[..., Any]) -> None:
+    """The probe runs after the earlier attachment was taken off: that one is put back."""
+    built = wrap(trainer(num_train_epochs=1))
+    stood = built.batchbridge
+    native = built._compute_loss
+    built._compute_loss = lambda model, inputs: 7 * native(model, inputs)
+    with pytest.raises(CannotAttach, match="weight_probe"):
+        wrap(built, tokens_per_device=30)
+    assert built.batchbridge.request is stood.request
+    with pytest.raises(BatchDrift):
+        built.train()
+    built._compute_loss = native
     built.train()
     assert built.state.global_step == 3
 
