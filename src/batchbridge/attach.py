@@ -153,8 +153,9 @@ def wrap(
         The same trainer.
 
     Raises:
-        CannotAttach: With every reason; the trainer is then as it was, wrapped if it was. Where several processes train
-            together, each wraps its trainer, with the same request: what one of them refuses, all do.
+        CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
+            says that this could not be. Where several processes train together, each wraps its trainer, with the same
+            request: what one of them refuses, all do.
         ValueError: `mode` is none of the three, or `tokens_per_device` does not go with it.
     """
     from batchbridge import plugins
