@@ -146,7 +146,8 @@ def check_weights(step: Mapping[str, Any], spec: Spec) -> None:
             assert advantage == 0 or passes > 0
         else:
             assert math.isclose(have, float(want), rel_tol=1e-6)
-    assert any(have is not None for have in step["weights"])
+    shown = [have is not None for have, advantage in zip(step["weights"], step["advantage"], strict=True) if advantage]
+    assert not shown or any(shown), "no completion with an advantage shows its weight"
 
 
 def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:
