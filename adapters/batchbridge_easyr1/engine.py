@@ -74,7 +74,9 @@ class ActorLayer:
         self._config = self._actor.config
         self._ranks = dist.get_world_size()
         self._require_proven_code()
-        self._recorder = Recorder("easyr1", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather)
+        self._recorder = Recorder(
+            "easyr1", self._orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+        )
         self._plan = self._recorder.plan
         self._patches = Patches()
         self._undo_settings: list[tuple[str, Any]] = []
@@ -156,7 +158,7 @@ class ActorLayer:
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
         if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
             raise CannotAttach({"actor": "the worker's actor is no FSDP1 module"})
-        proven.require(CODE, self._orders.allow, self._worker, self._actor)
+        self._orders = self._orders.here(proven.require(CODE, self._orders.allow, self._worker, self._actor))
         if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
 

@@ -95,7 +95,7 @@ def install(trainer: Any, orders: Orders) -> Receipt:
 
     remove(trainer)
     held = (trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn)
-    proven.require(CODE, orders.allow, trainer, *held)
+    orders = orders.here(proven.require(CODE, orders.allow, trainer, *held))
     patches = Patches()
     layer = None
     try:

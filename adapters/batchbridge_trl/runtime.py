@@ -92,6 +92,12 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: bool(trainer.is_deepspeed_enabled),
     ),
     Refusal(
+        "deepspeed_verify",
+        'Accelerate steps a DeepSpeed engine inside backward: a comparison would come after the update; mode="observe" '
+        "records such a run",
+        lambda trainer, request: request.mode == "verify" and bool(trainer.is_deepspeed_enabled),
+    ),
+    Refusal(
         "fsdp",
         "sharded gradients inside a split step, and replicas on a device mesh (dp_shard_size and dp_replicate_size of "
         "a parallelism_config), are not proven against the oracle yet",
@@ -284,6 +290,7 @@ RUNTIME = Runtime(
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
+    always=("deepspeed_verify",),
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,

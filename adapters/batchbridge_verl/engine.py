@@ -46,7 +46,7 @@ def install(worker: Any, orders: Orders) -> Receipt:
     import torch
 
     remove(worker)
-    proven.require(CODE, orders.allow, worker, worker.engine)
+    orders = orders.here(proven.require(CODE, orders.allow, worker, worker.engine))
     patches = Patches()
     try:
         worker.batchbridge = EngineLayer(worker, orders, patches)

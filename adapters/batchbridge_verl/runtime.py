@@ -218,7 +218,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "ahead are proven on 0.9.1",
         lambda trainer, request: (
             _lacking(request)
-            or (isinstance(request.plan, CandidatePlan) and request.reading.framework_version != "0.9.1")
+            or (isinstance(request.plan, CandidatePlan) and holds("<0.9.1", str(request.reading.framework_version)))
         ),
     ),
     *common("verl"),

@@ -206,6 +206,12 @@ class _MicroBatch:
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
+def is_blind(name: str) -> bool:
+    """Whether a parameter of this name may be without a gradient: a bias, or the matrix of LoRA's that the other one,
+    which begins as zeros, leaves without one in the first step."""
+    return name.endswith("bias") or ".lora_A." in f".{name}."
+
+
 class Witness:
     """One small parameter: what backward gave it on every rank, against the gradient that the optimizer finds.
 
@@ -241,13 +247,12 @@ class Witness:
     def choose(
         cls, named: Sequence[tuple[str, torch.Tensor]], *, size: Callable[[torch.Tensor], int] = torch.Tensor.numel
     ) -> tuple[str, torch.Tensor] | None:
-        """The smallest trained parameter that is no bias (a bias may have no gradient at all); None without any.
+        """The smallest trained parameter that may always have a gradient, else the smallest; None without any.
 
         size: values of a whole parameter, where the rank holds a part of it.
         """
         trained = [(name, one) for name, one in named if one.requires_grad and size(one)]
-        weights = [(name, one) for name, one in trained if not name.endswith("bias")] or trained
-        return min(weights, key=lambda pair: size(pair[1]), default=None)
+        return min(trained, key=lambda pair: (is_blind(pair[0]), size(pair[1])), default=None)
 
     def _arm(self, module: torch.nn.Module, inputs: object) -> None:
         weight: torch.Tensor = getattr(module, self._attribute)

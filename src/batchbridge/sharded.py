@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import TOLERANCE, Witness, all_reduce_over
+from batchbridge.measuring import TOLERANCE, Witness, all_reduce_over, is_blind
 
 
 class ShardedWeight(ABC):
@@ -29,18 +29,13 @@ class ShardedWeight(ABC):
 
 
 def smallest_weight(module: Any) -> ShardedWeight | None:
-    """The smallest trained weight of a sharded module, no bias where there is another; None where nothing is trained,
-    or nothing is sharded."""
+    """The smallest trained weight of a sharded module that may always have a gradient, where there is one; None where
+    nothing is trained, or nothing is sharded."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if isinstance(module, FullyShardedDataParallel):
         return FlatWeight.smallest(module)
     return DTensorWeight.smallest(module) if hasattr(module, "set_requires_gradient_sync") else None
-
-
-def _is_blind(name: str) -> bool:
-    """LoRA's other matrix begins as zeros, and leaves this one without a gradient in the first step."""
-    return ".lora_A." in f".{name}."
 
 
 class DTensorWeight(ShardedWeight):
@@ -54,7 +49,7 @@ class DTensorWeight(ShardedWeight):
     @classmethod
     def smallest(cls, module: Any) -> DTensorWeight | None:
         """See `smallest_weight`."""
-        chosen = Witness.choose([pair for pair in module.named_parameters() if not _is_blind(pair[0])])
+        chosen = Witness.choose(list(module.named_parameters()))
         return None if chosen is None else cls(module, *chosen)
 
     def gradient(self) -> torch.Tensor | None:
@@ -95,8 +90,8 @@ class FlatWeight(ShardedWeight):
             for place, (name, _, owner) in enumerate(flat._param_infos):
                 size = flat._shapes[place].numel()
                 trained = flat._params[place] if handle._use_orig_params else flat
-                if trained.requires_grad and size and not _is_blind(f"{owner}.{name}"):
-                    found.append((str(name).endswith("bias"), size, handle, place))
+                if trained.requires_grad and size:
+                    found.append((is_blind(f"{owner}.{name}"), size, handle, place))
         if not found:
             return None
         _, _, handle, place = min(found, key=lambda one: one[:2])

@@ -6,6 +6,7 @@ against the plan and writes them down with a `Recorder`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import socket
@@ -28,6 +29,7 @@ from batchbridge.weights import Normaliser
 
 if TYPE_CHECKING:
     from batchbridge.measuring import Measured
+    from batchbridge.proven import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,10 @@ class Orders:
     def trained(self) -> Spec:
         """What the loss of this run computes: the requested spec where it is enforced, else the trainer's own."""
         return self.native or self.spec
+
+    def here(self, found: Evidence) -> Orders:
+        """The same in a worker whose own code is known as `found` says: its ledger has the weaker of the two grades."""
+        return self if found.grade == "proven" else dataclasses.replace(self, evidence=found.to_dict())
 
     def plan(self) -> Plan | None:
         """The plan that the run follows or is held against."""

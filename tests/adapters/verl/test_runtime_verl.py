@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import re
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from batchbridge.checkpoints import STATE_FILE
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
+from batchbridge.proven import Evidence
 from batchbridge.reading import read
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import RolloutRows, merged
@@ -87,6 +89,16 @@ def driver(spec: Spec, ranks: int = 2, prompts: int = 12) -> Driver:
         start_id="x",
     )
     return Driver(trainer, request, orders)
+
+
+def test_a_workers_ledger_has_the_weaker_of_the_drivers_evidence_and_its_own() -> None:
+    orders = dataclasses.replace(driver(spec_of()).orders, evidence=evidence("proven").to_dict())
+    assert orders.here(evidence("proven")) is orders
+    assert orders.here(evidence("measured")).evidence == evidence("measured").to_dict()
+
+
+def evidence(grade: Literal["proven", "measured"]) -> Evidence:
+    return Evidence(grade=grade, labels={"verl": "0.9.1"})
 
 
 def rows_of(made: Driver, rollout: int) -> RolloutRows:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.ledger import read_steps
@@ -121,6 +122,17 @@ def test_a_step_that_is_tampered_with_is_not_applied(trainer: Callable[..., Any]
     built = tamper(wrap(undivided(trainer(**tampering.RUN | native)), mode=mode))
     found = tampering.stopped(built)
     assert (found["step"], found["aspect"], found["changed"]) == (tampering.STEP, aspect, False), found
+
+
+def test_with_lora_a_weight_is_watched_that_has_a_gradient_from_the_first_step_on(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LoRA's first matrix has none there: the second one begins as zeros."""
+    monkeypatch.setattr(tampering, "STEP", 0)
+    lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    built = wrap(trainer(**tampering.RUN, peft_config=lora))
+    found = tampering.stopped(tampering.scaled_gradient(built))
+    assert (found["step"], found["aspect"], found["changed"]) == (0, "gradient", False), found
 
 
 def test_the_same_runs_go_through_where_nobody_tampers(trainer: Callable[..., Any]) -> None:

@@ -186,11 +186,18 @@ def test_half_precision_of_the_watched_weight_is_allowed_for_whatever_the_optimi
 
 
 def test_the_smallest_weight_that_is_trained_is_the_witness() -> None:
-    named = {"a.weight": (8, 8), "norm.weight": (8,), "norm.bias": (8,), "lora_A.weight": (2, 8)}
+    named = {
+        "a.weight": (8, 8),
+        "norm.weight": (8,),
+        "norm.bias": (8,),
+        "lora_A.weight": (2, 8),
+        "lora_B.weight": (8, 4),
+    }
     parameters = [(name, torch.nn.Parameter(torch.ones(shape))) for name, shape in named.items()]
     assert Witness.choose(parameters)[0] == "norm.weight"
     parameters[1][1].requires_grad = False
-    assert Witness.choose(parameters)[0] == "lora_A.weight"
+    assert Witness.choose(parameters)[0] == "lora_B.weight"
+    assert Witness.choose(parameters[2:4])[0] == "norm.bias", "better one that may have no gradient than none"
     assert Witness.choose([]) is None
     shards = [("a.weight", torch.nn.Parameter(torch.ones(0))), ("b.weight", torch.nn.Parameter(torch.ones(0)))]
     assert Witness.choose(shards) is None

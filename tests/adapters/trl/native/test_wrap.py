@@ -255,7 +255,7 @@ def test_what_leaves_no_plan_hides_no_other_reason(
         built.train_dataset = built.train_dataset.to_iterable_dataset()
     assert list(refused(built, like=spec, allow=["fsdp"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
     monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
-    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
+    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training", "deepspeed_verify"]
 
 
 @pytest.mark.skipif(lacks("aux_loss_enabled"), reason="this TRL has no router loss")
@@ -286,6 +286,15 @@ def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attr
     built = trainer()
     setattr(built, attribute, True)
     assert name in refused(built)
+
+
+def test_verify_is_refused_where_an_engine_steps_inside_backward(trainer: Callable[..., Any]) -> None:
+    """As above, of the trainer's own switch."""
+    built = trainer()
+    built.is_deepspeed_enabled = True
+    assert list(refused(built, mode="verify")) == ["deepspeed_verify"]
+    assert "deepspeed_verify" not in refused(built)
+    assert wrap(built, mode="observe").batchbridge.mode == "observe"
 
 
 @pytest.mark.skipif(lacks("tools"), reason="this TRL has no tools")
