@@ -218,7 +218,7 @@ class ActorLayer:
                 metrics = dict(self._native_update(data))
         else:
             metrics = {}  # EasyR1 would divide by zero tokens, and let AdamW decay the weights
-            self._recorder.compare(step, self._native_pass, self._of_this_step())
+            self._recorder.compare(step, self._of_this_step(), pass_index=self._native_pass)
             self._write(gradient_norm=None, skipped=True)
         self._last = step
         return metrics
@@ -284,7 +284,8 @@ class ActorLayer:
         self._compare(self._watch.look(self._step_rows(), self._start))
 
     def _compare(self, objections: Sequence[str]) -> None:
-        self._recorder.compare(self._first_step + self._done, self._native_pass, self._of_this_step(), objections)
+        step, rows = self._first_step + self._done, self._of_this_step()
+        self._recorder.compare(step, rows, objections, pass_index=self._native_pass)
 
     # ---- facts
 

@@ -185,7 +185,7 @@ class LearnerLayer:
         told = [fact for index in self._open for _, fact in self._micro_batches[index]]
         index = self._first_step + self._steps
         # Nothing updates before the engine's step: all that it will use is there.
-        self._recorder.compare(index, self._pass, rows, self._watch.look(self._parts()))
+        self._recorder.compare(index, rows, self._watch.look(self._parts()), pass_index=self._pass)
         rate = float(self._engine.optimizer.param_groups[0]["lr"])
         said = self._native_step(*arguments, **options)
         norm = self._engine.get_global_grad_norm()
@@ -196,7 +196,6 @@ class LearnerLayer:
             told,
             normaliser=self._normaliser,
             pass_index=self._pass,
-            lr_tick=lambda: True,
             learning_rate=rate,
             gradient_norm=norm,
             skipped=norm is not None and not math.isfinite(norm),

@@ -402,7 +402,7 @@ class EngineLayer:
         step = int(self._engine.global_steps) if turn is None else turn.step.index
         if turn is not None:
             self._name_passes(turn.step)
-        self._recorder.compare(step, lambda: 0, self._rows, self._measure(turn))
+        self._recorder.compare(step, self._rows, self._measure(turn))
         self._ticks = turn is None or turn.step.lr_tick
         self._looked_at = _Step(step, turn, float(self._trainer.actor_scheduler.get_last_lr()[0]))
         return self._native_update(*arguments, **options)
@@ -468,7 +468,7 @@ class EngineLayer:
             items = [self._buffer.items[index] for index in turn.silent]
             self._parts = [[self._row(item, [int(value) for value in item.info[IDENTITY]]) for item in items]]
             self._name_passes(turn.step)
-            self._recorder.compare(turn.step.index, lambda: 0, self._rows)
+            self._recorder.compare(turn.step.index, self._rows)
             rate = float(self._trainer.actor_scheduler.get_last_lr()[0])
             self._write(_Step(turn.step.index, turn, rate), None, skipped=True)
 
@@ -510,12 +510,10 @@ class EngineLayer:
             rows,
             [self._facts[row.index] for row in rows],
             normaliser=None if done.turn is None else done.turn.normaliser,
-            pass_index=lambda: 0,
-            lr_tick=lambda: True,
             learning_rate=done.learning_rate,
             gradient_norm=norm,
             skipped=skipped,
-            generated_at_step=[self._first_step_on[row.rollout] for row in rows],
+            generated_at_step=None if done.turn else [self._first_step_on[row.rollout] for row in rows],
             skips_tick=True,
         )
         self._forget()

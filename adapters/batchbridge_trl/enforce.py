@@ -35,7 +35,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.metrics import StepMetrics
-from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
+from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
@@ -384,10 +384,25 @@ class Enforcer:
     def _facts(self, step: StepPlan, item: int) -> dict[str, Any]:
         return self._rollouts[step.members[item].rollout].facts[step.positions[item]]
 
-    def _row(self, step: StepPlan, item: int) -> TrainedRow:
+    def _row(self, step: StepPlan, item: int) -> StepRow:
         member, facts = step.members[item], self._facts(step, item)
         tokens = self._rollouts[member.rollout].response_tokens[step.positions[item]]
-        return TrainedRow(*member, tokens, facts["generated_at_step"], facts)
+        facts, since = dict(facts), facts["generated_at_step"]
+        del facts["generated_at_step"]
+        rollout, pass_index, prompt, sample = member
+        position = step.positions[item]
+        group = self._request.spec.rollout.completions_per_prompt
+        return StepRow(
+            rollout,
+            prompt,
+            position // group,
+            sample,
+            tokens,
+            position,
+            pass_index=pass_index,
+            generated_at_step=since,
+            facts=facts,
+        )
 
     def _weight_rows(self, step: StepPlan) -> list[Row]:
         return [

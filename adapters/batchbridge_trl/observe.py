@@ -16,7 +16,7 @@ import torch
 from batchbridge.attach import Request
 from batchbridge.patching import Patches
 from batchbridge_trl import rows as rows_module
-from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, TrainedRow, facts_of
+from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.watching import Watch, rows_of
 
 _ROW = "batchbridge_row"
@@ -134,14 +134,16 @@ class Observer:
             pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
             self._log.parts.append(
                 [
-                    TrainedRow(
+                    StepRow(
                         self._rollout,
-                        pass_index,
                         self._row_prompts[number][0],
+                        number // trainer.num_generations,
                         self._row_prompts[number][1],
                         count,
-                        self._generated_at_step,
-                        self._facts[number],
+                        number,
+                        pass_index=pass_index,
+                        generated_at_step=self._generated_at_step,
+                        facts=self._facts[number],
                     )
                     for number, count in zip(numbers, tokens, strict=True)
                 ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import uuid
-import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,47 +14,22 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from batchbridge import plugins
 from batchbridge.attach import Request
-from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.errors import BatchDrift, LostGradient
-from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
-from batchbridge.measuring import Measured
+from batchbridge.ledger import digest_floats, fingerprint
 from batchbridge.patching import Patches
 from batchbridge.weights import Normaliser
+from batchbridge.workers import Recorder, TrainedRow, orders_of
 from batchbridge_trl import releases
 from batchbridge_trl.watching import Watch, lost
 
 
 @dataclass
-class TrainedRow:
-    """One completion as this rank trained it.
+class StepRow(TrainedRow):
+    """A completion of the current step, with what the ledger says of it; facts: see `ledger.StepRecord`."""
 
-    weight: of one of its response tokens, as measured; None where nothing shows it, NaN where its tokens have no weight
-    in common. departure, tolerance: see `batchbridge.measuring.Measured`.
-    """
-
-    rollout: int
-    pass_index: int
-    prompt: int
-    sample: int
-    response_tokens: int
-    generated_at_step: int
+    generated_at_step: int = 0
     facts: Mapping[str, Any] = field(default_factory=dict)
-    weight: float | None = None
-    departure: float = 0.0
-    tolerance: float = WEIGHT_TOLERANCE
-
-    @property
-    def applied_weight(self) -> float | None:
-        """What the ledger says: 0 without tokens, NaN where no one weight describes the row's."""
-        if not self.response_tokens:
-            return 0.0
-        return math.nan if self.departure > self.tolerance else self.weight
-
-    def measured(self, seen: Measured) -> None:
-        """Takes over what was seen of the row."""
-        self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
 
 
 class RewardTap:
@@ -137,17 +112,17 @@ def facts_of(
 
 
 class StepLog:
-    """Collects this rank's rows of the current optimizer step, holds them against the plan, and records them.
+    """Collects this rank's rows of the current optimizer step; the core's `Recorder` compares and records them.
 
     watch: what reaches the optimizer. rows: of the current step; parts: the same by micro-batch, None for a filler row.
     """
 
     def __init__(self, trainer: Any, request: Request, framework_version: str, watch: Watch) -> None:
-        self._trainer, self._request, self._watch = trainer, request, watch
-        self._framework_version = framework_version
-        self._writer: Writer | None = None
-        self.parts: list[list[TrainedRow | None]] = []
-        self.silent: list[TrainedRow] = []
+        self._trainer, self._watch = trainer, watch
+        self._orders = orders_of(request, framework_version)
+        self._recorder: Recorder | None = None
+        self.parts: list[list[StepRow | None]] = []
+        self.silent: list[StepRow] = []
         """Rows of a step without any token: no loss was computed for them."""
         self.learning_rate = math.nan
         self.normaliser: Normaliser | None = None
@@ -156,7 +131,7 @@ class StepLog:
         """Set when the step has no token to train: the optimizer was left alone."""
 
     @property
-    def rows(self) -> list[TrainedRow]:
+    def rows(self) -> list[StepRow]:
         """This rank's completions of the current step."""
         return [row for part in self.parts for row in part if row is not None] + self.silent
 
@@ -164,33 +139,24 @@ class StepLog:
         """Forgets the current step."""
         self.parts, self.silent, self.no_update = [], [], False
 
-    def open(self, *, at_step: int, resumed: bool) -> None:
-        """Starts (or continues) the ledger at optimizer step `at_step`."""
-        if self._request.ledger is None:
-            return
+    def open(self) -> None:
+        """Starts (or continues) the ledger. Collective."""
         self.close()
         accelerator = self._trainer.accelerator
-        header = Header(
-            framework="trl",
-            framework_version=self._framework_version,
-            mode=self._request.mode,
-            spec=self._request.spec,
-            dataset_size=len(self._trainer.train_dataset),
-            world_size=accelerator.num_processes,
+        self._recorder = Recorder(
+            "trl",
+            dataclasses.replace(self._orders, start_id=broadcast_object_list([uuid.uuid4().hex])[0]),
             rank=accelerator.process_index,
-            started="resumed" if resumed else "fresh",
-            at_step=at_step,
-            start_id=broadcast_object_list([uuid.uuid4().hex])[0],
-            evidence=None if self._request.evidence is None else self._request.evidence.to_dict(),
+            world_size=accelerator.num_processes,
+            gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
         )
-        self._writer = Writer(self._request.ledger, header)
-        weakref.finalize(self, self._writer.close)  # a run that raises never comes to on_train_end
+        weakref.finalize(self, self._recorder.close)  # a run that raises never comes to on_train_end
 
     def close(self) -> None:
         """Ends the ledger file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
 
     def measure(self) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
@@ -212,50 +178,32 @@ class StepLog:
 
     def check(self, step: int, objections: list[str]) -> None:
         """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
-        plan = self._request.plan
-        assert plan is not None, "verify and enforce need a plan; wrap refuses without one"
-        mine = [
-            SeenRow(r.rollout, r.pass_index, r.prompt, r.sample, r.response_tokens, r.weight, r.departure, r.tolerance)
-            for r in self.rows
-        ]
-        if self._trainer.accelerator.num_processes > 1:
-            mine, objections = gather_object([tuple(row) for row in mine]), gather_object(objections)
-        compare_with_plan(plan, step, mine, objections)
+        assert self._recorder is not None, "a step is looked at inside of train(), which opened the log"
+        self._recorder.compare(step, self.rows, objections)
 
     def write(self, step: int, *, skipped: bool) -> None:
         """Writes the record of `step`, tells the hook, and starts the next one."""
+        assert self._recorder is not None, "a step ends inside of train(), which opened the log"
         rows = self.rows
         self.clear()
-        planned = None if self._request.plan is None else self._request.plan.step(step)
-        record = StepRecord(
-            step=step,
-            epoch=int(self._trainer.state.epoch or 0) if planned is None else planned.epoch,
-            rollout=[row.rollout for row in rows],
-            pass_index=[row.pass_index for row in rows],
-            prompt=[row.prompt for row in rows],
-            sample=[row.sample for row in rows],
-            response_tokens=[row.response_tokens for row in rows],
-            generated_at_step=[row.generated_at_step for row in rows],
-            prompt_fingerprint=[row.facts["prompt_fingerprint"] for row in rows],
-            completion_fingerprint=[row.facts["completion_fingerprint"] for row in rows],
-            reward=[row.facts["reward"] for row in rows],
-            advantage=[row.facts["advantage"] for row in rows],
-            old_logprobs=[row.facts["old_logprobs"] for row in rows],
-            weights=[row.applied_weight for row in rows],
+        self._recorder.write(
+            step,
+            rows,
+            [row.facts for row in rows],
             normaliser=self.normaliser,
             learning_rate=self.learning_rate,
             gradient_norm=self._watch.gradient_norm,
             skipped=skipped,
-            lr_tick=True if planned is None else planned.lr_tick,
+            generated_at_step=[row.generated_at_step for row in rows],
+            epoch=int(self._trainer.state.epoch or 0),
         )
-        if self._writer is not None:
-            self._writer.append(record)
-        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
-            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
 
 
 class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """The optimizer step's clock, seen from the native training loop."""
+    """The optimizer step's clock, seen from the native training loop.
+
+    check: whether a step is held against the plan.
+    """
 
     def __init__(self, log: StepLog, watch: Watch, *, check: bool, planned_steps: int | None) -> None:
         self._log, self._watch, self._check, self._planned_steps = log, watch, check, planned_steps
@@ -271,7 +219,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
             )
         self._log.clear()
-        self._log.open(at_step=state.global_step, resumed=state.global_step > 0)
+        self._log.open()
         self._state = state
         self._early = not self._watch.begin(kwargs["optimizer"], self._look)
 

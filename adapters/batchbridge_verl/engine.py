@@ -198,7 +198,7 @@ class EngineLayer:
             self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
         known = [facts_of(data, row.index) for row in self._rows]
         if self._enforces and not normaliser.tokens:
-            self._recorder.compare(step, self._native_pass, self._rows)
+            self._recorder.compare(step, self._rows, pass_index=self._native_pass)
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
             output = {"model_output": {}, "loss": [0.0], "metrics": {"grad_norm": 0.0}}
         else:
@@ -210,7 +210,7 @@ class EngineLayer:
                 # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
                 for row in self._rows:
                     row.weight = None
-                self._recorder.compare(step, self._native_pass, self._rows)
+                self._recorder.compare(step, self._rows, pass_index=self._native_pass)
         self._write(step, data, known, normaliser if self._enforces else None)
         self._last = step
         self._call_steps += 1
@@ -220,7 +220,7 @@ class EngineLayer:
         """Everything is there that the update will use: it is measured, and held against the plan."""
         self._looked = True
         objections = self._watch.look(self._rows, size)
-        self._recorder.compare(step, self._native_pass, self._rows, objections)
+        self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
         """What this rank's rows are meant to train, as the batch has it now."""

@@ -174,12 +174,17 @@ class Recorder:
             self._writer = None
 
     def compare(
-        self, step: int, pass_index: Callable[[], int], rows: Sequence[TrainedRow], objections: Sequence[str] = ()
+        self,
+        step: int,
+        rows: Sequence[TrainedRow],
+        objections: Sequence[str] = (),
+        *,
+        pass_index: Callable[[], int] = lambda: 0,
     ) -> None:
         """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective.
 
-        pass_index: the native pass, asked for where neither the plan nor the rows say it. objections: what this rank
-        saw beside its rows (see `drift.compare_with_plan`).
+        objections: what this rank saw beside its rows (see `drift.compare_with_plan`). pass_index: the native pass,
+        asked for where neither the plan nor the rows say it.
         """
         if self._orders.mode == "observe" or self.plan is None:
             return
@@ -210,19 +215,21 @@ class Recorder:
         facts: Sequence[Mapping[str, Any]],
         *,
         normaliser: Normaliser | None,
-        pass_index: Callable[[], int],
-        lr_tick: Callable[[], bool],
         learning_rate: float,
         gradient_norm: float | None,
         skipped: bool,
+        pass_index: Callable[[], int] = lambda: 0,
+        lr_tick: Callable[[], bool] = lambda: True,
         generated_at_step: Sequence[int] | None = None,
+        epoch: int = 0,
         skips_tick: bool = False,
     ) -> None:
         """Appends the step's record and tells the watchers.
 
         normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
-        facts: of each row, see `StepRecord`. generated_at_step: of each row of a native step, where the trainer's
-        rollouts have not one number of steps each. skips_tick: the schedule does not advance in a skipped step.
+        facts: of each row, see `StepRecord`. generated_at_step: of each row, as seen; None: the plan's, or of a native
+        step what rollouts of one number of steps have. epoch: the native one, where there is no plan. skips_tick: the
+        schedule does not advance in a skipped step.
         """
         planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
         if normaliser is not None and planned is not None and self.plan is not None:  # enforced
@@ -231,12 +238,10 @@ class Recorder:
             index, tick = planned.members[0].pass_index, planned.lr_tick
         else:
             generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
-            if generated_at_step is not None:
-                generated = list(generated_at_step)
             index, tick = pass_index(), lr_tick()
         record = StepRecord(
             step=step,
-            epoch=0 if planned is None else planned.epoch,
+            epoch=epoch if planned is None else planned.epoch,
             normaliser=normaliser,
             learning_rate=learning_rate,
             gradient_norm=gradient_norm,
@@ -247,7 +252,7 @@ class Recorder:
             prompt=[row.prompt for row in rows],
             sample=[row.sample for row in rows],
             response_tokens=[row.tokens for row in rows],
-            generated_at_step=generated,
+            generated_at_step=generated if generated_at_step is None else list(generated_at_step),
             weights=[row.applied_weight for row in rows],
             **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
         )

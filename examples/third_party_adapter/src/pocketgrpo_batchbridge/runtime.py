@@ -129,7 +129,7 @@ class _Run:
             position = list(self._prompts).index(answer.prompt) * group + answer.sample
             tokens = sum(answer.mask)
             rows.append(TrainedRow(self._batch, answer.prompt, position, answer.sample, tokens, index, weight))
-        self.recorder.compare(self._step, lambda: self._turn, rows)
+        self.recorder.compare(self._step, rows, pass_index=lambda: self._turn)
         self._native_update(part)
         term = self._request.spec.loss.policy
         self.recorder.write(
@@ -147,7 +147,6 @@ class _Run:
             ],
             normaliser=Normaliser.of(term, _rows(part)) if self._request.mode == "enforce" else None,
             pass_index=lambda: self._turn,
-            lr_tick=lambda: True,
             learning_rate=self._trainer.settings["lr"],
             gradient_norm=None,
             skipped=False,

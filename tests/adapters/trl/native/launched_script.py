@@ -28,6 +28,9 @@ def main(folder: Path, *words: str) -> None:
     if "--wrapped" in words:
         wrap(trainer, mode="observe", ledger=folder / "by_hand")
     trainer.train()
+    if torch.distributed.is_initialized():
+        # As PyTorch asks every script to: gloo's threads outlive the interpreter otherwise, and may abort the process.
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
