@@ -208,7 +208,8 @@ class ActorLayer:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
         step = int(data.meta_info[STEP])
         if self._last is not None and step != self._last + 1:
-            raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
+            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
+            raise CannotAttach({"clock": reason})
         self._first_step, self._tick = step, self._plan.step(step).lr_tick
         mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
         everyone = [Row(tokens=row[2], group=row[:2]) for row in self._gather(mine)]

@@ -205,10 +205,9 @@ class Planned:
         self._native_save()
 
     def _load(self) -> Any:
-        if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            saved = self._driver.resume(self._trainer, folder)
-            if self._candidates is not None:
-                self._candidates.next = int(saved["next_candidate"])
+        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
+        if saved and self._candidates is not None:
+            self._candidates.next = int(saved["next_candidate"])
         return self._native_load()
 
 

@@ -188,7 +188,8 @@ class EngineLayer:
         self._rows = self._identify(data)
         step = self._step_index(data)
         if self._last is not None and step != self._last + 1:
-            raise CannotAttach({"clock": f"optimizer step {step} follows step {self._last}"})
+            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
+            raise CannotAttach({"clock": reason})
         everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
         members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
         normaliser = Normaliser.of(self._orders.spec.loss.policy, members)

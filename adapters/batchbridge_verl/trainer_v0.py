@@ -131,8 +131,7 @@ class V0:
         self._native_save()
 
     def _load(self) -> Any:
-        if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._driver.resume(self._trainer, folder)
+        self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
         return self._native_load()
 
 

@@ -186,9 +186,10 @@ class V1:
         self._native_save()
 
     def _load(self) -> None:
+        saved = self._driver.begin(self._trainer, checkpoint_to_resume(self._trainer))
         self._arrive()
-        if (folder := checkpoint_to_resume(self._trainer)) is not None:
-            self._remember(self._driver.resume(self._trainer, folder))
+        if saved:
+            self._remember(saved)
         self._native_load()
 
     def _memory(self) -> dict[str, int]:

@@ -42,6 +42,7 @@ class StepDriver(ABC):
         assert request.plan is not None, "wrap refuses to enforce without a plan"
         self.request, self.plan, self.orders = request, request.plan, orders
         self.receipts: list[Receipt] = []
+        self._begun = False
 
     @property
     @abstractmethod
@@ -134,9 +135,22 @@ class StepDriver(ABC):
         saved = checkpoints.state(self.plan, steps, ranks=self.ranks, rollouts=rollouts_done, **more)
         checkpoints.write(folder, saved)
 
-    def resume(self, trainer: object, folder: Path) -> Mapping[str, Any]:
-        """What `save` remembered; what differs and may is told. Raises `CannotAttach` unless the checkpoint in `folder`
-        continues this plan."""
+    def begin(self, trainer: object, folder: Path | None) -> Mapping[str, Any]:
+        """At the start of training. folder: of the checkpoint to resume from; None: there is none. What `save`
+        remembered, and nothing without a checkpoint; what differs and may is told.
+
+        Raises `CannotAttach` unless the checkpoint continues this plan, and where training has begun before: the
+        framework counts its steps from the start again, the plan is at its end.
+        """
+        if self._begun:
+            raise CannotAttach({"begun": "fit() has begun since wrap, and counts from the start again: wrap once more"})
+        saved: Mapping[str, Any] = {}
+        if folder is not None:
+            saved = self._resume(trainer, folder)
+        self._begun = True
+        return saved
+
+    def _resume(self, trainer: object, folder: Path) -> Mapping[str, Any]:
         resumed = checkpoints.resume(
             checkpoints.read(folder),
             self.plan,

@@ -24,7 +24,8 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
     async def run(self, sampling_params: dict[str, Any], **columns: Any) -> AgentLoopOutput:
         flat = os.environ.get("BATCHBRIDGE_FLAT", "")
         script = Script(flat=frozenset(map(int, flat.split(","))) if flat else frozenset())
-        prompt, sample = int(columns["extra_info"]["index"]), int(columns["session_id"])
+        # V0 numbers no samples when it evaluates.
+        prompt, sample = int(columns["extra_info"]["index"]), int(columns.get("session_id", 0))
         if os.environ.get("BATCHBRIDGE_FAIL") == f"{prompt}/{sample}":
             raise RuntimeError("a scripted failure")
         jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))

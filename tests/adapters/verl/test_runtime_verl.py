@@ -192,19 +192,29 @@ def test_a_rollout_that_lacks_a_completion_drifts() -> None:
 def test_a_checkpoint_is_held_against_plan_and_ranks(tmp_path: Path) -> None:
     made, trainer = driver(spec_of()), SimpleNamespace()
     with pytest.raises(CannotAttach, match="written without batchbridge"):
-        made.resume(trainer, tmp_path)
+        made.begin(trainer, tmp_path)
     made.save(tmp_path, 2)
     assert json.loads((tmp_path / STATE_FILE).read_text())["optimizer_steps"] == 4
-    assert made.resume(trainer, tmp_path)["rollouts"] == 2
+    assert made.begin(trainer, tmp_path)["rollouts"] == 2
     with pytest.raises(CannotAttach, match="written by 2 ranks, this run has 1: start as many; FSDP's checkpoint is"):
-        driver(spec_of(), ranks=1).resume(trainer, tmp_path)
+        driver(spec_of(), ranks=1).begin(trainer, tmp_path)
     with pytest.raises(CannotAttach, match="dataset_size: 12 prompts in the checkpoint, 18 now"):
-        driver(spec_of(), prompts=18).resume(trainer, tmp_path)
+        driver(spec_of(), prompts=18).begin(trainer, tmp_path)
     with pytest.raises(CannotAttach, match=r"order\.seed: "):
-        driver(spec_of().replace(**{"order.seed": 99})).resume(trainer, tmp_path)
+        driver(spec_of().replace(**{"order.seed": 99})).begin(trainer, tmp_path)
     budget = spec_of().replace(micro_batch=MicroBatch(tokens_per_device=512))
     with pytest.warns(UserWarning, match=r"micro_batch\.tokens_per_device: open in the checkpoint, 512 now"):
-        driver(budget).resume(trainer, tmp_path)
+        driver(budget).begin(trainer, tmp_path)
+
+
+def test_training_begins_once_for_each_wrap(tmp_path: Path) -> None:
+    """verl counts from the start again in a second `fit`; a refused checkpoint is no beginning."""
+    made, trainer = driver(spec_of()), SimpleNamespace()
+    with pytest.raises(CannotAttach, match="written without batchbridge"):
+        made.begin(trainer, tmp_path)
+    assert made.begin(trainer, None) == {}
+    with pytest.raises(CannotAttach, match=r"fit\(\) has begun since wrap, and counts from the start again: wrap once"):
+        made.begin(trainer, None)
 
 
 def test_metrics_of_several_calls_become_lists() -> None:

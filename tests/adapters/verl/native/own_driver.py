@@ -78,6 +78,7 @@ def main(folder: Path) -> None:
     trainer.fit()
     agents = trainer.async_rollout_manager.agent_loop_workers
     report["hand_seeds"] = ray.get([agent.__ray_call__.remote(hands_seeds) for agent in agents])
+    report["second"] = second(trainer, folder)
     unwrap(trainer)
     report["still_hand_seeds"] = ray.get([agent.__ray_call__.remote(hands_seeds) for agent in agents])
     workers = ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_wg.workers])
@@ -85,6 +86,18 @@ def main(folder: Path) -> None:
     report["again"] = again(trainer, folder)
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     ray.shutdown()
+
+
+def second(trainer: Any, folder: Path) -> list[str]:
+    """Trains once more. Natively fit() begins at step 0 again: refused before anything is generated, until the trainer
+    is wrapped once more."""
+    try:
+        trainer.fit()
+    except CannotAttach as error:
+        wrap(trainer, ledger=folder / "second")
+        trainer.fit()
+        return list(error.reasons)
+    return []
 
 
 def again(trainer: Any, folder: Path) -> dict[str, Any]:

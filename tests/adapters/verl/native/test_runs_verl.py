@@ -52,6 +52,7 @@ ROLLOUTS = 3
 BUDGET = 60
 """Tokens per device; a step has twelve completions, 160 tokens or fewer."""
 THREE = f"trainer.total_training_steps={ROLLOUTS}"
+EVALUATED = ("trainer.test_freq=1", "trainer.val_before_train=True")
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,16 @@ def two_ranks(place: Path) -> Run:
 @pytest.fixture(scope="module")
 def one_rank(place: Path) -> Run:
     """Other micro-batches (a token budget beside fixed ones in its configuration), another order of arrival, another
-    number of loader workers."""
+    number of loader workers; and it is evaluated, before and between."""
     cuts, options = str(place / "b" / "cuts"), ("--tokens-per-device", str(BUDGET))
-    settings = [THREE, "data.dataloader_num_workers=0"]
+    settings = [THREE, "data.dataloader_num_workers=0", *EVALUATED]
     return run(place / "b", 1, *settings, options=options, BATCHBRIDGE_JITTER_SEED="2", BATCHBRIDGE_CUTS=cuts)
 
 
 @pytest.fixture(scope="module")
 def v0(place: Path) -> Run:
-    return run(place / "c", 2, THREE, *V0, BATCHBRIDGE_JITTER_SEED="3", BATCHBRIDGE_SEEDS=str(place / "c" / "seeds"))
+    seeds = str(place / "c" / "seeds")
+    return run(place / "c", 2, THREE, *V0, *EVALUATED, BATCHBRIDGE_JITTER_SEED="3", BATCHBRIDGE_SEEDS=seeds)
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
@@ -291,8 +293,16 @@ def test_every_request_has_the_plans_sampling_seed(
         for sample in range(plan.completions_per_prompt)
     }
     lines = (place / folder / "seeds").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == len(seeds)
-    assert {tuple(map(int, line.split())) for line in lines} == seeds
+    planned = [line for line in lines if not line.endswith("None")]
+    assert len(planned) == len(seeds)
+    assert {tuple(map(int, line.split())) for line in planned} == seeds
+    assert (len(planned) < len(lines)) == (name == "v0")  # requests of an evaluation have none of the plan's
+
+
+@pytest.mark.parametrize("name", ["one_rank", "v0"])
+def test_a_run_is_evaluated_between_its_rollouts(name: str, request: pytest.FixtureRequest) -> None:
+    """The same runs are held against one that is not: `test_ranks_micro_batches_and_trainer_do_not_change_the_run`."""
+    assert request.getfixturevalue(name).text.count("val-core/scripted/reward/mean") >= 1 + ROLLOUTS
 
 
 def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
@@ -643,11 +653,13 @@ def test_a_trainer_of_the_users_own_is_wrapped_after_its_workers_started_and_unw
     assert set(report["still_hand_seeds"]) == {False}
     assert "agent_loop_workers._run_agent_loop" in report["changes"]
     assert report["wrapped_once"] == report["changes"]
+    assert report["second"] == ["begun"]
     again = report["again"]
     assert "in_training" in again["inside"]
     assert (again["after"], again["left"]) == ("observe", [])
     assert "1 of 1 training workers are gone; unwrapped without them" in again["warned"]
-    first, second = read_steps(folder / "ledger")
-    for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
-        assert mine["prompt"] == theirs["prompt"]
-        assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]
+    for ledger in (folder / "ledger", folder / "second"):
+        first, second = read_steps(ledger)
+        for mine, theirs in zip((first, second), read_steps(two_ranks.ledger), strict=False):
+            assert mine["prompt"] == theirs["prompt"]
+            assert mine["completion_fingerprint"] == theirs["completion_fingerprint"]
