@@ -135,6 +135,7 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
             worker.init_model()
         made.actor_rollout_ref_wg = LocalGroup(worker)
 
+    rewards = types.SimpleNamespace(compute_reward=types.SimpleNamespace(remote=_rewards(config, tokenizer)))
     made = ray_trainer.RayPPOTrainer(
         config=config,
         tokenizer=tokenizer,
@@ -143,7 +144,8 @@ def trainer(folder: Path, more: Sequence[str], *, sgd: bool = False) -> Any:
         val_dataloader=loaders[1],
         role_worker_mapping={},
         resource_pool_manager=types.SimpleNamespace(get_num_gpus=dist.get_world_size),
-        reward_fn=types.SimpleNamespace(compute_reward=types.SimpleNamespace(remote=_rewards(config, tokenizer))),
+        reward_fn=rewards,
+        val_reward_fn=rewards if config.trainer.val_freq > 0 else None,  # EasyR1 evaluates wherever it has one
     )
     made.init_workers = init_workers  # of the object: a class of its own would be other code than EasyR1's
     return made

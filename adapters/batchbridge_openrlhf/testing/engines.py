@@ -3,8 +3,8 @@
 `BATCHBRIDGE_RAY`: options of `ray.init`, as JSON. `BATCHBRIDGE_JITTER`: seconds, up to which each prompt's answer
 waits, by its own random number keyed by `BATCHBRIDGE_JITTER_SEED`: arrival out of order. `BATCHBRIDGE_SHORT`: the
 prompt (its number) of which one completion does not come. `BATCHBRIDGE_SEEDS`: a file that gets a line `prompt sample
-seed` per completion. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills
-itself after it has trained that optimizer step.
+seed` per completion. `BATCHBRIDGE_KILL`: `rank/step`: that training process kills itself after it has trained that
+optimizer step. `BATCHBRIDGE_CLIPPED`: a file that gets a line of JSON per row of the policy loss, see `_clipping`.
 Source: openrlhf 0.11.2 vllm_engine.create_vllm_engines, ppo_actor.ActorPPOTrainer.broadcast_to_vllm.
 """
 
@@ -124,7 +124,37 @@ def _weights(module: Any) -> None:
     module.stateless_init_process_group = lambda *arguments, **options: _NoGroup()
 
 
+def _clipping(file: Path) -> None:
+    """Writes down, of every row that OpenRLHF's policy loss is given: `old`, its old log-probabilities, and `clipped`,
+    whether PPO's clip leaves none of its tokens a gradient. Hooks of modules: no code of OpenRLHF's is another one.
+
+    A loss is heard from its second call on: its first is of a first pass, in which every ratio is 1.
+    """
+    import torch
+
+    def heard(loss: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        new, old, advantages, mask = (tensor.detach().float() for tensor in (*given, named["action_mask"]))
+        ratio = (new - old).exp()
+        off = ((ratio > 1 + loss.clip_eps_high) & (advantages > 0)) | (
+            (ratio < 1 - loss.clip_eps_low) & (advantages < 0)
+        )
+        rows = zip(old.tolist(), (off | (mask == 0)).all(1).tolist(), strict=True)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.writelines(json.dumps({"old": row, "clipped": clipped}) + "\n" for row, clipped in rows)
+
+    seen = set()
+
+    def found(module: Any, given: tuple[Any, ...]) -> None:
+        if type(module).__name__ == "PolicyLoss" and id(module) not in seen:
+            seen.add(id(module))
+            module.register_forward_pre_hook(heard, with_kwargs=True)
+
+    torch.nn.modules.module.register_module_forward_pre_hook(found)
+
+
 def _worker(module: Any) -> None:
+    if file := os.environ.get("BATCHBRIDGE_CLIPPED"):
+        _clipping(Path(file))
     if os.environ.get("BATCHBRIDGE_KILL"):
         from batchbridge import plugins
 

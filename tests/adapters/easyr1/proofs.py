@@ -29,6 +29,7 @@ from batchbridge_easyr1.config import EasyR1Adapter
 THREE = "trainer.max_steps=3"
 SAVED = "trainer.save_freq=1"
 RESUMED = "trainer.find_last_checkpoint=true"
+EVALUATED = ["trainer.val_freq=1", "trainer.val_before_train=true"]
 SEQ = "worker.actor.loss_avg_mode=seq"
 KL = ["algorithm.disable_kl=false", "algorithm.use_kl_loss=true", "algorithm.kl_penalty=low_var_kl"]
 LIKE: Mapping[str, Any] = {
@@ -46,8 +47,10 @@ FILTERED = [
     *(THREE, SAVED, "algorithm.online_filtering=true", "data.mini_rollout_batch_size=3"),
     *(f"algorithm.filter_low={KEPT[0]}", f"algorithm.filter_high={KEPT[1]}"),
 ]
+TAMPERED_WITH = "orderly, tampered with"
+OTHER_SETTINGS = "resumed with other settings"
 FITS: Mapping[str, tuple[Mode, list[str]]] = {
-    "enforced": ("enforce", [THREE]),
+    "enforced": ("enforce", [THREE, *EVALUATED]),
     "seq": ("enforce", [THREE, SEQ, "worker.actor.dynamic_batching=true"]),
     "sgd": ("enforce", [THREE, "worker.actor.optim.lr=0.3"]),
     "like": ("enforce", [THREE, *KL]),
@@ -55,17 +58,19 @@ FITS: Mapping[str, tuple[Mode, list[str]]] = {
     "predicted": ("observe", [THREE, SEQ, "worker.actor.ppo_epochs=2"]),
     "verified": ("verify", [THREE]),
     "orderly": ("verify", [THREE, "data.shuffle=false"]),
+    TAMPERED_WITH: ("verify", [THREE, "data.shuffle=false"]),
     "killed": ("enforce", [THREE, SAVED]),
     "resumed": ("enforce", [THREE, SAVED, RESUMED]),
     "other code": ("enforce", [THREE]),
     "other loss": ("enforce", [THREE]),
+    OTHER_SETTINGS: ("enforce", [THREE, SAVED, RESUMED, "worker.actor.dynamic_batching=true"]),
     "filtered": ("enforce", FILTERED),
     "filtered, killed": ("enforce", FILTERED),
     "filtered, resumed": ("enforce", [*FILTERED, RESUMED]),
     "filtered, observed": ("observe", FILTERED),
 }
 """What native/fits.py runs: mode and settings by name."""
-CONTINUES = {"resumed": "killed", "filtered, resumed": "filtered, killed"}
+CONTINUES = {"resumed": "killed", OTHER_SETTINGS: "killed, copied", "filtered, resumed": "filtered, killed"}
 """A scenario that goes on from another's checkpoint, in its ledger."""
 
 
@@ -121,6 +126,7 @@ FIT_FAULTS: Mapping[str, tuple[int, str]] = {
     "filtered, killed": (2, "SIGKILL"),
     "resumed": (1, "resume: "),  # on the checkpoint of two ranks
     "verified": (1, "departs from the plan"),
+    TAMPERED_WITH: (1, "departs from the plan"),
     OTHER_CODE: (1, "unproven_code: "),
 }
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
@@ -405,10 +411,17 @@ def check_identical(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
         assert sorted(rows_of(mine, *COLUMNS), key=str) == sorted(rows_of(theirs, *COLUMNS), key=str)
 
 
+def check_evaluated(run: Mapping[str, Any]) -> None:
+    """Before the first rollout and after each of three; others of the same run are not, and train the same."""
+    assert run["evaluations"] == 4
+
+
 def check_driver(report: Mapping[str, Any]) -> None:
-    """The driver of native/own_driver.py wrapped once, whatever it asked for, and unwrapped everything."""
+    """The driver of native/own_driver.py wrapped once, whatever it asked for, and unwrapped everything; with a dead
+    worker, too."""
     assert report["wrapped_twice"] == report["changes"] != []
     assert report["left"] == []
+    assert report["dead"] == ["1 of 2 training workers are gone; unwrapped without them"]
 
 
 # ---- faults
@@ -419,6 +432,14 @@ def check_killed(outcome: Mapping[str, Any]) -> None:
     assert outcome["code"] != 0
     assert outcome["said"]
     assert outcome["steps"] == [0, 1, 2, 3, *([] if outcome["incomplete"] else [4])]
+
+
+def check_tampered_with(outcome: Mapping[str, Any]) -> None:
+    """A run that kept to the plan ended in step 3, in which its loss was multiplied by 7, and before its update."""
+    assert outcome["code"] != 0
+    assert "optimizer step 3 departs from the plan in its weights: " in outcome["said"]
+    assert "7 times what the plan says" in outcome["said"]
+    assert outcome["steps"] == [0, 1, 2]
 
 
 def check_refused(outcome: Mapping[str, Any], reason: str) -> None:

@@ -31,6 +31,7 @@ ON_THE_PLAN = {
     # `fit` without Ray -> ranks
     **{f"fit {name}, {ranks}": ranks for name in ("enforced", "seq", "sgd", "like") for ranks in (1, 2)},
     "fit resumed, 2": 2,
+    "fit resumed with other settings, 2": 2,
     "fit other loss, 1": 1,
 }
 ON_THE_CANDIDATES = {"fit filtered, 1": 1, "fit filtered, 2": 2, "fit filtered, resumed, 2": 2}
@@ -198,6 +199,18 @@ def test_the_recorded_resumed_run_is_the_uninterrupted_one(said: dict[str, Any])
         assert said["ends_apart"][name] == 0.0
 
 
+def test_the_recorded_run_that_was_resumed_with_a_token_budget_ended_within_the_bar(said: dict[str, Any]) -> None:
+    name = f"fit {proofs.OTHER_SETTINGS}, 2"
+    proofs.check_same(said["runs"][name], said["runs"]["fit enforced, 2"])
+    assert 0.0 < said["ends_apart"][name] <= BAR
+
+
+def test_the_recorded_runs_were_evaluated_between_their_rollouts(said: dict[str, Any]) -> None:
+    for ranks in (1, 2):
+        proofs.check_evaluated(said["runs"][f"fit enforced, {ranks}"])
+    assert said["runs"]["fit resumed, 2"]["evaluations"] == 0
+
+
 def test_the_recorded_runs_with_ray_are_those_without(said: dict[str, Any]) -> None:
     for name, ranks in WITH_RAY.items():
         proofs.check_same(said["runs"][name], said["runs"]["fit enforced, 2"])
@@ -231,6 +244,10 @@ def test_the_recorded_native_run_that_keeps_to_the_plan_was_left_alone(said: dic
     proofs.check_members(run)
     with pytest.raises(AssertionError):
         proofs.check_members(said["runs"]["fit observed, 2"])
+
+
+def test_the_recorded_run_that_was_verified_ended_where_it_was_tampered_with(said: dict[str, Any]) -> None:
+    proofs.check_tampered_with(said["failed"][f"fit {proofs.TAMPERED_WITH}, 1"])
 
 
 @pytest.mark.parametrize(("version", "name"), of_each(("fit killed, 2",), ("fit filtered, killed, 2",), ("killed",)))

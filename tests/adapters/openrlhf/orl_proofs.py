@@ -17,7 +17,7 @@ from typing import Any
 
 from batchbridge import plugins
 from batchbridge.advantages import group_advantages
-from batchbridge.ledger import read_headers, read_steps
+from batchbridge.ledger import digest_floats, read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.reading import read
 from batchbridge.spec import Spec
@@ -129,25 +129,35 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
         assert step["ranks"] == ranks
         if max(step["pass"]) == 0:  # a later pass trains completions where they lie
             assert set(step["rank"]) == set(range(ranks))
-        check_weights(step, plan.spec)
+        check_weights(step, plan.spec, clipped=frozenset(run.get("clipped", ())))
         check_advantages(step, plan.spec)
         assert step["gradient_norm"] > 1e-2
         assert step["lr_tick"] == planned.lr_tick
 
 
-def check_weights(step: Mapping[str, Any], spec: Spec) -> None:
+def clipped_in(file: Path, run: Mapping[str, Any]) -> list[str]:
+    """The completions of a run, by the digest of their old log-probabilities, of which the policy loss clipped every
+    token. file: see `BATCHBRIDGE_CLIPPED` of batchbridge_openrlhf.testing.engines; its rows begin with the prompt and
+    may be padded, so that a completion is a part of one."""
+    known = {digest for step in run["steps"] for digest in step["old_logprobs"]}
+    found = set()
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["clipped"]:
+            old, size = row["old"], len(row["old"])
+            parts = (digest_floats(old[start:end]) for start in range(size) for end in range(start + 1, size + 1))
+            found |= known.intersection(parts)
+    return sorted(found)
+
+
+def check_weights(step: Mapping[str, Any], spec: Spec, *, clipped: frozenset[str] = frozenset()) -> None:
     """Every token weighs what the specification gives it. A completion without advantage shows no weight; in a later
-    pass nor does one all of whose tokens may be clipped, while others of the step show theirs."""
+    pass, in which ratios are not 1, nor does one all of whose tokens are clipped (see `clipped_in`), and no other."""
     members = [Row(tokens=tokens, group=group) for tokens, group in rows_of(step, "response_tokens", "prompt")]
-    for want, have, advantage, passes in zip(
-        token_weights(spec.loss.policy, members), step["weights"], step["advantage"], step["pass"], strict=True
-    ):
-        if have is None:
-            assert advantage == 0 or passes > 0
-        else:
-            assert math.isclose(have, float(want), rel_tol=1e-6)
-    shown = [have is not None for have, advantage in zip(step["weights"], step["advantage"], strict=True) if advantage]
-    assert not shown or any(shown), "no completion with an advantage shows its weight"
+    rows = rows_of(step, "weights", "advantage", "pass", "old_logprobs")
+    for want, (have, advantage, passes, old) in zip(token_weights(spec.loss.policy, members), rows, strict=True):
+        assert (have is None) == (advantage == 0 or (passes > 0 and old in clipped))
+        assert have is None or math.isclose(have, float(want), rel_tol=1e-6)
 
 
 def check_advantages(step: Mapping[str, Any], spec: Spec) -> None:

@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from proofs import CONTINUES, FITS, LIKE
+from proofs import CONTINUES, FITS, LIKE, TAMPERED_WITH
 
 from batchbridge import unwrap, wrap
+from batchbridge.errors import CannotAttach
 from batchbridge.reading import read_source
 from batchbridge.spec import Spec
 from batchbridge_easyr1.config import EasyR1Adapter
@@ -52,7 +53,11 @@ def fit(folder: Path, name: str) -> Any:
     else:
         wrap(made, like=like, mode=mode, ledger=ledger)
         made.init_workers()
+    if name == TAMPERED_WITH:
+        times_seven_from_step_3(made.actor_rollout_ref_wg.worker)
     made.fit()
+    if name == "seq":
+        refused_again(made)
     worker = made.actor_rollout_ref_wg.worker
     worker.rollout_sharding_manager.load_vllm_and_sync_weights()
     unwrap(made)
@@ -61,6 +66,30 @@ def fit(folder: Path, name: str) -> Any:
     if left or "batchbridge" in vars(worker):
         raise AssertionError(f"unwrap left {left}")
     return made
+
+
+def times_seven_from_step_3(worker: Any) -> None:
+    """Multiplies the policy loss of EasyR1's own loop by 7, from the fourth optimizer step on."""
+    scope = worker.batchbridge._native_update.__func__.__globals__
+    native, done = scope["compute_policy_loss"], []
+    worker.optimizer.register_step_post_hook(lambda *_: done.append(1))
+
+    def loss(**given: Any) -> Any:
+        value, metrics = native(**given)
+        return value * (7 if len(done) >= 3 else 1), metrics
+
+    scope["compute_policy_loss"] = loss
+
+
+def refused_again(made: Any) -> None:
+    """A second `fit` natively begins at step 0; wrapped, it is refused before anything is generated."""
+    try:
+        made.fit()
+    except CannotAttach as error:
+        if "begun" in error.reasons:
+            return
+        raise
+    raise AssertionError("a second fit trained")
 
 
 def main(folder: Path, names: list[str]) -> None:

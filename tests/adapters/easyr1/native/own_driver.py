@@ -7,8 +7,10 @@ Leaves FOLDER/report.json and FOLDER/ledger.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +57,44 @@ def main(folder: Path, ranks: int, settings: list[str]) -> None:
     report: dict[str, Any] = {"changes": [change.attribute for change in trainer.batchbridge.changes]}
     wrap(trainer, ledger=folder / "ledger")
     report["wrapped_twice"] = [change.attribute for change in trainer.batchbridge.changes]
+    interrupted(trainer)
+    wrap(trainer, ledger=folder / "ledger")
     trainer.fit()
     unwrap(trainer)
     report["left"] = [name for name in PATCHED if name in vars(trainer) and name not in own]
     for left in ray.get([worker.__ray_call__.remote(patched) for worker in trainer.actor_rollout_ref_wg.workers]):
         report["left"] += left
+    report["dead"] = unwrapped_without_a_worker(trainer)
+    report["left"] += [name for name in PATCHED if name in vars(trainer) and name not in own]
     (folder / "report.json").write_text(json.dumps(report), encoding="utf-8")
     ray.shutdown()
+
+
+def interrupted(trainer: Any) -> None:
+    """A wrapped `fit` that ends with Ctrl-C before its first rollout."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    native, trainer._load_checkpoint = trainer._load_checkpoint, interrupt  # the first thing that fit() does
+    try:
+        trainer.fit()
+    except KeyboardInterrupt:
+        trainer._load_checkpoint = native
+
+
+def unwrapped_without_a_worker(trainer: Any) -> list[str]:
+    """Kills the last training worker of a wrapped trainer, and unwraps it: the warnings."""
+    wrap(trainer, mode="observe")
+    worker = trainer.actor_rollout_ref_wg.workers[-1]
+    ray.kill(worker)
+    with contextlib.suppress(ray.exceptions.RayActorError):
+        while True:  # the kill is only asked for: a call may still be answered
+            ray.get(worker.__ray_call__.remote(patched))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        unwrap(trainer)
+    return [str(one.message) for one in warned]
 
 
 def patched(worker: Any) -> list[str]:

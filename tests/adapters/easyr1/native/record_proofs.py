@@ -28,7 +28,17 @@ from batchbridge.testing.trajectories import distance
 
 FITS = {
     1: ("predicted", "enforced", "other loss", "seq", "sgd", "like", "orderly", "filtered", "filtered, observed"),
-    2: ("enforced", "seq", "sgd", "like", "observed", "resumed", "filtered", "filtered, resumed"),
+    2: (
+        "enforced",
+        "seq",
+        "sgd",
+        "like",
+        "observed",
+        "resumed",
+        proofs.OTHER_SETTINGS,
+        "filtered",
+        "filtered, resumed",
+    ),
 }
 """Scenarios of fits.py that end well, by ranks."""
 UNCOMPARED = ("predicted", "orderly", "filtered, observed", "stock entry predicted")

@@ -18,6 +18,7 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.testing.half_saved import half_saved
 from batchbridge.testing.trajectories import whole
 from batchbridge_easyr1.testing.scripted import command, environment, prepare
 from batchbridge_verl.testing.cuts import cuts_in
@@ -97,6 +98,8 @@ def start(place: Path, checkout: Path, name: str) -> Run:
     if name == proofs.OWN_DRIVER:
         script = Path(__file__).with_name("own_driver.py")
         launcher, words = [], [sys.executable, str(script), str(folder), str(planned.ranks), *planned.settings]
+    if name == "resumed" and not (folder / "checkpoints" / "global_step_3").exists():
+        half_saved(folder / "checkpoints" / "global_step_2", folder / "checkpoints" / "global_step_3")
     own = {
         **environment(folder, checkout, ranks=planned.ranks),
         "BATCHBRIDGE_WEIGHTS": str(folder / f"{name} weights"),
@@ -193,6 +196,18 @@ def fit(place: Path, checkout: Path, ranks: int, *names: str, **env: str) -> Pat
     return folder
 
 
+def left_by_the_kill(folder: Path) -> None:
+    """In the folder of the killed run: a copy of what it left, for a run with other settings; and in both a checkpoint
+    that would have been its next, half written."""
+    for name in ("killed", "killed-checkpoints"):
+        copy = folder / name.replace("killed", "killed, copied")
+        if not copy.exists():
+            shutil.copytree(folder / name, copy)
+    for checkpoints in (folder / "killed-checkpoints", folder / "killed, copied-checkpoints"):
+        if not (checkpoints / "global_step_3").exists():
+            half_saved(checkpoints / "global_step_2", checkpoints / "global_step_3")
+
+
 def fit_failed(folder: Path, name: str) -> dict[str, Any]:
     """Of a scenario that must fail, see `outcome`."""
     code, text = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
@@ -204,4 +219,7 @@ def fit_run(folder: Path, name: str, ranks: int) -> dict[str, Any]:
     code, text = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     assert code == 0, text[-20000:]
     ledger = folder / proofs.CONTINUES.get(name, name)
-    return {**proofs.summary(ledger), "argv": proofs.argv_of(name, ranks)}
+    own: dict[str, Any] = {"argv": proofs.argv_of(name, ranks)}
+    if name in ("enforced", "resumed"):  # scenarios share a job, and in no job is more than one evaluated
+        own["evaluations"] = text.count("Finish validation") // ranks
+    return {**proofs.summary(ledger), **own}

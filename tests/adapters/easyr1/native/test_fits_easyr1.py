@@ -44,7 +44,9 @@ def killed(fit: Fit) -> Path:
 
 @pytest.fixture(scope="module")
 def resumed(fit: Fit, killed: Path) -> Path:
-    return fit(2, "resumed")
+    """Both go on beside a checkpoint that a killed run left half written."""
+    started.left_by_the_kill(killed)
+    return fit(2, "resumed", proofs.OTHER_SETTINGS)
 
 
 def start(folder: Path) -> torch.Tensor:
@@ -94,6 +96,10 @@ def test_verifying_leaves_a_native_run_alone_that_keeps_to_the_plan(one: Path) -
     proofs.check_members(fit_run(one, "orderly", 1))
 
 
+def test_verifying_ends_a_run_that_is_tampered_with_in_step_3_before_its_update(fit: Fit) -> None:
+    proofs.check_tampered_with(fit_failed(fit(1, proofs.TAMPERED_WITH), proofs.TAMPERED_WITH))
+
+
 def test_a_killed_worker_ends_the_run_and_leaves_a_readable_ledger(killed: Path) -> None:
     proofs.check_killed(fit_failed(killed, "killed"))
 
@@ -103,6 +109,18 @@ def test_the_resumed_run_continues_the_plan_exactly(two: Path, resumed: Path) ->
     compared = diff(two / "enforced", resumed / "killed", exact=True)
     assert compared.equal, compared.text()
     assert torch.equal(*(parameters(two / f"{name}-weights" / "last.pt") for name in ("enforced", "resumed")))
+
+
+def test_resumed_with_a_token_budget_it_goes_on_and_ends_within_the_bar(two: Path, resumed: Path) -> None:
+    proofs.check_same(fit_run(resumed, proofs.OTHER_SETTINGS, 2), fit_run(two, "enforced", 2))
+    said = "easyr1, resumed with a token budget"
+    assert_same_end(said, start(two), end(resumed, proofs.OTHER_SETTINGS), end(two, "enforced"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_is_evaluated_between_its_rollouts(one: Path, two: Path, ranks: int) -> None:
+    """Killed and resumed without evaluations, the same run ends bit-equal."""
+    proofs.check_evaluated(fit_run(one if ranks == 1 else two, "enforced", ranks))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -30,6 +30,7 @@ import torch
 
 from batchbridge.reading import read
 from batchbridge.spec import Staleness
+from batchbridge.testing.half_saved import half_saved_beside_latest
 from batchbridge_open_instruct.testing import scripted
 from batchbridge_open_instruct.testing.engines import digest
 
@@ -80,6 +81,8 @@ def start(checkout: Path, folder: Path, name: str) -> None:
     asked.unlink(missing_ok=True)
     if run.fails and run.settings:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    if run.ledger:  # as where the killed run was killed while it saved
+        half_saved_beside_latest(folder / "checkpoints")
     words = words_of(checkout, folder, run)
     options = ["--mode", run.mode, "--ledger", str(ledger)]
     if run.mode == "enforce" and "as it is" not in name:

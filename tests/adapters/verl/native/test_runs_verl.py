@@ -28,6 +28,7 @@ from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.plan import Plan
 from batchbridge.reading import read
 from batchbridge.spec import Spec
+from batchbridge.testing.half_saved import half_saved
 from batchbridge.testing.trajectories import (
     FAULTS,
     Fault,
@@ -264,7 +265,12 @@ def killed(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def resumed(place: Path, killed: Run) -> Run:
+    """It goes on beside a checkpoint that would have been the killed run's next, and is half written."""
     assert killed.code != 0
+    saved, other = place / "d" / "checkpoints", place / "y" / "checkpoints"
+    if not (saved / "global_step_3").exists():
+        shutil.copytree(saved, other)
+        half_saved(saved / "global_step_2", saved / "global_step_3")
     return run(place / "d", 2, THREE, "trainer.save_freq=1", "trainer.resume_mode=auto", BATCHBRIDGE_JITTER_SEED="5")
 
 
@@ -573,6 +579,34 @@ def test_the_resumed_run_continues_the_plan_exactly(two_ranks: Run, resumed: Run
     assert compared.equal, compared.text()
     for name, value in two_ranks.weights[ROLLOUTS].items():
         assert torch.equal(value, resumed.weights[ROLLOUTS][name]), name
+
+
+@pytest.mark.by_hand  # which settings may differ is asked without verl, too: test_runtime_verl
+def test_resumed_with_a_token_budget_it_goes_on_with_a_note_and_ends_within_the_bar(
+    place: Path, two_ranks: Run, resumed: Run, record: Callable[..., None]
+) -> None:
+    assert resumed.code == 0
+    budget = ("--tokens-per-device", str(BUDGET))
+    other = run(place / "y", 2, THREE, "trainer.resume_mode=auto", options=budget, BATCHBRIDGE_JITTER_SEED="13")
+    assert other.code == 0, other.text[-20000:]
+    assert f"micro_batch.tokens_per_device: open in the checkpoint, {BUDGET} now" in other.text
+    steps = list(read_steps(other.ledger))
+    assert [step["step"] for step in steps] == [4, 5]
+    for mine, theirs in zip(steps, list(read_steps(two_ranks.ledger))[4:], strict=True):
+        assert members(mine) == members(theirs)
+    said = "verl, adamw, resumed with a token budget"
+    record("ends", "resumed", said=assert_same_end(said, two_ranks.start, other.end, two_ranks.end).said)
+
+
+@pytest.mark.by_hand  # verl's own error
+def test_a_half_written_checkpoint_that_is_asked_for_by_name_ends_the_run(place: Path, resumed: Run) -> None:
+    assert resumed.code == 0
+    saved = place / "y" / "checkpoints"
+    half = half_saved(saved / "global_step_2", saved / "global_step_4")
+    asked = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={half}")
+    failed = run(place / "y", 2, THREE, *asked)
+    assert failed.code != 0
+    assert "PytorchStreamReader failed" in failed.text
 
 
 @pytest.mark.by_hand  # what it asks is asked without verl, too: test_runtime_verl

@@ -25,6 +25,7 @@ from orl_proofs import PROMPTS, ROLLOUTS, WHOLE, keep, rounded, summary
 
 from batchbridge.ledger import diff, read_steps
 from batchbridge.reading import read
+from batchbridge.testing.half_saved import half_saved_beside_latest
 from batchbridge.testing.trajectories import assert_other_end, assert_same_end
 from batchbridge_openrlhf.testing.scripted import command, environment
 
@@ -52,9 +53,11 @@ class Run:
 
         return load_file(self.folder / name / "model.safetensors")
 
-    def summary(self, name: str) -> dict[str, Any]:
-        """The ledger, as it is recorded under `name`."""
+    def summary(self, name: str, clipped: Path | None = None) -> dict[str, Any]:
+        """The ledger, as it is recorded under `name`; clipped: the file of `BATCHBRIDGE_CLIPPED`."""
         found = summary(self.ledger)
+        if clipped is not None:
+            found["clipped"] = proofs.clipped_in(clipped, found)
         keep(FILE, "runs", name, value=found)
         return found
 
@@ -142,7 +145,9 @@ def killed(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def resumed(place: Path, killed: Run) -> Run:
+    """It goes on beside a checkpoint that would have been the killed run's next, and is half written."""
     assert killed.code != 0
+    half_saved_beside_latest(place / "d")
     return run(place / "d", 2, "--ckpt.load_enable", ckpt__save_steps="1")
 
 
@@ -249,9 +254,10 @@ def test_a_plan_that_divides_nothing_is_followed_in_two_passes(place: Path) -> N
         }
     )
     (folder / "spec.json").write_text(json.dumps(spec.to_dict()), encoding="utf-8")
-    found = run(folder, 2, options=("--spec", str(folder / "spec.json")), prompts=11, **changes)
+    clipped, options = folder / "clipped.jsonl", ("--spec", str(folder / "spec.json"))
+    found = run(folder, 2, options=options, prompts=11, env={"BATCHBRIDGE_CLIPPED": str(clipped)}, **changes)
     assert found.code == 0, found.text[-20000:]
-    made = found.summary("divides nothing")
+    made = found.summary("divides nothing", clipped=clipped)
     assert [len(step["prompt"]) for step in made["steps"]] == [5, 5, 2] * 4 + [5, 4] * 2
     proofs.check_plan(made, ranks=2)
 
