@@ -2,9 +2,10 @@
 
     python tests/kernels/record.py --python trl=.nox/trl/bin/python --python verl=... --python openrlhf=...
 
-Runs every framework's own tests of trajectories with each set of kernels in `KERNELS` (a processor has those of its
-predecessors too, and the libraries can be told to take them), keeps every figure in recorded.json beside this file, and
-writes the table of docs/testing.md from it. `nox -s kernels` starts it; `--table` only writes the table again.
+Runs the named frameworks' own tests of trajectories with each set of kernels in `KERNELS` (a processor has those of its
+predecessors too, and the libraries can be told to take them), keeps every figure in recorded.json beside this file, in
+which the other frameworks' stay, and writes the table of docs/testing.md from it. `nox -s kernels` starts it; `--table`
+only writes the table again.
 """
 
 from __future__ import annotations
@@ -40,8 +41,11 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "trl": ("tests/adapters/trl/native/test_trajectory.py",),
     "openrlhf": ("tests/adapters/openrlhf/native/test_fits_openrlhf.py", "-k", "trajectory or budgets or plan_leads"),
     "verl": ("tests/adapters/verl/native/test_runs_verl.py", "-k", "do_not_change_the_run or plan_leads"),
+    "easyr1": ("tests/adapters/easyr1/native/test_fits_easyr1.py", "-k", "plan_leads"),
+    "open_instruct": ("tests/adapters/open_instruct/native/test_jobs_open_instruct.py", "-k", "plan_leads"),
 }
-"""What pytest is told in each framework's environment."""
+"""What pytest is told in each framework's environment. The last two need the checkout that BATCHBRIDGE_EASYR1 and
+BATCHBRIDGE_OPEN_INSTRUCT name."""
 BEGIN, END = "<!-- kernels -->\n", "<!-- end of kernels -->\n"
 
 Figures = dict[str, dict[str, dict[str, Any]]]
@@ -62,6 +66,11 @@ def measured(pythons: Mapping[str, str], environment: Mapping[str, str]) -> dict
         line.pop("case"): {name: value if name == "kind" else float(f"{value:.3g}") for name, value in line.items()}
         for line in lines
     }
+
+
+def of(case: str) -> str:
+    """The framework of a case."""
+    return case.partition(",")[0]
 
 
 def group_of(case: str) -> str:
@@ -127,11 +136,12 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.table:
         pythons = dict(word.split("=", 1) for word in asked.python)
-        if pythons.keys() != TESTS.keys():
-            sys.exit(f"--python: name the interpreters of {', '.join(TESTS)}")
-        figures: Figures = {}
+        if not pythons or not pythons.keys() <= TESTS.keys():
+            sys.exit(f"--python: name interpreters of {', '.join(TESTS)}")
+        figures: Figures = json.loads(RECORDED.read_text(encoding="utf-8"))["figures"] if RECORDED.exists() else {}
         for name, environment in KERNELS.items():  # half an hour: what is measured is kept at once
-            figures[name] = measured(pythons, environment)
+            others = {case: kept for case, kept in figures.get(name, {}).items() if of(case) not in pythons}
+            figures[name] = {**others, **measured(pythons, environment)}
             text = json.dumps({"machine": machine(), "figures": figures}, indent=1, sort_keys=False)
             RECORDED.write_text(text + "\n", encoding="utf-8")
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))

@@ -138,7 +138,8 @@ def _clipping(file: Path) -> None:
         off = ((ratio > 1 + loss.clip_eps_high) & (advantages > 0)) | (
             (ratio < 1 - loss.clip_eps_low) & (advantages < 0)
         )
-        rows = zip(old.tolist(), (off | (mask == 0)).all(1).tolist(), strict=True)
+        whole = (off | (mask == 0)).all(1) & mask.any(1)  # fillers have no token
+        rows = zip(old.tolist(), whole.tolist(), strict=True)
         with file.open("a", encoding="utf-8") as lines:
             lines.writelines(json.dumps({"old": row, "clipped": clipped}) + "\n" for row, clipped in rows)
 

@@ -97,6 +97,15 @@ def test_a_recorded_row_that_is_not_the_plans_fails(recorded: dict[str, Any], co
         proofs.check_plan(run, ranks=2)
 
 
+def test_a_completion_of_a_second_pass_without_a_weight_is_one_that_was_clipped(recorded: dict[str, Any]) -> None:
+    run = recorded["runs"]["divides nothing"]
+    proofs.check_plan(run, ranks=2)
+    assert len(run["clipped"]) > 1
+    for clipped in ([], run["clipped"][1:], [*run["clipped"], run["steps"][4]["old_logprobs"][0]]):
+        with pytest.raises(AssertionError):
+            proofs.check_plan({**run, "clipped": clipped}, ranks=2)
+
+
 @pytest.mark.parametrize("other", ["one rank", "zero 3"])
 def test_ranks_micro_batches_and_zero_stages_did_not_change_the_run(recorded: dict[str, Any], other: str) -> None:
     proofs.check_same(recorded["runs"]["two ranks"], recorded["runs"][other])

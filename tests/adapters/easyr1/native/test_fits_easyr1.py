@@ -5,6 +5,8 @@ The processes run `fits.py`; `proofs.py` says what is asked. The stock entry wit
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +17,21 @@ import torch
 from started import fit_failed, fit_run, parameters
 
 from batchbridge.ledger import diff
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
+from batchbridge.plan import Plan
+from batchbridge.spec import Spec
+from batchbridge.testing.trajectories import (
+    FAULTS,
+    Fault,
+    adamw,
+    assert_other_end,
+    assert_same_end,
+    reference_run,
+    sgd,
+)
 
 Fit = Callable[..., Path]
+ON_ONE = ("predicted", "enforced", "seq", "sgd", "like", "orderly")
+ON_TWO = ("enforced", "observed", "seq", "sgd", "like")
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +42,12 @@ def fit(place: Path, checkout: Path) -> Fit:
 
 @pytest.fixture(scope="module")
 def two(fit: Fit) -> Path:
-    return fit(2, "enforced", "observed", "seq", "sgd", "like")
+    return fit(2, *ON_TWO)
 
 
 @pytest.fixture(scope="module")
 def one(fit: Fit) -> Path:
-    return fit(1, "predicted", "enforced", "seq", "sgd", "like", "orderly")
+    return fit(1, *ON_ONE)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +96,30 @@ def test_ranks_do_not_change_the_run(one: Path, two: Path, name: str) -> None:
     assert_same_end(f"easyr1, {name}: one rank and two", start(two), end(one, name), end(two, name))
 
 
+def plain_torch(folder: Path, name: str, ranks: int, fault: Fault | None = None) -> torch.Tensor:
+    """Where the plan of a run leads in plain torch, float64."""
+    run = fit_run(folder, name, ranks)
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    rate, norm = plan.spec.carried.learning_rate, plan.spec.carried.max_gradient_norm
+    assert rate is not None
+    return reference_run(plan, (sgd if name == "sgd" else adamw)(rate), max_norm=norm, fault=fault)[1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
+def test_a_run_ends_where_its_plan_leads_in_plain_torch(fit: Fit, name: str, ranks: int) -> None:
+    folder = fit(ranks, *(ON_ONE if ranks == 1 else ON_TWO))
+    case = f"easyr1, {'sgd' if name == 'sgd' else 'adamw'}, {name}, ranks {ranks}: plain torch"
+    assert_same_end(case, start(folder), end(folder, name), plain_torch(folder, name, ranks))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ["enforced", "sgd"])
+def test_negative_control_with_one_fault_the_plan_leads_elsewhere(one: Path, name: str, fault: Fault) -> None:
+    case = f"easyr1, {'sgd' if name == 'sgd' else 'adamw'}, {name}: plain torch, {fault}"
+    assert_other_end(case, start(one), end(one, name), plain_torch(one, name, 1, fault))
+
+
 def test_negative_control_the_unwrapped_run_trains_other_steps_and_ends_elsewhere(two: Path) -> None:
     assert proofs.differing_steps(fit_run(two, "enforced", 2), fit_run(two, "observed", 2)) == 6
     assert_other_end("easyr1, unwrapped", start(two), end(two, "observed"), end(two, "enforced"))
@@ -115,6 +153,24 @@ def test_resumed_with_a_token_budget_it_goes_on_and_ends_within_the_bar(two: Pat
     proofs.check_same(fit_run(resumed, proofs.OTHER_SETTINGS, 2), fit_run(two, "enforced", 2))
     said = "easyr1, resumed with a token budget"
     assert_same_end(said, start(two), end(resumed, proofs.OTHER_SETTINGS), end(two, "enforced"))
+
+
+def logged(folder: Path, job: tuple[str, ...], name: str, ranks: int) -> list[dict[str, str]]:
+    """What EasyR1 logged of the actor after each of a scenario's three rollouts; every rank logs here."""
+    _, text = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    steps = re.findall(r"Step [1-9]\nactor:\n((?:  .*\n)+)", text)
+    first, size = job.index(name) * 3 * ranks, 3 * ranks
+    return [dict(line.split(": ") for line in one.split("\n")[:-1]) for one in steps[first : first + size : ranks]]
+
+
+@pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
+def test_gradient_norm_and_learning_rate_are_logged_whatever_ranks(one: Path, two: Path, name: str) -> None:
+    """The rest of what EasyR1 logs of the actor are means over micro-batches, as natively: it depends on the cut."""
+    mine, theirs = logged(one, ON_ONE, name, 1), logged(two, ON_TWO, name, 2)
+    assert len(mine) == len(theirs) == 3
+    for key in ("  grad_norm", "  lr"):
+        assert [step[key] for step in mine] == [step[key] for step in theirs]
+    assert [step["  pg_loss"] for step in mine] != [step["  pg_loss"] for step in theirs]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

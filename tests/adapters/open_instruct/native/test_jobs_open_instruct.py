@@ -12,7 +12,17 @@ import proofs
 import pytest
 import torch
 
-from batchbridge.testing.trajectories import assert_other_end, assert_same_end
+from batchbridge.plan import Plan
+from batchbridge.spec import Spec
+from batchbridge.testing.trajectories import (
+    FAULTS,
+    Fault,
+    adamw,
+    assert_other_end,
+    assert_same_end,
+    reference_run,
+    sgd,
+)
 
 Ran = Callable[..., Path]
 
@@ -53,6 +63,37 @@ def test_every_learners_report_says_what_differs_from_the_run_that_it_resumes(jo
 def test_the_unwrapped_job_does_what_its_command_line_is_read_to_do(jobs: tuple[int, Path]) -> None:
     ranks, folder = jobs
     proofs.check_behaviour(run_of(folder, "observed"), ranks)
+
+
+OPTIMIZERS = {"enforced": ("sgd", sgd), "adamw": ("adamw", adamw)}
+"""Of a job: its name, and what plain torch trains with."""
+
+
+def plain_torch(folder: Path, name: str, fault: Fault | None = None) -> torch.Tensor:
+    """Where the plan of a job leads in plain torch, float64, with the learning rates that the job had."""
+    run = run_of(folder, name)
+    plan = Plan(Spec.from_dict(run["spec"]), run["dataset_size"])
+    rate, rates = plan.spec.carried.learning_rate, [step["learning_rate"] for step in run["steps"]]
+    assert rate is not None
+    return reference_run(plan, OPTIMIZERS[name][1](rate), rates=rates, fault=fault)[1]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_job_ends_where_its_plan_leads_in_plain_torch(jobs: tuple[int, Path], name: str) -> None:
+    ranks, folder = jobs
+    start, end = (parameters(folder, name, which) for which in ("first", "last"))
+    case = f"open_instruct, {OPTIMIZERS[name][0]}, ranks {ranks}: plain torch"
+    assert_same_end(case, start, end, plain_torch(folder, name))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_negative_control_with_one_fault_the_plan_leads_elsewhere(ran: Ran, name: str, fault: Fault) -> None:
+    folder = ran("jobs", 1, "resumed.json")
+    start, end = (parameters(folder, name, which) for which in ("first", "last"))
+    assert_other_end(
+        f"open_instruct, {OPTIMIZERS[name][0]}: plain torch, {fault}", start, end, plain_torch(folder, name, fault)
+    )
 
 
 @pytest.mark.parametrize("name", ["enforced", "adamw"])

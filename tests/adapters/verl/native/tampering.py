@@ -249,7 +249,7 @@ def as_it_was(bench: Bench) -> Any:
 
 
 def tampered(bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Path | None = None) -> dict[str, Any]:
-    """Step 2 as it is, then step 3 with a hand in it: what is said, and how many updates there were."""
+    """Step 2 as it is, then step 3 with a hand in it: what is said, on every rank, and how many updates there were."""
     case = CASES[0]
     spec = spec_of(case, "token_mean")
     plan, before, said, step = Plan(spec, PROMPTS), bench.updates, "", None
@@ -266,6 +266,10 @@ def tampered(bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Pat
         said, step = str(drift), drift.step
     finally:
         remove(bench.worker)
+    everyone: list[Any] = [None] * bench.ranks
+    torch.distributed.all_gather_object(everyone, said)
+    if set(everyone) != {said}:
+        raise AssertionError(f"the ranks say {everyone}")
     return {"said": said, "step": step, "updates": bench.updates - before}
 
 
@@ -369,7 +373,7 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
     }
     with bound(bench, 1e-3):
         found["clipped"] = {name: tampered(bench, TAMPERS[name]) for name in ("nothing", "the gradient after clipping")}
-    found["verify"] = {name: tampered(bench, TAMPERS[name], mode="verify") for name in ("nothing", "the loss")}
+    found["verify"] = {name: tampered(bench, tamper, mode="verify") for name, tamper in TAMPERS.items()}
     found["observe"] = tampered(bench, loss_times_seven, mode="observe", ledger=folder / "observed")
     found["v0"] = v0(bench)
     found["lora"] = lora(folder)

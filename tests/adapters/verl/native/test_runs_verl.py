@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -329,6 +330,27 @@ def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     assert compared.equal, compared.text()
     apart = assert_same_end(f"verl, adamw: V1 on two ranks and {other}", two_ranks.start, found.end, two_ranks.end)
     record("ends", other, said=apart.said)
+
+
+def logged(run: Run) -> list[dict[str, float]]:
+    """What verl's console logger said of the actor after each rollout."""
+    steps = [line for line in run.text.splitlines() if re.search(r"step:[1-9]\d* - ", line) and "actor/lr" in line]
+    number = r"(actor/[\w/]+):(?:np\.float64\()?(-?[\d.]+(?:e-?\d+)?|nan)"
+    return [{name: float(value) for name, value in re.findall(number, line)} for line in steps]
+
+
+@pytest.mark.parametrize("other", ["one_rank", pytest.param("v0", marks=needs_v1)])
+def test_losses_gradient_norm_and_learning_rate_are_logged_whatever_ranks_and_micro_batches(
+    two_ranks: Run, other: str, request: pytest.FixtureRequest
+) -> None:
+    """verl takes clip fractions and `ppo_kl` as means over micro-batches, as natively: they depend on the cut."""
+    mine, theirs = logged(two_ranks), logged(request.getfixturevalue(other))
+    assert len(mine) == len(theirs) == ROLLOUTS
+    for one, two in zip(mine, theirs, strict=True):
+        for name in ("actor/loss", "actor/pg_loss", "actor/grad_norm", "actor/lr"):
+            assert one[name] == pytest.approx(two[name], rel=1e-4), name
+    if other == "one_rank":
+        assert any(one["actor/pg_clipfrac"] != two["actor/pg_clipfrac"] for one, two in zip(mine, theirs, strict=True))
 
 
 def check_against_plain_torch(case: str, found: Run, fault: Fault | None = None) -> None:
