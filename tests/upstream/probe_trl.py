@@ -14,6 +14,7 @@ import io
 import os
 import tempfile
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,17 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 import transformers
+import trl
 from trl import GRPOTrainer
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.errors import BatchDrift
 from batchbridge.proven import UNPROVEN
+from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.testing import scripted_trainer
 
-LOSS_TYPES = ("dapo", "bnpo", "grpo", "dr_grpo", "cispo")
+OWN_SETTINGS: Mapping[str, Mapping[str, Any]] = {"luspo": {"importance_sampling_level": "sequence"}}
+"""What a loss type is meant to be used with."""
 
 
 def refused(trainer: Any, *, train: bool) -> str | None:
@@ -50,8 +54,8 @@ def main() -> int:
     torch.manual_seed(0)
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name in LOSS_TYPES:
-            trainer = scripted_trainer(Path(folder) / name, loss_type=name, max_steps=2)
+        for name in loss_types(trl.__version__):
+            trainer = scripted_trainer(Path(folder) / name, loss_type=name, max_steps=2, **OWN_SETTINGS.get(name, {}))
             why = refused(trainer, train=True)
             grade = "refused" if why else trainer.batchbridge.evidence.text()
             print(f"{name:8} {why or grade}")
