@@ -299,6 +299,17 @@ def check_behaviour(run: Mapping[str, Any], ranks: int) -> None:
 # ---- faults
 
 
+def check_evaluated(
+    run: Mapping[str, Any], whole: Mapping[str, Any], asked: Sequence[Mapping[str, Any]], initial: str
+) -> None:
+    """The engines answered evaluations, too; the ledger is that of the run without to the last bit, and what was asked
+    beside them is as it should be."""
+    assert run["steps"] == whole["steps"]
+    others = [line for line in asked if not line["request"].startswith("eval_")]
+    assert len(others) < len(asked)
+    check_sent(run, others, initial)
+
+
 def check_killed(run: Mapping[str, Any], said: str | Sequence[str], *words: str, steps: Sequence[int] = (2,)) -> None:
     """A learner that was killed ends the job with an error that says so; the first rollout is recorded whole, and one
     of `steps` optimizer steps are in all."""
@@ -482,8 +493,13 @@ def table(said: Mapping[str, Any]) -> str:
             f"{said['observed_apart'] * 100:.0f} %",
         ),
         (
-            "the launched script, a learner of two killed in the second rollout; the command again, with another clip "
-            "norm that nothing reaches either",
+            "the launched script, evaluated after every training step but the first",
+            "the same",
+            "ledger and parameters bit for bit those of the script that is not",
+        ),
+        (
+            "the launched script, a learner of two killed in the second rollout; the command again, beside a half "
+            "written checkpoint, with another clip norm that nothing reaches either",
             "the same",
             "Ray's error names the actor that died; the resumed run ends bit-equal to the uninterrupted one, and its "
             "output says what differs",

@@ -174,6 +174,16 @@ def test_the_recorded_launched_script_whose_learner_was_killed_was_continued_by_
     assert said["note"], "the driver's output says what differs from the killed run"
 
 
+def test_the_recorded_launched_script_that_was_evaluated_in_the_middle_is_the_one_that_was_not() -> None:
+    said = recorded("script")
+    run, whole = said["runs"]["launched evaluated, 1"], said["runs"]["launched, 1"]
+    asked = said["asked"]["launched evaluated, 1"]
+    proofs.check_evaluated(run, whole, asked, said["initial"])
+    assert said["evaluated_is_equal"]
+    with pytest.raises(AssertionError):
+        proofs.check_evaluated(run, whole, said["asked"]["launched, 1"], said["initial"])
+
+
 def test_the_recorded_command_line_s_own_meaning_was_refused_before_a_prompt_was_asked_for() -> None:
     said = recorded("script")
     assert set(said["said"]["launched as it is, 1"]) >= {"cannot attach", "staleness.mode", "bounded"}

@@ -37,6 +37,12 @@ from batchbridge_open_instruct.testing.engines import digest
 PROMPTS, SECONDS = 12, 1500
 EXACT = {"max_grad_norm": 1e9, "fused_optimizer": False, "deepspeed_zpg": 1}
 """As the jobs of one's own driver have it; see `batchbridge_open_instruct.testing.job`."""
+EVALUATED = {
+    "local_eval_every": 1,
+    "dataset_mixer_eval_list": "{folder}/data 1.0",
+    "dataset_mixer_eval_list_splits": "train",
+}
+"""In every training step but the first: eval_on_step_0 saves a checkpoint, too."""
 CHECKPOINTS = {"checkpoint_state_dir": "{folder}/checkpoints", "checkpoint_state_freq": 1}
 
 
@@ -58,6 +64,7 @@ RUNS: Mapping[str, Run] = {
     "launched observed, 2": Run(2, mode="observe"),
     "launched killed, 2": Run(2, settings=CHECKPOINTS, environment={"BATCHBRIDGE_KILL": "1/2"}, fails=True),
     "launched resumed, 2": Run(2, settings={**CHECKPOINTS, "max_grad_norm": 1e8}, ledger="launched killed, 2"),
+    "launched evaluated, 1": Run(1, settings={"vllm_num_engines": 2, **EVALUATED}),
     "launched as it is, 1": Run(1, fails=True),
 }
 """`resumed` is the command of `killed` once more, with another clip norm that nothing reaches either. `as it is` asks

@@ -111,7 +111,14 @@ def jobs_of(place: Path) -> dict[str, Any]:
     }
 
 
-SCRIPTS = ("launched, 1", "launched, 2", "launched observed, 2", "launched killed, 2", "launched resumed, 2")
+SCRIPTS = (
+    "launched, 1",
+    "launched, 2",
+    "launched observed, 2",
+    "launched killed, 2",
+    "launched resumed, 2",
+    "launched evaluated, 1",
+)
 SAID = ("PolicyTrainerRayProcess", "died", "cannot attach", "staleness.mode", "bounded")
 
 
@@ -147,6 +154,7 @@ def script_of(place: Path) -> dict[str, Any]:
         },
         "observed_apart": distance(first, ends["launched observed, 2"], ends["launched, 2"]).said,
         "resumed_is_equal": torch.equal(ends["launched resumed, 2"], ends["launched, 2"]),
+        "evaluated_is_equal": torch.equal(ends["launched evaluated, 1"], ends["launched, 1"]),
     }
 
 

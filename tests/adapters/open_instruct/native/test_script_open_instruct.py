@@ -48,6 +48,13 @@ def test_the_launched_script_trains_what_a_driver_of_ones_own_does(runs: Path, r
     assert_same_end(case, ends["first"], parameters(runs, f"launched-{ranks}"), ends["last"])
 
 
+def test_evaluation_in_the_middle_changes_nothing(runs: Path) -> None:
+    whole, evaluated = left(runs, "launched-1"), left(runs, "launched_evaluated-1")
+    initial = (runs / "initial.txt").read_text(encoding="utf-8")
+    proofs.check_evaluated(evaluated["run"], whole["run"], evaluated["asked"], initial)
+    assert torch.equal(parameters(runs, "launched-1"), parameters(runs, "launched_evaluated-1"))
+
+
 def test_the_script_that_nobody_follows_lags_and_trains_something_else(runs: Path) -> None:
     said, followed = left(runs, "launched_observed-2"), left(runs, "launched-2")
     proofs.check_behaviour(said["run"], 2)
