@@ -1,13 +1,13 @@
 """What measuring a wrapped trainer costs: the share of an optimizer step that goes into its checks, on a CPU.
 
-    python benchmarks/check_cost.py [--framework trl|verl|openrlhf] [--write] [--json FILE]
+    python benchmarks/check_cost.py [--framework trl|verl|openrlhf|easyr1] [--write] [--json FILE]
 
 The time inside every function that measures (hooks on the log-probabilities and on one parameter, the comparison with
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
 left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
 thread, so that other work on the machine changes little. --write puts the framework's part into
 check_cost.json and .md beside this file. A report, never a gate. Needs what trl_step_time.py needs; of the frameworks
-the one that is measured (for verl and OpenRLHF, what their tests need).
+the one that is measured (for the others than TRL what their tests need; EasyR1's checkout is on PYTHONPATH).
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+if "easyr1" in sys.argv:  # it asks torch for CUDA when it is imported
+    from batchbridge_easyr1.testing import cpu
+
+    cpu.start()
 
 import torch
 import trl_step_time as steps
@@ -194,6 +200,47 @@ def trained(plan: Plan, step: int) -> tuple[list[Sample], list[tuple[int, int, i
     return samples, members
 
 
+def orders(framework: str, spec: Spec, settings: dict[str, Any]) -> Orders:
+    """What the layer of a training worker is told."""
+    assert spec.completions_per_rollout is not None
+    return Orders(
+        spec=spec,
+        dataset_size=prompts_of(spec.completions_per_rollout),
+        planned=True,
+        mode="enforce",
+        ledger=None,
+        framework_version=steps.installed(framework) or "",
+        start_id="benchmark",
+        ticks=STEPS + 1,
+        settings=settings,
+    )
+
+
+def stepped(train: Callable[[int], Callable[[], Any]]) -> Callable[[Spent], float]:
+    """Seconds of all optimizer steps but the first. train: what trains a step, once its batch is there."""
+
+    def ready(spent: Spent) -> float:
+        total = 0.0
+        for index in range(STEPS + 1):
+            step = train(index)
+            started = time.process_time()
+            step()
+            if index:
+                total += time.process_time() - started
+            else:
+                spent["checks"] = 0.0
+        return total
+
+    return ready
+
+
+def policy_in(folder: Path) -> Path:
+    """The benchmark's policy and a tokenizer."""
+    steps.policy("cpu").save_pretrained(folder / "policy")
+    tiny_tokenizer().save_pretrained(folder / "policy")
+    return folder / "policy"
+
+
 # ---- verl
 
 
@@ -202,49 +249,51 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
     from batchbridge_verl.engine import install, probe
     from batchbridge_verl.testing.workers import batch, training_worker
 
-    steps.policy("cpu").save_pretrained(folder / "policy")
-    tiny_tokenizer().save_pretrained(folder / "policy")
     overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
     worker = training_worker(
-        folder / "policy", *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
+        policy_in(folder), *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
     )
     spec = spec_of(completions)
-    prompts = prompts_of(completions)
-    settings = {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"}
-    told = Orders(
-        spec=spec,
-        dataset_size=prompts,
-        planned=True,
-        mode="enforce",
-        ledger=None,
-        framework_version=steps.installed("verl") or "",
-        start_id="benchmark",
-        ticks=STEPS + 1,
-        settings=settings,
-    )
-    install(worker, told)
+    install(worker, orders("verl", spec, {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"}))
     probe(worker)
-    plan = Plan(spec, prompts)
+    plan = Plan(spec, prompts_of(completions))
 
-    def data(index: int) -> Any:
+    def train(index: int) -> Callable[[], Any]:
         samples, members = trained(plan, index)
         cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": budget}
         sizes = {"mini_batch_size": completions, "global_batch_size": completions}
-        return batch(samples, members, step=index, **cut, **sizes)
+        rows = batch(samples, members, step=index, **cut, **sizes)
+        return lambda: worker.train_mini_batch(rows)
 
-    def ready(spent: Spent) -> float:
-        total = 0.0
-        for index in range(STEPS + 1):
-            rows = data(index)
-            started = time.process_time()
-            worker.train_mini_batch(rows)
-            if index:
-                total += time.process_time() - started
-            else:
-                spent["checks"] = 0.0
-        return total
+    return stepped(train)
 
-    return ready
+
+# ---- EasyR1
+
+
+def easyr1(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+    """EasyR1's own `FSDPWorker`, in which the layer that `wrap` puts there is installed; micro-batches of four."""
+    from batchbridge_easyr1.engine import install, probe
+    from batchbridge_easyr1.testing import workers
+
+    workers.RESPONSE_TOKENS = steps.MEAN
+    sizes = {
+        "worker.actor.global_batch_size": completions // steps.GROUP,
+        "worker.rollout.n": steps.GROUP,
+        "worker.actor.micro_batch_size_per_device_for_update": 4,
+    }
+    worker = workers.actor_worker(policy_in(folder), sizes)
+    spec = spec_of(completions)
+    clips = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_dual": 3.0}
+    install(worker, orders("verl", spec, {"use_kl_loss": False, "loss_type": "default", **clips}))
+    probe(worker)
+    plan = Plan(spec, prompts_of(completions))
+
+    def train(index: int) -> Callable[[], Any]:
+        rows = workers.batch(*trained(plan, index), step=index)
+        return lambda: worker.update_actor(rows)
+
+    return stepped(train)
 
 
 # ---- OpenRLHF
@@ -256,46 +305,25 @@ def openrlhf(folder: Path, completions: int, budget: int) -> Callable[[Spent], f
     from batchbridge_openrlhf.engine import install
     from batchbridge_openrlhf.testing.workers import actor_trainer, experience
 
-    steps.policy("cpu").save_pretrained(folder / "policy")
-    tiny_tokenizer().save_pretrained(folder / "policy")
-    prompts = prompts_of(completions)
     sizes = {"rollout.batch_size": completions // steps.GROUP, "rollout.n_samples_per_prompt": steps.GROUP}
     trainer = actor_trainer(
-        folder / "policy",
+        policy_in(folder),
         steps=STEPS + 1,
-        dataset_size=prompts,
+        dataset_size=prompts_of(completions),
         **{"ds.zero_stage": 2, "ds.attn_implementation": "sdpa", "train.batch_size": completions, **sizes},
     )
     spec = spec_of(completions).replace(micro_batch=MicroBatch(tokens_per_device=budget, cap="soft"))
-    told = Orders(
-        spec=spec,
-        dataset_size=prompts,
-        planned=True,
-        mode="enforce",
-        ledger=None,
-        framework_version=steps.installed("openrlhf") or "",
-        start_id="benchmark",
-        ticks=STEPS + 1,
-        settings={"loss.token_level_loss": True, "loss.policy_loss_type": "ppo", "loss.dual_clip": 3.0},
-    )
-    install(trainer, told)
-    plan = Plan(spec, prompts)
+    settings = {"loss.token_level_loss": True, "loss.policy_loss_type": "ppo", "loss.dual_clip": 3.0}
+    install(trainer, orders("openrlhf", spec, settings))
+    plan = Plan(spec, prompts_of(completions))
 
-    def ready(spent: Spent) -> float:
-        total = 0.0
-        for index in range(STEPS + 1):
-            for sample, member in zip(*trained(plan, index), strict=True):
-                trainer.replay_buffer.append(experience(sample, member))
-            started = time.process_time()
-            trainer.ppo_train(0.0)
-            if index:
-                total += time.process_time() - started
-            else:
-                spent["checks"] = 0.0
-            trainer.replay_buffer.clear()
-        return total
+    def train(index: int) -> Callable[[], Any]:
+        trainer.replay_buffer.clear()
+        for sample, member in zip(*trained(plan, index), strict=True):
+            trainer.replay_buffer.append(experience(sample, member))
+        return lambda: trainer.ppo_train(0.0)
 
-    return ready
+    return stepped(train)
 
 
 FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]], tuple[tuple[str, str], ...]]] = {
@@ -308,6 +336,15 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]]
             ("batchbridge_verl.watching:Given", "rows"),
             ("batchbridge_verl.engine:EngineLayer", "_given"),
             ("batchbridge_verl.engine:EngineLayer", "_look"),
+        ),
+    ),
+    "easyr1": (
+        easyr1,
+        (
+            ("batchbridge_easyr1.watching:Given", "of"),
+            ("batchbridge_easyr1.watching:Given", "rows"),
+            ("batchbridge_easyr1.watching:Watch", "look"),
+            ("batchbridge.workers:Recorder", "compare"),
         ),
     ),
     "openrlhf": (
@@ -348,7 +385,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the result here")
     parser.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
     options = parser.parse_args()
-    names = ("batchbridge", options.framework, "transformers", "torch")
+    names = ("batchbridge", {"easyr1": "verl"}.get(options.framework, options.framework), "transformers", "torch")
     result = {
         "machine": steps.machine(argparse.Namespace(device="cpu")),
         "versions": {name: steps.installed(name) for name in names},

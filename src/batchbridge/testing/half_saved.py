@@ -8,11 +8,12 @@ from pathlib import Path
 
 def half_saved_beside_latest(folder: Path) -> None:
     """In a run's folder of DeepSpeed's checkpoints: beside the newest one, which `latest` names, its half written
-    follower."""
+    follower, without the last rank's file."""
     for latest in folder.rglob("latest"):
         name = latest.read_text(encoding="utf-8").strip()
         kind, number = name.rstrip("0123456789"), int(name[len(name.rstrip("0123456789")) :])
-        half_saved(latest.parent / name, latest.parent / f"{kind}{number + 1}")
+        made = half_saved(latest.parent / name, latest.parent / f"{kind}{number + 1}")
+        max(made.iterdir()).unlink()
 
 
 def half_saved(newest: Path, following: Path) -> Path:
