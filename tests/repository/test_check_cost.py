@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"trl": "measured", "verl": "verl", "openrlhf": "openrlhf"}
+PAGES = {"trl": "measured", "verl": "verl", "easyr1": "easyr1", "openrlhf": "openrlhf"}
 SAID = "less than 1 % of a step of 150-token completions"
 
 
