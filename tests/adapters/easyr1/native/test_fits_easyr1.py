@@ -105,7 +105,7 @@ def plain_torch(folder: Path, name: str, ranks: int, fault: Fault | None = None)
     return reference_run(plan, (sgd if name == "sgd" else adamw)(rate), max_norm=norm, fault=fault)[1]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2], ids=["one rank", "two ranks"])
 @pytest.mark.parametrize("name", ["enforced", "seq", "sgd", "like"])
 def test_a_run_ends_where_its_plan_leads_in_plain_torch(fit: Fit, name: str, ranks: int) -> None:
     folder = fit(ranks, *(ON_ONE if ranks == 1 else ON_TWO))
