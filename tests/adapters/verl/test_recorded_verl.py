@@ -11,11 +11,6 @@ import pytest
 HERE = Path(__file__).parent
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="measured.json is of code before weights were measured: BATCHBRIDGE_RECORD=1 nox -s verl, and "
-    "\"verl_full(release='0.9.1')\" for its runs by hand, make it again and this mark goes",
-)
 def test_what_is_recorded_of_verl_was_measured_with_the_code_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE.parents[1] / "equivalence" / "native"))
     digests = importlib.import_module("digests")

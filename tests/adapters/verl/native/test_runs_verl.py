@@ -268,7 +268,7 @@ def killed(place: Path) -> Run:
 def resumed(place: Path, killed: Run) -> Run:
     """It goes on beside a checkpoint that would have been the killed run's next, and is half written."""
     assert killed.code != 0
-    saved, other = place / "d" / "checkpoints", place / "y" / "checkpoints"
+    saved, other = place / "d" / "checkpoints", place / "d2" / "checkpoints"
     if not (saved / "global_step_3").exists():
         shutil.copytree(saved, other)
         half_saved(saved / "global_step_2", saved / "global_step_3")
@@ -609,7 +609,7 @@ def test_resumed_with_a_token_budget_it_goes_on_with_a_note_and_ends_within_the_
 ) -> None:
     assert resumed.code == 0
     budget = ("--tokens-per-device", str(BUDGET))
-    other = run(place / "y", 2, THREE, "trainer.resume_mode=auto", options=budget, BATCHBRIDGE_JITTER_SEED="13")
+    other = run(place / "d2", 2, THREE, "trainer.resume_mode=auto", options=budget, BATCHBRIDGE_JITTER_SEED="13")
     assert other.code == 0, other.text[-20000:]
     assert f"micro_batch.tokens_per_device: open in the checkpoint, {BUDGET} now" in other.text
     steps = list(read_steps(other.ledger))
@@ -623,10 +623,10 @@ def test_resumed_with_a_token_budget_it_goes_on_with_a_note_and_ends_within_the_
 @pytest.mark.by_hand  # verl's own error
 def test_a_half_written_checkpoint_that_is_asked_for_by_name_ends_the_run(place: Path, resumed: Run) -> None:
     assert resumed.code == 0
-    saved = place / "y" / "checkpoints"
+    saved = place / "d2" / "checkpoints"
     half = half_saved(saved / "global_step_2", saved / "global_step_4")
     asked = ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={half}")
-    failed = run(place / "y", 2, THREE, *asked)
+    failed = run(place / "d2", 2, THREE, *asked)
     assert failed.code != 0
     assert "PytorchStreamReader failed" in failed.text
 
