@@ -332,8 +332,7 @@ def equivalence(session: nox.Session) -> None:
 def equivalence_full(session: nox.Session) -> None:
     """The whole matrix, and its page; by name only. EasyR1 and Open-Instruct take part where BATCHBRIDGE_EASYR1 and
     BATCHBRIDGE_OPEN_INSTRUCT name checkouts."""
-    more = [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
-    folder = compare(session, environments(session, "trl", "verl", "openrlhf", *more), "--all")
+    folder = compare(session, environments(session, "trl", "verl", "openrlhf", *checkouts()), "--all")
     written = ("docs/equivalence.md", "tests/equivalence/recorded.json")
     session.run(sys.executable, "tests/equivalence/native/report.py", folder, *written, external=True)
 
@@ -341,8 +340,14 @@ def equivalence_full(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def kernels(session: nox.Session) -> None:
     """Trajectories with the kernels of older processors, and the table of docs/testing.md; by name only, 30 minutes."""
-    named = [f"--python={name}={python}" for name, python in environments(session, "trl", "openrlhf", "verl").items()]
+    pythons = environments(session, "trl", "openrlhf", "verl", *checkouts())
+    named = [f"--python={name}={python}" for name, python in pythons.items()]
     session.run(sys.executable, "tests/kernels/record.py", *named, external=True, env=ENVIRONMENT)
+
+
+def checkouts() -> list[str]:
+    """The frameworks that are run from a checkout, of those whose checkout is named."""
+    return [name for name in ("easyr1", "open_instruct") if os.environ.get(f"BATCHBRIDGE_{name.upper()}")]
 
 
 def environments(session: nox.Session, *names: str) -> dict[str, Path]:
