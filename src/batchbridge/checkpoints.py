@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import warnings
+import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,31 @@ def read(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise CannotAttach({"resume": f"{folder / STATE_FILE} cannot be read: {error}"}) from None
     return saved if isinstance(saved, dict) else {}
+
+
+def check_files(folder: Path) -> None:
+    """Raises `CannotAttach` where a file of the framework's own in a checkpoint is cut off: torch's error names none.
+
+    torch.save writes a ZIP archive, whose directory stands at its end. A file that is missing is named by whoever looks
+    for it.
+    """
+    cut = _cut_off(folder)
+    if cut is None:
+        return
+    whole = [path.parent for path in folder.parent.glob(f"*/{STATE_FILE}") if _cut_off(path.parent) is None]
+    newest = max(whole, key=lambda path: (path / STATE_FILE).stat().st_mtime, default=None)
+    remedy = "; no other checkpoint beside it is whole" if newest is None else f"; the newest whole one is {newest}"
+    reason = f"{cut} is cut off: the checkpoint was not finished when the run was killed{remedy}"
+    raise CannotAttach({"resume": reason})
+
+
+def _cut_off(folder: Path) -> Path | None:
+    for file in sorted(folder.rglob("*.pt")):
+        with file.open("rb") as start:
+            archive = start.read(2) == b"PK"
+        if archive and not zipfile.is_zipfile(file):
+            return file
+    return None
 
 
 def resume(

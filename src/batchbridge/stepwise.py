@@ -151,6 +151,7 @@ class StepDriver(ABC):
         return saved
 
     def _resume(self, trainer: object, folder: Path) -> Mapping[str, Any]:
+        checkpoints.check_files(folder)
         resumed = checkpoints.resume(
             checkpoints.read(folder),
             self.plan,

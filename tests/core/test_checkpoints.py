@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import warnings
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,33 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path) -
     (tmp_path / STATE_FILE).write_text("[]", encoding="utf-8")
     with pytest.raises(CannotAttach, match="without batchbridge"):
         resumed(saved=checkpoints.read(tmp_path))
+
+
+def saved_by_torch(folder: Path, *, share: float = 1.0) -> Path:
+    """A checkpoint with a file as torch.save writes them, or its beginning."""
+    checkpoints.write(folder, state(Plan(spec(), PROMPTS), 4, ranks=2))
+    file = folder / "actor" / "model.pt"
+    file.parent.mkdir()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("model/data/0", bytes(4096))
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    return folder
+
+
+def test_a_checkpoint_with_a_file_that_is_cut_off_is_refused_and_the_newest_whole_one_named(tmp_path: Path) -> None:
+    alone = saved_by_torch(tmp_path / "other" / "step_1", share=0.5)
+    with pytest.raises(CannotAttach, match=r"model\.pt is cut off: .* killed; no other checkpoint beside it is whole"):
+        checkpoints.check_files(alone)
+    for number, share in ((1, 1.0), (2, 1.0), (3, 0.99)):
+        folder = saved_by_torch(tmp_path / f"step_{number}", share=share)
+        os.utime(folder / STATE_FILE, (number, number))
+    with pytest.raises(CannotAttach, match=r"step_3.*model\.pt is cut off: .* the newest whole one is .*step_2$"):
+        checkpoints.check_files(tmp_path / "step_3")
+    checkpoints.check_files(tmp_path / "step_2")
+    (tmp_path / "step_2" / "other.pt").write_bytes(b"no archive")  # nothing is known of its form
+    checkpoints.check_files(tmp_path / "step_2")
+    checkpoints.check_files(tmp_path / "nothing here")
 
 
 def first_version(**changes: Any) -> dict[str, Any]:
