@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import count
 
-from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.torch_random import TorchGenerator
 from batchbridge_easyr1.rules import defects
 from batchbridge_easyr1.run import Run

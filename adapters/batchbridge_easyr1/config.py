@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge import sources
-from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge import arguments, sources
+from batchbridge.adapter import Adapter
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
+from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
 from batchbridge.versions import newer_version, readable, unknown_version
@@ -27,8 +28,8 @@ from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.between.doctor import ErrorText
-    from batchbridge.proven import Code
+    from batchbridge.error_text import ErrorText
+    from batchbridge.evidence import Code
 
 ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
@@ -227,13 +228,13 @@ def _said(source: Source, version: str) -> _Said:
     words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
     pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
     _base(next((text for key, text in pairs if key == "config"), None), version, said)
-    before = sources.parse_arguments(source.argv)
+    before = arguments.parse_arguments(source.argv)
     changed = {key for key, value in source.values.items() if before.get(key) != value or key not in before}
     for key, text in pairs:
         if key == "config":
             continue
         try:
-            value = sources.parse_scalar(text)
+            value = arguments.parse_scalar(text)
         except ValueError:
             value = text
         said.put({key: value}, source.lines, source.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from batchbridge.launch import before
+from batchbridge.follow import before
 
 
 def trainer(module: ModuleType) -> None:

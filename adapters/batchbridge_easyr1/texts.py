@@ -1,15 +1,16 @@
-"""Error texts of EasyR1 beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+"""Error texts of EasyR1; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.between.doctor import Ask, ErrorText, Numbers, divisors, setting
+from batchbridge.error_text import Ask, ErrorText, Numbers
+from batchbridge.error_texts import divisors, multiples, setting
 from batchbridge.findings import Fix
 
 _GLOBAL = Ask(name="global", question="worker.actor.global_batch_size (prompts)")
+_DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _SAMPLES = Ask(name="n", question="worker.rollout.n (completions per prompt)")
-_DEVICES = Ask(name="devices", question="devices")
 _CHECKS = "EasyR1 0.3.0 to 0.3.3.dev0 RayPPOTrainer.__init__ and FSDPWorker.__init__"
 
 
@@ -19,7 +20,57 @@ def _micro(n: Numbers) -> Iterator[Fix]:
     yield from setting("worker.actor.micro_batch_size_per_device_for_update", *legal)
 
 
+def _easyr1_rollout(n: Numbers) -> Iterator[Fix]:
+    yield from setting("worker.actor.global_batch_size", *divisors(n["rollout"], n["global"]))
+    yield from setting("data.rollout_batch_size", *multiples(n["global"], n["rollout"]))
+
+
 TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="easyr1-rollout-of-global",
+        framework="easyr1",
+        versions=">=0.3",
+        pattern=r"[Rr]ollout batch size must be divisible by actor global batch size",
+        rule="data.rollout_batch_size (prompts per rollout) is a multiple of worker.actor.global_batch_size (prompts "
+        "per optimizer step)",
+        meaning="the last optimizer step of a rollout would be smaller",
+        phase="construction",
+        source="EasyR1 RayPPOTrainer.__init__",
+        neighbours=_easyr1_rollout,
+        asks=(
+            Ask(name="rollout", question="data.rollout_batch_size (prompts)"),
+            Ask(name="global", question="worker.actor.global_batch_size (prompts)"),
+        ),
+    ),
+    ErrorText(
+        name="easyr1-offload-with-accumulation",
+        framework="easyr1",
+        versions=">=0.3",
+        pattern=r"[Cc]annot use FSDP's CPU offload when gradient accumulation is enabled",
+        rule="with CPU offload each device takes its share of an optimizer step in one micro-batch",
+        meaning="FSDP cannot add up gradients that it moves to the CPU; set the micro-batch to the device's share, "
+        "global_batch_size x rollout.n / devices, or turn enable_cpu_offload off",
+        phase="worker_start",
+        source="EasyR1 FSDPWorker",
+        neighbours=lambda n: setting(
+            "worker.actor.micro_batch_size_per_device_for_update",
+            *([n["global"] * n["n"] // n["devices"]] if n["devices"] else []),
+        ),
+        asks=(Ask(name="global", question="worker.actor.global_batch_size (prompts)"), _SAMPLES, _DEVICES),
+    ),
+    ErrorText(
+        name="division-by-zero-share",
+        framework="easyr1",
+        versions="EasyR1, verl and their forks (Python's own text, which has many causes)",
+        pattern=r"ZeroDivisionError: integer division or modulo by zero",
+        rule="global_batch_size (prompts) x rollout.n is at least the devices",
+        meaning="if it comes from a batch setting: a share per device was rounded down to 0, and something is divided "
+        "by it. Any other division by zero reads the same",
+        phase="worker_start",
+        source="dvlab-research/Seg-Zero issue 65",
+        neighbours=lambda n: setting("worker.actor.global_batch_size", -(-n["devices"] // n["n"]) if n["n"] else 1),
+        asks=(_DEVICES, _SAMPLES),
+    ),
     ErrorText(
         name="easyr1-group-of-one",
         framework="easyr1",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import workers_ray
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.candidates import CandidatePlan
 from batchbridge.errors import CannotAttach
 from batchbridge.layout import layout

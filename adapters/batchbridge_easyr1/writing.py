@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.adapter import Context
 from batchbridge.clipping import native_bound
+from batchbridge.reading_types import Context
 from batchbridge.schedules import schedule_parts
 from batchbridge.spec import Spec
 from batchbridge.writing import Problems, said_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.adapter import Behaviour, Defect
+from batchbridge.reading_types import Behaviour, Defect
 from batchbridge.ruletable import numbers_of
 from batchbridge_open_instruct.rules import known_defects
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT

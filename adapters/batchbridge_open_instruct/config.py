@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter
+from batchbridge.arguments import parse_arguments
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
-from batchbridge.sources import parse_arguments
+from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
 from batchbridge.versions import newer_version, readable
@@ -25,8 +26,8 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
-    from batchbridge.between.doctor import ErrorText
-    from batchbridge.proven import Code
+    from batchbridge.error_text import ErrorText
+    from batchbridge.evidence import Code
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

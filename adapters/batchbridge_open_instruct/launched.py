@@ -21,7 +21,8 @@ from typing import Any
 
 from batchbridge import checkpoints, proven
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.launch import current, follow
+from batchbridge.follow import follow
+from batchbridge.launch import current
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT
 

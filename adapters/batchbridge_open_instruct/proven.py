@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from batchbridge.proven import Code, Package, evidence_here
+from batchbridge.evidence import Code, Package
+from batchbridge.proven import evidence_here
 from batchbridge_openrlhf.proven import ENGINE
 
 OPEN_INSTRUCT = Package(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge import proven
-from batchbridge.adapter import Context, Source
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.budgets import cut_of
 from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.patching import Patches
+from batchbridge.reading_types import Context, Source
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import Spec
 from batchbridge.workers import orders_of

@@ -1,8 +1,9 @@
-"""Error texts of Open-Instruct beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+"""Error texts of Open-Instruct; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
-from batchbridge.between.doctor import Ask, ErrorText, setting
+from batchbridge.error_text import Ask, ErrorText
+from batchbridge.error_texts import setting
 from batchbridge.findings import Fix
 
 TEXTS: tuple[ErrorText, ...] = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from batchbridge.adapter import Context
 from batchbridge.errors import Problem
+from batchbridge.reading_types import Context
 from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import Spec
 from batchbridge.writing import Problems, said_by

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles

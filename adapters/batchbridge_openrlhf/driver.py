@@ -15,7 +15,7 @@ from typing import Any
 
 from batchbridge import checkpoints
 from batchbridge.advantages import RULED, group_advantages
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.budgets import cut_of
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.microbatch import Length, partition_by_tokens

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.workers import Orders, Receipt

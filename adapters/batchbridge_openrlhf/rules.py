@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batchbridge import ruletable
-from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
+from batchbridge.reading_types import Defect, Reading
 from batchbridge_openrlhf.facts import Facts, Rule
 from batchbridge_openrlhf.options import names_of
 from batchbridge_openrlhf.rules_late import LATE_RULES

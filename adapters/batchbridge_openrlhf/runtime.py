@@ -8,10 +8,10 @@ import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge.adapter import Context, Source
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.patching import Patches
+from batchbridge.reading_types import Context, Source
 from batchbridge.refusals import Refusal, own_spec
 from batchbridge.shares import steps_cross_rollouts
 from batchbridge.spec import Spec, walk

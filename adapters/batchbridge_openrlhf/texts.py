@@ -1,12 +1,14 @@
-"""Error texts of OpenRLHF beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+"""Error texts of OpenRLHF; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.between.doctor import Ask, ErrorText, Numbers, setting
+from batchbridge.error_text import Ask, ErrorText, Numbers
+from batchbridge.error_texts import devices, divisors, multiples, pattern, setting
 from batchbridge.findings import Fix
 
+_DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _PARSER = "openrlhf.cli.train_ppo_ray, releases {}"
 
 
@@ -15,7 +17,53 @@ def _chunks(n: Numbers) -> Iterator[Fix]:
     yield from setting("rollout.micro_batch_size", *([most] if most else []))
 
 
+def _deepspeed_batch(n: Numbers) -> Iterator[Fix]:
+    unit = n["micro"] * n["devices"]
+    for size in multiples(unit, n["train"]):
+        yield Fix(f"train_batch_size = {size} (accumulation {size // unit})", {"train_batch_size": size})
+    if n["train"] and n["devices"] and n["train"] % n["devices"] == 0:
+        yield from setting("micro_train_batch_size", *divisors(n["train"] // n["devices"], n["micro"]))
+    if n["train"] and n["micro"] and n["train"] % n["micro"] == 0:
+        yield from devices(*divisors(n["train"] // n["micro"], n["devices"]))
+
+
+def _accumulation_above_zero(n: Numbers) -> Iterator[Fix]:
+    yield from setting("train_batch_size", n["devices"] * n["micro"])
+
+
 TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="deepspeed-batch",
+        framework="openrlhf",
+        versions="all (DeepSpeed's own assertion)",
+        pattern=pattern(
+            r"train_batch_size is not equal to micro_batch_per_gpu \* gradient_acc_step \* world_size # != # \* # \* #",
+            "train",
+            "micro",
+            "accumulation",
+            "devices",
+        ),
+        rule="train_batch_size (completions per optimizer step) is micro_train_batch_size x accumulation x "
+        "data-parallel size: a multiple of micro_train_batch_size x data-parallel size",
+        meaning="accumulation is a quotient rounded down, and the product is no longer the train batch; often after "
+        "one device was lost or kept for something else",
+        phase="worker_start",
+        source="OpenRLHF/OpenRLHF issue 346",
+        neighbours=_deepspeed_batch,
+    ),
+    ErrorText(
+        name="deepspeed-accumulation-zero",
+        framework="openrlhf",
+        versions="all (DeepSpeed's own assertion)",
+        pattern=pattern(r"Gradient accumulation steps: # has to be greater than 0", "accumulation"),
+        rule="train_batch_size (completions per optimizer step) is at least micro_train_batch_size x data-parallel "
+        "size",
+        meaning="one micro-batch on every device is more than the whole optimizer step",
+        phase="worker_start",
+        source="OpenRLHF/OpenRLHF issues 434 and 584",
+        neighbours=_accumulation_above_zero,
+        asks=(_DEVICES, Ask(name="micro", question="micro_train_batch_size (completions per device)")),
+    ),
     ErrorText(
         name="openrlhf-sample-batches",
         framework="openrlhf",

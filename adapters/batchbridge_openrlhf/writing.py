@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.schedules import schedule_parts, transformers_name
 from batchbridge.spec import LossTerm, Spec
 from batchbridge.writing import Problems, said_by

@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
-from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
 from batchbridge.torch_random import TorchGenerator
 from batchbridge_trl.epochs import epoch, sampler_of

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from batchbridge import checkpoints
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.checkpoints import STATE_FILE, Resumed
 from batchbridge.errors import CannotAttach
 from batchbridge.plan import Plan

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.measuring import Rows, Tap
 from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.patching import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of

@@ -9,8 +9,8 @@ import dataclasses
 from pathlib import Path
 
 from batchbridge import sources
-from batchbridge.adapter import Source
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.reading_types import Source
 
 KEY = "config"
 _LEVELS = 4

@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import BatchDrift, LostGradient
 from batchbridge.ledger import digest_floats, fingerprint
 from batchbridge.patching import Patches

@@ -11,7 +11,7 @@ import torch
 from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
 from batchbridge.refusals import Refusal, own_spec

@@ -1,11 +1,14 @@
-"""Error texts of TRL beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+"""Error texts of TRL; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.between.doctor import Ask, ErrorText, Numbers, divisors, pattern, setting
+from batchbridge.error_text import Ask, ErrorText, Numbers
+from batchbridge.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
 from batchbridge.findings import Fix
+
+_GROUP = Ask(name="group", question="num_generations (completions per prompt)")
 
 
 def _evaluation(n: Numbers) -> Iterator[Fix]:
@@ -14,7 +17,101 @@ def _evaluation(n: Numbers) -> Iterator[Fix]:
         yield from setting("num_generations", *divisors(n["one"] * n["other"], n["group"], least=2))
 
 
+def _trl_groups(n: Numbers) -> Iterator[Fix]:
+    """One of the sizes changed so that a rollout holds whole groups of at least two."""
+    world, micro, group = n["world"], n["micro"], n["group"]
+    accumulation = n.get("accumulation", 1)
+    completions = world * micro * accumulation
+    if group >= 2:
+        yield from setting(
+            "per_device_train_batch_size", *multiples(smallest_factor(group, world * accumulation), micro)
+        )
+        if "accumulation" in n:
+            yield from setting(
+                "gradient_accumulation_steps", *multiples(smallest_factor(group, world * micro), accumulation)
+            )
+        yield from devices(*multiples(smallest_factor(group, micro * accumulation), world))
+    legal = divisors(completions, group, least=2) if completions >= 2 else []
+    yield from setting("num_generations", *legal)
+    if not legal:
+        yield from setting("per_device_train_batch_size", max(group, 2))
+
+
+def _trl_batch(n: Numbers) -> Iterator[Fix]:
+    yield from setting("generation_batch_size", *multiples(n["group"], n["batch"]))
+    yield from setting("num_generations", *divisors(n["batch"], n["group"], least=2))
+
+
+def _trl_micro_steps(n: Numbers) -> Iterator[Fix]:
+    yield from setting("generation_batch_size", *multiples(n["global"], n["batch"]))
+
+
 TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="trl-global-batch",
+        framework="trl",
+        versions=">=0.15,<0.17",
+        pattern=pattern(
+            r"global train batch size \(# x #\) must be evenly divisible by the number of generations per prompt"
+            r"(?: \(#\))?",
+            "world",
+            "micro",
+            "group",
+        ),
+        rule="devices x per_device_train_batch_size (completions of one micro-step; accumulation does not count) is a "
+        "multiple of num_generations (completions per prompt), which is at least 2",
+        meaning="a micro-step would cut a group. A device kept for vLLM does not train: 8 devices with one for vLLM "
+        "are 7. From 0.17 on accumulation counts, and the same settings may be legal",
+        phase="construction",
+        source="huggingface/open-r1 issues 217 and 249, huggingface/trl issues 2858 and 2876; trl 0.15 GRPOTrainer",
+        neighbours=_trl_groups,
+        asks=(_GROUP,),
+    ),
+    ErrorText(
+        name="trl-effective-batch",
+        framework="trl",
+        versions=">=0.17,<0.20",
+        pattern=pattern(
+            r"effective train batch size \(# x # x #\) must be evenly divisible by"
+            r"(?: the number of generations per prompt(?: \(#\))?)?",
+            "world",
+            "micro",
+            "accumulation",
+            "group",
+        ),
+        rule="devices x per_device_train_batch_size x gradient_accumulation_steps (completions) is a multiple of "
+        "num_generations (completions per prompt), which is at least 2",
+        meaning="an optimizer step would cut a group",
+        phase="construction",
+        source="huggingface/trl pull request 3283; trl 0.17.0 GRPOTrainer.__init__, 0.18.0 to 0.19.1 GRPOConfig",
+        neighbours=_trl_groups,
+        asks=(_GROUP,),
+    ),
+    ErrorText(
+        name="trl-generation-batch",
+        framework="trl",
+        versions=">=0.20",
+        pattern=pattern(r"generation_batch_size \(#\) must be divisible by num_generations \(#\)", "batch", "group"),
+        rule="generation_batch_size (completions per rollout; by default per_device_train_batch_size x devices x "
+        "steps_per_generation) is a multiple of num_generations (completions per prompt)",
+        meaning="a rollout would cut a group",
+        phase="construction",
+        source="trl 0.20.0 to 1.16.0 GRPOConfig.__post_init__",
+        neighbours=_trl_batch,
+    ),
+    ErrorText(
+        name="trl-generation-micro-steps",
+        framework="trl",
+        versions=">=0.18",
+        pattern=pattern(
+            r"generation_batch_size \(#\) must be divisible by the global batch size \(#\)", "batch", "global"
+        ),
+        rule="generation_batch_size (completions per rollout) is a multiple of per_device_train_batch_size x devices",
+        meaning="a rollout would cut a micro-step",
+        phase="construction",
+        source="trl 0.18 to 1.16.0 GRPOConfig.__post_init__",
+        neighbours=_trl_micro_steps,
+    ),
     ErrorText(
         name="trl-evaluation-batch",
         framework="trl",
@@ -32,7 +129,7 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="construction",
         source="trl 0.15.0 to 0.17.0 GRPOTrainer.__init__, 0.18.0 to 0.19.1 and 0.22.0 to 1.16.0 GRPOConfig",
         neighbours=_evaluation,
-        asks=(Ask(name="group", question="num_generations (completions per prompt)"),),
+        asks=(_GROUP,),
     ),
     ErrorText(
         name="trl-two-generations",

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchbridge.adapter import Context, Provenance, Source
+from batchbridge.reading_types import Context, Provenance, Source
 from batchbridge.wrappers import world_size as launched
 from batchbridge_trl.recipe import near
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import count
 
-from batchbridge.adapter import Behaviour, NativeRow, NativeStep, Reading
+from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
 from batchbridge.spec import DenominatorScope
 from batchbridge.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects

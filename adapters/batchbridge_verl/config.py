@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter, Context, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Fix, Where
+from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.spec import Spec
 from batchbridge.told import Told, spec_of
 from batchbridge.versions import newer_version, readable, unknown_version
@@ -25,8 +26,8 @@ from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.between.doctor import ErrorText
-    from batchbridge.proven import Code
+    from batchbridge.error_text import ErrorText
+    from batchbridge.evidence import Code
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

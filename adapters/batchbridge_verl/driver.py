@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import workers_ray
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.stepwise import RolloutRows, StepDriver, merged

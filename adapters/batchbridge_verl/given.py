@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchbridge import sources
-from batchbridge.adapter import Source
+from batchbridge import arguments, sources
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.near import near_names
+from batchbridge.reading_types import Source
 from batchbridge_verl import omega
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
@@ -74,7 +74,7 @@ def said(source: Source) -> Said:
     result = Said(entry=None, entry_from_words=True)
     _from_words(source, result)
     # --set on top of a command line changes `values` only.
-    before = sources.parse_arguments(source.argv)
+    before = arguments.parse_arguments(source.argv)
     for key, value in source.values.items():
         if key not in before or (before[key] is not value and before[key] != value):
             result.put(key, value, Where(key, shown(value)), "force")

@@ -6,7 +6,7 @@ import importlib.util
 from types import ModuleType
 
 from batchbridge.errors import CannotAttach
-from batchbridge.launch import before
+from batchbridge.follow import before
 
 
 def v1(module: ModuleType) -> None:

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchbridge.adapter import Context, Source
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.budgets import cut_of, objection
 from batchbridge.candidates import CandidatePlan
 from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime, is_inside
 from batchbridge.patching import Patches
+from batchbridge.reading_types import Context, Source
 from batchbridge.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.spec import MicroBatch, Spec
 from batchbridge.workers import orders_of

@@ -1,14 +1,16 @@
-"""Error texts of verl beside those that `batchbridge doctor` itself knows; see `Adapter.error_texts`."""
+"""Error texts of verl; see `Adapter.error_texts`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.between.doctor import Ask, ErrorText, Numbers, divisors, multiples, pattern, setting, smallest_factor
+from batchbridge.error_text import Ask, ErrorText, Numbers
+from batchbridge.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
 from batchbridge.findings import Fix
 
 _MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+_DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _SAMPLES = Ask(name="n", question="rollout.n (completions per prompt)")
 
 
@@ -30,7 +32,150 @@ def _parallel(n: Numbers) -> Iterator[Fix]:
     yield from (Fix(f"{count} devices") for count in multiples(unit, n["devices"]))
 
 
+def _chunks(n: Numbers) -> Iterator[Fix]:
+    rows, parts = n["rows"], n["parts"]
+    yield from (Fix(f"{size} rows") for size in multiples(parts, rows))
+    if n.get("n"):
+        yield from setting("data.train_batch_size", *multiples(smallest_factor(parts, n["n"]), rows // n["n"]))
+    yield from (Fix(f"{count} workers") for count in divisors(rows, parts))
+
+
+def _mini_batch_above_zero(n: Numbers) -> Iterator[Fix]:
+    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", -(-n["devices"] // n["n"]))
+
+
+def _mini_of_micro(n: Numbers) -> Iterator[Fix]:
+    mini, micro = n["mini"], n["micro"]
+    yield from setting("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu", *(divisors(mini, micro) if mini else []))
+    if "devices" in n and "n" in n:
+        unit = smallest_factor(micro * n["devices"], n["n"])
+        yield from setting(
+            "actor_rollout_ref.actor.ppo_mini_batch_size", *multiples(unit, mini * n["devices"] // n["n"])
+        )
+
+
+def _minimal_batch(n: Numbers) -> Iterator[Fix]:
+    yield from (Fix(f"train_batch_size x n = {size} (completions)") for size in multiples(n["minimal"], n["real"]))
+    if n.get("n"):
+        yield from setting(
+            "data.train_batch_size", *multiples(smallest_factor(n["minimal"], n["n"]), n["real"] // n["n"])
+        )
+
+
+def _engine_devices(n: Numbers) -> Iterator[Fix]:
+    key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+    yield from setting(key, *(size for size in divisors(n["world"], n["tensor"]) if size <= n["world"]))
+    yield from devices(*multiples(n["tensor"], n["world"]))
+
+
+def _prompts_at_least(n: Numbers) -> Iterator[Fix]:
+    yield Fix(f"data.train_batch_size = {n['mini']}", {"data.train_batch_size": n["mini"]})
+    yield from setting("actor_rollout_ref.actor.ppo_mini_batch_size", *divisors(n["prompts"], n["prompts"]))
+
+
 TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="verl-equal-chunks",
+        framework="verl",
+        versions="all, and its relatives (EasyR1, TinyZero, Logic-RL)",
+        pattern=pattern(r"only support equal chunk\. Got size of DataProto # and chunk #", "rows", "parts"),
+        rule="the rows of a batch (prompts x rollout.n completions, or what is left of them) are a multiple of the "
+        "workers that share them (devices, or agent-loop workers)",
+        meaning="the batch cannot be dealt out evenly; the run dies after model load and, where it "
+        "validates first, after the whole validation",
+        phase="first_rollout",
+        source="volcengine/verl issues 473, 606 and 4152; Jiayi-Pan/TinyZero issue 47",
+        neighbours=_chunks,
+        asks=(_SAMPLES,),
+    ),
+    ErrorText(
+        name="verl-mini-batch-zero",
+        framework="verl",
+        versions="<0.8",
+        pattern=pattern(r"ppo_mini_batch_size # should be larger than 0 after normalization", "mini"),
+        rule="ppo_mini_batch_size (prompts) x rollout.n is at least the data-parallel size",
+        meaning="the mini-batch is shared out to the devices with integer division, and nothing is left for each",
+        phase="worker_start",
+        source="PRIME-RL/TTRL issue 43; verl 0.4.0 to 0.7.1 fsdp_workers.py",
+        neighbours=_mini_batch_above_zero,
+        asks=(_DEVICES, _SAMPLES),
+    ),
+    ErrorText(
+        name="verl-mini-of-micro",
+        framework="verl",
+        versions="<0.8",
+        pattern=pattern(
+            r"normalized ppo_mini_batch_size #(?: should be|:? must be)? divisible by ppo_micro_batch_size_per_gpu #",
+            "mini",
+            "micro",
+        ),
+        rule="ppo_mini_batch_size x rollout.n / data-parallel size (completions per device) is a multiple of "
+        "ppo_micro_batch_size_per_gpu (completions)",
+        meaning="the last micro-batch would be smaller; before verl pull request 833 it was not checked, and training "
+        "gave NaN",
+        phase="worker_start",
+        source="verl 0.4.0 to 0.7.1 fsdp_workers.py; volcengine/verl pull requests 552 and 833",
+        neighbours=_mini_of_micro,
+        asks=(_DEVICES, _SAMPLES),
+    ),
+    ErrorText(
+        name="verl-mini-above-rollout",
+        framework="verl",
+        versions=">=0.4",
+        pattern=pattern(
+            r"train_batch_size >= (?:self\.)?config\.actor_rollout_ref\.actor\.ppo_mini_batch_size"
+            r"|train_batch_size \(#\) must be >= (?:actor\.)?ppo_mini_batch_size \(#\)",
+            "prompts",
+            "mini",
+        ),
+        rule="data.train_batch_size (prompts per rollout) is at least ppo_mini_batch_size (prompts per optimizer step)",
+        meaning="an optimizer step may not reach over several rollouts in verl",
+        phase="config",
+        source="open-proof-corpus issue 2; verl validate_config (an assertion before 0.6.0, then a ValueError)",
+        neighbours=_prompts_at_least,
+        asks=(
+            Ask(name="prompts", question="data.train_batch_size (prompts)"),
+            Ask(name="mini", question="ppo_mini_batch_size (prompts)"),
+        ),
+    ),
+    ErrorText(
+        name="verl-minimal-batch",
+        framework="verl",
+        versions=">=0.4",
+        pattern=pattern(
+            r"real_train_batch_size \(#\) must be divisible by minimal possible batch size \(#\)", "real", "minimal"
+        ),
+        rule="data.train_batch_size x rollout.n (completions per rollout) is a multiple of the data-parallel size",
+        meaning="a rollout cannot be dealt out evenly",
+        phase="config",
+        source="verl validate_config",
+        neighbours=_minimal_batch,
+        asks=(_SAMPLES,),
+    ),
+    ErrorText(
+        name="verl-engine-devices",
+        framework="verl",
+        versions=">=0.4",
+        pattern=pattern(
+            r"rollout world_size: # is not divisible by (?:infer_tp|infer_world_size): #", "world", "tensor"
+        ),
+        rule="the devices are a multiple of rollout.tensor_model_parallel_size",
+        meaning="an inference engine would have no whole set of devices",
+        phase="worker_start",
+        source="volcengine/verl issues 1191 and 1785",
+        neighbours=_engine_devices,
+    ),
+    ErrorText(
+        name="verl-micro-batch-chunks",
+        framework="verl",
+        versions="with the HF rollout",
+        pattern=pattern(r"len\(batch_lst\) \(#\) != chunks \(#\)", "rows", "parts"),
+        rule="the rows of a device are a multiple of the rollout's micro-batches",
+        meaning="the HF rollout cuts its prompts into chunks that do not come out even",
+        phase="first_rollout",
+        source="volcengine/verl issue 3933",
+        neighbours=lambda n: (Fix(f"{size} chunks") for size in divisors(n["rows"], n["parts"])),
+    ),
     ErrorText(
         name="verl-step-of-replicas",
         framework="verl",

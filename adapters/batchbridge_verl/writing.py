@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from batchbridge.adapter import Context
 from batchbridge.clipping import native_bound
+from batchbridge.reading_types import Context
 from batchbridge.schedules import WARMUP_START, schedule_parts
 from batchbridge.spec import Advantage, MicroBatch, Objective, Spec
 from batchbridge.writing import Problems, said_by

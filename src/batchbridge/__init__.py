@@ -6,8 +6,9 @@ Everything here is loaded when it is first used: `import batchbridge` imports no
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Adapter, Behaviour, Provenance, Reading, Source, Written
-    from batchbridge.attach import Attachment, unwrap, wrap
+    from batchbridge.adapter import Adapter
+    from batchbridge.attach import unwrap, wrap
+    from batchbridge.attachment import Attachment
     from batchbridge.between.convert import Conversion, FieldReport, convert
     from batchbridge.between.diff import Comparison, Difference, diff
     from batchbridge.between.doctor import Diagnosis, doctor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from batchbridge.ledger_diff import LedgerDiff
     from batchbridge.plan import Plan
     from batchbridge.reading import read
+    from batchbridge.reading_types import Behaviour, Provenance, Reading, Source, Written
     from batchbridge.reports import Check, Explanation, check, explain
     from batchbridge.spec import Spec
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.adapter import Adapter
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Reading, Source
 from batchbridge.spec import MicroBatch
 
 Cut = tuple[str, int | None]

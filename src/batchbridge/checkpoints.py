@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.adapter import Reading
-from batchbridge.attach import Attachment
+from batchbridge.attachment import Attachment
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.plan import Plan, Position
+from batchbridge.reading_types import Reading
 from batchbridge.spec import Spec, walk
 
 SCHEMA = "batchbridge/checkpoint/1"

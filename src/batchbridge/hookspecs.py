@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Adapter, Reading
+    from batchbridge.adapter import Adapter
     from batchbridge.findings import Finding
+    from batchbridge.reading_types import Reading
 
 hookspec = pluggy.HookspecMarker("batchbridge")
 hookimpl = pluggy.HookimplMarker("batchbridge")

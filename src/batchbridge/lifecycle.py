@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchbridge.attach import Attachment, Request, shared
+from batchbridge.attach import shared
+from batchbridge.attachment import Attachment, Request
 from batchbridge.errors import CannotAttach
+from batchbridge.evidence import Code
 from batchbridge.patching import Patches
-from batchbridge.proven import Code, graded
+from batchbridge.proven import graded
 from batchbridge.refusals import Refusal, not_allowable, reasons_against
 
 

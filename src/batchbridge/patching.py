@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from batchbridge.attach import Change
+from batchbridge.attachment import Change
 from batchbridge.errors import CannotAttach
 
 _ABSENT = object()

@@ -11,8 +11,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from batchbridge import plugins, rules, sources
-from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.adapter import Adapter
 from batchbridge.findings import Finding
+from batchbridge.reading_types import Context, Reading, Source
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.proven import UNPROVEN
 from batchbridge.spec import Spec, walk

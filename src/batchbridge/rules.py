@@ -16,7 +16,7 @@ from batchbridge.solve import nearest
 from batchbridge.spec import LossTerm, Spec, walk
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Provenance
+    from batchbridge.reading_types import Provenance
 
 
 class Violation(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from batchbridge.adapter import Defect
 from batchbridge.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.reading_types import Defect
 from batchbridge.versions import holds
 
 F = TypeVar("F")

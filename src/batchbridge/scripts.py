@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bashread import Argument, Command, Script, Unknown, read_script
-from batchbridge.adapter import Adapter, Source
+from batchbridge.adapter import Adapter
 from batchbridge.findings import Finding, Fix, Severity, Where
+from batchbridge.reading_types import Source
 from batchbridge.wrappers import Program, programs
 
 RECOGNISED = 0.5
@@ -76,7 +77,7 @@ def load_arguments(argv: Sequence[str]) -> Source:
     Where that is several programs, the one that an adapter is surest of; where none is, the words as they are.
     """
     from batchbridge import plugins
-    from batchbridge.sources import parse_arguments
+    from batchbridge.arguments import parse_arguments
 
     plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
     found = programs([Argument(word, 1) for word in argv])
@@ -128,7 +129,7 @@ def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
 
 
 def _source(program: Program, path: Path) -> Source:
-    from batchbridge.sources import argument_keys, parse_arguments
+    from batchbridge.arguments import argument_keys, parse_arguments
 
     lines: dict[str, int] = {}
     unknown: dict[str, tuple[str, ...]] = {}
@@ -232,7 +233,7 @@ def _sure(program: Program) -> list[Argument]:
 
 
 def _sure_places(program: Program) -> set[int]:
-    from batchbridge.sources import argument_keys
+    from batchbridge.arguments import argument_keys
 
     values = {index for _, _, index in argument_keys(program.argv)}
     return {place for place, word in enumerate(program.words) if not place or place in values or not _whole(word)}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batchbridge.adapter import Source
 from batchbridge.documents import Refused, parse_json, parse_yaml, problem, refuse
+from batchbridge.reading_types import Source
 
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
@@ -63,49 +63,6 @@ def load(
         loaded = Source(native=source)
     unread = not loaded.values and any(found.severity == "error" for found in loaded.problems)
     return _override(loaded, overrides) if overrides and not unread else loaded
-
-
-def parse_scalar(text: str) -> Any:
-    """The value that `text` has in YAML, as after `KEY=` in an argument. Raises `ValueError` saying what is wrong."""
-    document = parse_yaml(text, "")
-    if errors := [found.message for found in document.problems if found.severity == "error"]:
-        raise ValueError(errors[0])
-    return document.value
-
-
-def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
-    """`--key value`, `--key=value`, `--flag` (true) and `key=value` as native keys and YAML values.
-
-    Other words (programs, modules, files) are skipped; what does not parse as YAML stays text. Adapters that know
-    better find the words in `Source.argv`.
-    """
-    values: dict[str, Any] = {}
-    for key, text, _ in argument_keys(argv):
-        if text is None:
-            values[key] = True
-            continue
-        try:
-            values[key] = parse_scalar(text)
-        except ValueError:
-            values[key] = text
-    return values
-
-
-def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
-    """(key, text of the value or None for a flag, index of the word with the value) of every setting in `argv`."""
-    place = 0
-    while place < len(argv):
-        word = argv[place]
-        key, equals, text = word.lstrip("-").partition("=")
-        if word.startswith("--") and not equals:
-            if place + 1 < len(argv) and not argv[place + 1].startswith("--"):
-                place += 1
-                yield key, argv[place], place
-            else:
-                yield key, None, place
-        elif equals and key and not key.startswith(("/", ".")):
-            yield key, text, place
-        place += 1
 
 
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import checkpoints
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.layout import fillers, layout
 from batchbridge.plan import StepPlan

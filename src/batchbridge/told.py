@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from batchbridge.adapter import Provenance
+from batchbridge.reading_types import Provenance
 from batchbridge.spec import Loss, LossTerm, Spec
 
 

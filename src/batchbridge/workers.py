@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchbridge import plugins
-from batchbridge.adapter import Mode
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
 from batchbridge.plan import Plan, StepPlan
+from batchbridge.reading_types import Mode
 from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser
 
 if TYPE_CHECKING:
+    from batchbridge.evidence import Evidence
     from batchbridge.measuring import Measured
-    from batchbridge.proven import Evidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Orders:
     allow: frozenset[str] = frozenset()
     """Terms that the user accepts as they are; see `wrap`."""
     evidence: Mapping[str, Any] | None = None
-    """What speaks for the framework's code, for the ledger; see `batchbridge.proven.Evidence.to_dict`."""
+    """What speaks for the framework's code, for the ledger; see `batchbridge.evidence.Evidence.to_dict`."""
     native: Spec | None = None
     """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.adapter import Adapter
 from batchbridge.errors import Problem
 from batchbridge.findings import Finding
+from batchbridge.reading_types import Context, Reading, Source
 from batchbridge.spec import Spec, walk
 
 UNKNOWN = ("objective.", "carried.", "advantage.")

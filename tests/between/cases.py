@@ -12,11 +12,11 @@ from registered import adapters
 from specs import values_of
 from toys import plain_spec, reading_of
 
-from batchbridge.adapter import Context, Reading, Source, Written
 from batchbridge.between.convert import convert_to
 from batchbridge.between.diff import UNIT_OF
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Reading, Source, Written
 from batchbridge.spec import LossTerm, Spec, walk
 
 VERSIONS: Mapping[str, tuple[str, ...]] = {

@@ -15,43 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
+from pasted import PASTED, SAID
 from toys import AnyAdapter
 
 import batchbridge
 from batchbridge import hookimpl, plugins
-from batchbridge.between.doctor import MAX_CHARACTERS, ErrorText, divisors, doctor, multiples
-from batchbridge.between.doctor_texts import TEXTS
+from batchbridge.between.doctor import MAX_CHARACTERS, doctor, known_texts
+from batchbridge.error_text import ErrorText
+from batchbridge.error_texts import divisors, multiples
 
 GOLDEN = Path(__file__).parent / "golden"
 Run = Callable[..., tuple[int, str, str]]
-
-PASTED = {
-    "trl-global-batch": "ValueError: The global train batch size (7 x 1) must be evenly divisible by the number of "
-    "generations per prompt (8). Given the current train batch size, the valid values for the number of generations "
-    "are: [7].",
-    "trl-effective-batch": "The effective train batch size (1 x 1 x 4) must be evenly divisible by the number of "
-    "generations per prompt (8).",
-    "trl-generation-batch": "generation_batch_size (12) must be divisible by num_generations (8).",
-    "trl-generation-micro-steps": "generation_batch_size (12) must be divisible by the global batch size (8).",
-    "verl-equal-chunks": "AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.",
-    "verl-mini-batch-zero": "AssertionError: ppo_mini_batch_size 0 should be larger than 0 after normalization",
-    "verl-mini-of-micro": "normalized ppo_mini_batch_size 20 should be divisible by ppo_micro_batch_size_per_gpu 8",
-    "verl-mini-above-rollout": "    assert config.data.train_batch_size >= "
-    "config.actor_rollout_ref.actor.ppo_mini_batch_size",
-    "verl-minimal-batch": "real_train_batch_size (20) must be divisible by minimal possible batch size (8)",
-    "verl-engine-devices": "AssertionError: rollout world_size: 1 is not divisible by infer_tp: 2",
-    "verl-micro-batch-chunks": "AssertionError: len(batch_lst) (14) != chunks (15)",
-    "deepspeed-batch": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
-    "micro_batch_per_gpu * gradient_acc_step * world_size 256 != 2 * 18 * 7",
-    "deepspeed-accumulation-zero": "AssertionError: Gradient accumulation steps: 0 has to be greater than 0",
-    "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
-    "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
-    "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
-    "skyrl-mini-batch": "data batch size must be divisible by mini_batch_size, got 1032 and 512",
-    "unsloth-silent-rewrite": "Unsloth: We now expect `per_device_train_batch_size` to be a multiple of "
-    "`num_generations`. We will change the batch size of 1 to the `num_generations` of 8",
-}
-"""One text as users pasted it (numbers from their threads where they are known), by the name of its row."""
+TEXTS = known_texts()
 
 
 def fixes(text: str, **numbers: int) -> list[str]:
@@ -60,7 +35,7 @@ def fixes(text: str, **numbers: int) -> list[str]:
 
 
 def test_every_row_has_a_pasted_text_here() -> None:
-    assert sorted(PASTED) == sorted(text.name for text in TEXTS)
+    assert sorted([*PASTED, *SAID]) == sorted(text.name for text in TEXTS)
 
 
 @pytest.mark.parametrize("name", PASTED)
@@ -242,6 +217,11 @@ def test_divisors_divide(number: int, value: int) -> None:
 
 
 # ---- the command
+
+
+@pytest.fixture
+def frameworks() -> None:
+    """All that are installed: the texts are theirs."""
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from registered import adapters
 from toys import plain_spec, reading_of
 
 from batchbridge import plugins, sources
-from batchbridge.adapter import Context, Reading, Source
 from batchbridge.between.convert import Conversion, convert_to
 from batchbridge.cli import main
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Reading, Source
 
 FORMS = {
     "trl": ("yaml", "python"),

@@ -15,10 +15,10 @@ from toys import plain_spec, reading_of
 
 import batchbridge
 from batchbridge import plugins
-from batchbridge.adapter import Reading
 from batchbridge.between.convert import convert_to
 from batchbridge.between.into import Into, convert_into
 from batchbridge.cli import main
+from batchbridge.reading_types import Reading
 
 YAML_FRAMEWORKS = ("trl", "open_r1", "verl", "easyr1")
 

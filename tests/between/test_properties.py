@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from registered import adapters
 from test_all_pairs import account
 
-from batchbridge.adapter import Written
 from batchbridge.between.convert import Conversion, convert_to
 from batchbridge.between.effects import leaves
+from batchbridge.reading_types import Written
 from batchbridge.spec import Spec
 
 ASKED = os.environ.get("BATCHBRIDGE_CASES")

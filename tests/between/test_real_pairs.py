@@ -14,10 +14,10 @@ from real import DATASET, VERSIONS, name_of, text_of
 from registered import adapters
 
 from batchbridge import plugins, sources
-from batchbridge.adapter import Context, Reading, Source
 from batchbridge.between.effects import leaves
 from batchbridge.cli import main
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Reading, Source
 
 FORM = {
     "trl": "python",

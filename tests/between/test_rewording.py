@@ -17,11 +17,12 @@ from real import DATASET, VERSIONS, name_of, text_of
 from registered import adapters
 
 from batchbridge import plugins
-from batchbridge.adapter import Adapter, Reading, Written
+from batchbridge.adapter import Adapter
 from batchbridge.between import nearest
 from batchbridge.between.convert import Conversion, convert_to
 from batchbridge.errors import Problem
 from batchbridge.reading import read
+from batchbridge.reading_types import Reading, Written
 from batchbridge.spec import Spec
 
 SAMPLE = 9

@@ -9,10 +9,10 @@ import pytest
 from registered import adapters
 from test_diff_versions import DOTTED, EASYR1, TRL, VERL
 
-from batchbridge.adapter import Context, Reading, Source
 from batchbridge.between.convert import Conversion, FieldReport, convert_to
 from batchbridge.between.diff import diff
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Reading, Source
 
 VERSIONS = {
     "trl": "1.16.0",

@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
-from batchbridge.adapter import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.findings import Fix, Where
+from batchbridge.reading_types import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.spec import (
     Carried,
     Horizon,

@@ -9,8 +9,7 @@ import pytest
 import yaml
 from judging import answer, cases, page, readings, said
 
-from batchbridge.between.doctor import doctor
-from batchbridge.between.doctor_texts import TEXTS
+from batchbridge.between.doctor import doctor, known_texts
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "reported_cases.yaml"
 BY_ID = {case["id"]: case for case in cases()}
@@ -72,7 +71,7 @@ def test_every_told_number_is_answered(name: str) -> None:
 @pytest.mark.parametrize("name", PASTED)
 def test_doctor_knows_the_told_text(name: str) -> None:
     case = BY_ID[name]
-    assert [found.text.name for found in doctor(case["told"]["message"], texts=TEXTS)] == [case["doctor"]]
+    assert [found.text.name for found in doctor(case["told"]["message"], texts=known_texts())] == [case["doctor"]]
 
 
 def test_the_page_is_what_the_adapters_say(repository: Path) -> None:

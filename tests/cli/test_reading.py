@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batchbridge import Adapter, Reading, hookimpl, plugins, read
-from batchbridge.adapter import Context, Source
 from batchbridge.findings import Finding
+from batchbridge.reading_types import Context, Source
 
 
 @contextmanager

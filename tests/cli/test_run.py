@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from batchbridge import reading
-from batchbridge.adapter import Reading
 from batchbridge.cli import INVALID, UNDECIDED, USAGE
+from batchbridge.reading_types import Reading
 from batchbridge.spec import MicroBatch, Spec
 
 Run = Callable[..., tuple[int, str, str]]

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
-from batchbridge.adapter import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.findings import Fix, Where
+from batchbridge.reading_types import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
 
 FIELDS = {

@@ -16,11 +16,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batchbridge import checkpoints
-from batchbridge.adapter import Provenance, Reading
-from batchbridge.attach import Attachment, Request
+from batchbridge.attachment import Attachment, Request
 from batchbridge.checkpoints import STATE_FILE, Resumed, resume, state
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.plan import Plan
+from batchbridge.reading_types import Provenance, Reading
 from batchbridge.spec import (
     Carried,
     Horizon,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import CannotAttach
 from batchbridge.lifecycle import Patched, Runtime
 from batchbridge.patching import Patches

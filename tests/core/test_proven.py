@@ -16,7 +16,8 @@ import pytest
 
 from batchbridge import proven
 from batchbridge.errors import CannotAttach
-from batchbridge.proven import UNPROVEN, Code, Evidence, Package, Record, evidence, evidence_here, parse, require
+from batchbridge.evidence import Code, Evidence, Package, Record
+from batchbridge.proven import UNPROVEN, evidence, evidence_here, parse, require
 
 NAME = "framework_of_proven_tests"
 LOOP, LOSS = "    def step(self):\n        return 'step'\n", "    def loss(self):\n        return 'loss'\n"

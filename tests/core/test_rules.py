@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from batchbridge import Spec, rules
-from batchbridge.adapter import Provenance
 from batchbridge.errors import PlanError
 from batchbridge.plan import Plan
+from batchbridge.reading_types import Provenance
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
 
 SOUND = Spec(

@@ -9,7 +9,7 @@ import pytest
 import batchbridge
 from bashread import Argument, read_script
 from batchbridge import sources
-from batchbridge.adapter import Source
+from batchbridge.reading_types import Source
 from batchbridge.wrappers import programs, world_size
 
 TRL = "grpo.py --num_generations 8 --steps_per_generation 2 --max_completion_length 64"

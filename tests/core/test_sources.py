@@ -12,8 +12,8 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchbridge import documents, sources
-from batchbridge.adapter import Source
+from batchbridge import arguments, documents, sources
+from batchbridge.reading_types import Source
 
 
 def load_text(folder: Path, text: str | bytes, name: str = "run.yaml") -> Source:
@@ -239,12 +239,12 @@ def test_a_dict_with_keys_that_are_no_strings_is_a_finding() -> None:
     ("text", "value"), [("8", 8), ("", None), ("''", ""), ("[1, 2]", [1, 2]), ("a: b", {"a": "b"})]
 )
 def test_a_scalar_is_parsed_as_yaml(text: str, value: object) -> None:
-    assert sources.parse_scalar(text) == value
+    assert arguments.parse_scalar(text) == value
 
 
 def test_a_scalar_that_is_no_yaml_raises_with_the_reason() -> None:
     with pytest.raises(ValueError, match="not YAML"):
-        sources.parse_scalar("[1")
+        arguments.parse_scalar("[1")
 
 
 PLAIN = st.recursive(
@@ -270,7 +270,7 @@ def test_a_scalar_that_needs_no_parser_is_what_the_parser_makes_of_it(text: str)
     document = documents.parse_yaml(text, "")
     if any(found.severity == "error" for found in document.problems):
         with pytest.raises(ValueError, match=r"."):
-            sources.parse_scalar(text)
+            arguments.parse_scalar(text)
     else:
-        value = sources.parse_scalar(text)
+        value = arguments.parse_scalar(text)
         assert (type(value), value) == (type(document.value), document.value)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Provenance
+from batchbridge.reading_types import Provenance
 from batchbridge.spec import SCHEMA, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
 from batchbridge.told import Told, spec_of
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.meaning import PROMPT_TOKENS, RESPONSE_TOKENS

@@ -20,7 +20,7 @@ import mutation
 import seeds
 
 import batchbridge
-from batchbridge import rules, sources
+from batchbridge import arguments, rules
 from batchbridge.between import doctor, yaml_edit
 from batchbridge.cli import main
 from batchbridge.findings import Finding, Phase, Severity
@@ -186,7 +186,7 @@ def _override(word: str) -> None:
 
 def _scalar(text: str) -> None:
     try:
-        render_json.dumps(sources.parse_scalar(text))
+        render_json.dumps(arguments.parse_scalar(text))
     except ValueError as refused:
         if not str(refused).strip():
             raise Wrong("refused without a reason") from refused

@@ -259,7 +259,7 @@ DOCTOR = (
     "We will change the batch size of 1 to the `num_generations` of 8",
     "ZeroDivisionError: integer division or modulo by zero",
 )
-"""Error texts; the fragments are facts of `batchbridge.between.doctor_texts`."""
+"""Error texts; the fragments are facts of the adapters' `error_texts`."""
 
 OVERRIDES = (
     "data.train_batch_size=64",

@@ -14,7 +14,8 @@ import pytest
 
 from batchbridge import attach
 from batchbridge.errors import CannotAttach
-from batchbridge.launch import ENVIRONMENT, SITE, Launch, current, follow
+from batchbridge.follow import follow
+from batchbridge.launch import ENVIRONMENT, SITE, Launch, current
 from batchbridge.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
 
 FRAMEWORK = """

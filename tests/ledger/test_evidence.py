@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from scripted_ledger import SPEC, header, record, rows_of
 
-from batchbridge.adapter import Reading
-from batchbridge.attach import Attachment, Request
+from batchbridge.attachment import Attachment, Request
 from batchbridge.cli import main
+from batchbridge.evidence import Evidence
 from batchbridge.ledger import Writer, diff, read_headers, read_steps
-from batchbridge.proven import Evidence
+from batchbridge.reading_types import Reading
 
 MEASURED = Evidence(
     grade="measured", labels={"trl": None, "accelerate": "1.15.0"}, loss=("trl trainer/grpo_trainer.py: compute_loss",)

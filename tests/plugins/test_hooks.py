@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from batchbridge import Adapter, Finding, Reading, hookimpl, hookspecs, plugins
-from batchbridge.adapter import Context, Source
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Source
 
 HOOKS: dict[str, Callable[..., Any]] = {
     name: value for name, value in vars(hookspecs).items() if hasattr(value, "batchbridge_spec")

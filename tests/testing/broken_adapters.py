@@ -9,9 +9,9 @@ from fractions import Fraction
 
 from toy_adapter import ToyAdapter
 
-from batchbridge.adapter import Written
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Where
+from batchbridge.reading_types import Written
 
 _counter = itertools.count()
 

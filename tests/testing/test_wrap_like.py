@@ -11,9 +11,10 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 from batchbridge import CannotAttach, plugins, wrap
-from batchbridge.adapter import Adapter, Context, Mode, Reading, Source
-from batchbridge.attach import Attachment, Request
+from batchbridge.adapter import Adapter
+from batchbridge.attachment import Attachment, Request
 from batchbridge.candidates import CandidatePlan
+from batchbridge.reading_types import Context, Mode, Reading, Source
 from batchbridge.spec import MicroBatch
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_open_instruct.config import OpenInstructAdapter

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from toy_adapter import ToyAdapter
 
-from batchbridge.adapter import Context, Reading, Source
 from batchbridge.errors import Problem
+from batchbridge.reading_types import Context, Reading, Source
 from batchbridge.spec import Spec
 from batchbridge.writing import Problems, objections, remembered
 

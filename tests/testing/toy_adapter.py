@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge.adapter import Adapter, Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.errors import CannotWrite, PlanError, Problem
 from batchbridge.findings import Finding, Fix, Where
 from batchbridge.plan import Plan
+from batchbridge.reading_types import Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.spec import Carried, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
 from batchbridge.weights import Row, token_weights
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from batchbridge.proven import Code, Package
+from batchbridge.evidence import Code, Package
 
 ADAPTERS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 ROOT = Path(__file__).parents[2] / "adapters"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from batchbridge import plugins
-from batchbridge.proven import Code, records
+from batchbridge.evidence import Code
+from batchbridge.proven import records
 from batchbridge.versions import holds
 
 EXTRAS = ("trl", "verl", "openrlhf")

@@ -20,7 +20,7 @@ from pkgutil import get_data
 from record import ROOT, code_of, fetched, record
 
 from batchbridge import declared, proven
-from batchbridge.proven import Code, Evidence, Package
+from batchbridge.evidence import Code, Evidence, Package
 
 WATCHED: Mapping[str, tuple[str, ...]] = {
     "trl": ("trl", "transformers", "accelerate"),

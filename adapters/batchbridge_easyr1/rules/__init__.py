@@ -7,8 +7,8 @@ is never used again. 001 to 009 belong to reading: see `config`.
 from __future__ import annotations
 
 from batchbridge import ruletable
-from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding
+from batchbridge.reading_types import Defect, Reading
 from batchbridge_easyr1.rules.refused import REFUSED
 from batchbridge_easyr1.rules.row import Rule
 from batchbridge_easyr1.rules.silent import SILENT

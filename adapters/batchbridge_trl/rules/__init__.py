@@ -8,8 +8,8 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 from __future__ import annotations
 
 from batchbridge import ruletable
-from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
+from batchbridge.reading_types import Defect, Reading
 from batchbridge_trl.rules.facts import Facts, Rule, facts_of
 from batchbridge_trl.rules.ignored import IGNORED
 from batchbridge_trl.rules.later import LATER

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from batchbridge import ruletable
-from batchbridge.adapter import Reading
+from batchbridge.reading_types import Reading
 from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds

@@ -10,8 +10,8 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 from __future__ import annotations
 
 from batchbridge import ruletable
-from batchbridge.adapter import Defect, Reading
 from batchbridge.findings import Finding, Where
+from batchbridge.reading_types import Defect, Reading
 from batchbridge_verl.rules.later import LATER
 from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule

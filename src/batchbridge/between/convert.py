@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchbridge.adapter import Adapter, Context, Reading, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.between.diff import UNIT_OF, Comparison, compare, total_steps
 from batchbridge.between.effects import EFFECTS, Effect, leaves
 from batchbridge.between.nearest import Search
@@ -21,6 +21,7 @@ from batchbridge.briefs import brief
 from batchbridge.documents import flat
 from batchbridge.errors import Problem
 from batchbridge.reading import read, read_source
+from batchbridge.reading_types import Context, Reading, Source, Written
 from batchbridge.sources import load
 from batchbridge.versions import holds
 from batchbridge.writing import remembered

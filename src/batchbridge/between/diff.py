@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchbridge.adapter import Provenance, Reading
 from batchbridge.between.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
 from batchbridge.briefs import brief
 from batchbridge.derived import UNITS
 from batchbridge.reading import read
+from batchbridge.reading_types import Provenance, Reading
 from batchbridge.spec import Spec, walk
 
 Kind = Literal["differs", "unknown", "same"]

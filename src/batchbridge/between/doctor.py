@@ -1,25 +1,22 @@
 """What a pasted error text or traceback means: the rule behind it, where it holds, and the legal neighbours.
 
-The texts are a table (`doctor_texts`); an adapter adds its own through `Adapter.error_texts`. Patterns recognise short
-fragments and take the numbers out of them; nothing is guessed from anything else.
+The texts come from the adapters (`Adapter.error_texts`); those of frameworks without one stand here. Patterns
+recognise short fragments and take the numbers out of them; nothing is guessed from anything else.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from batchbridge.briefs import brief
-from batchbridge.findings import Fix, Phase
-from batchbridge.solve import nearest
-
-Numbers = Mapping[str, int]
-"""What a text says or the user adds: name to whole number, each in the unit that its question names."""
+from batchbridge.error_text import Ask, ErrorText, Numbers
+from batchbridge.error_texts import divisors, multiples, pattern, setting
+from batchbridge.findings import Fix
 
 MAX_CHARACTERS = 1 << 20
 """Of a longer text only the end is read: that is where a traceback says what happened."""
@@ -27,36 +24,6 @@ _LARGEST = 10**9
 """Larger numbers in a text are no sizes."""
 _TIMES = 20
 """Most matches of one pattern that are reported."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """A number that a text does not say: its name (`--with NAME=NUMBER`) and the question."""
-
-    name: str
-    question: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorText:
-    """A text that a framework prints, and what it means.
-
-    pattern: a regular expression over the text with all white space as single blanks; groups are whole numbers by name.
-    versions: a PEP 440 specifier, or words where they are not known. rule: what must hold, in the user's keys and
-    units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
-    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours.
-    """
-
-    name: str
-    framework: str
-    versions: str
-    pattern: str
-    rule: str
-    meaning: str
-    phase: Phase
-    source: str
-    neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
-    asks: tuple[Ask, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -118,19 +85,16 @@ def doctor(text: str, given: Numbers | None = None, texts: Sequence[ErrorText] |
 
 
 def known_texts() -> tuple[ErrorText, ...]:
-    """The table, and what the installed adapters add; an adapter that fails adds nothing."""
+    """The texts of the installed adapters, and those that stand here; an adapter that fails adds nothing."""
     from batchbridge import plugins
-    from batchbridge.between.doctor_texts import TEXTS
 
-    texts = list(TEXTS)
+    texts: list[ErrorText] = []
     for adapter in plugins.adapters().values():
         try:
             texts += adapter.error_texts()
         except Exception:  # a broken plugin must not keep the others' texts from a person in need
             continue
-    return tuple({text.name: text for text in reversed(texts)}.values())[
-        ::-1
-    ]  # adapters may share texts; the first counts
+    return tuple({text.name: text for text in [*texts, *TEXTS]}.values())
 
 
 def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:
@@ -184,38 +148,41 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-# ---- for writers of texts
+def _skyrl_mini(n: Numbers) -> Iterator[Fix]:
+    yield from (Fix(f"{size} rows") for size in multiples(n["mini"], n["rows"]))
+    yield from (Fix(f"mini-batches of {size} rows") for size in divisors(n["rows"], n["mini"]))
 
 
-def pattern(text: str, *names: str) -> str:
-    """`text`, a regular expression, with its `#`s standing for whole numbers with these names, in order."""
-    first, *rest = text.split("#")
-    return first + "".join(rf"(?P<{name}>\d{{1,9}}){part}" for name, part in zip(names, rest, strict=True))
+def _unsloth(n: Numbers) -> Iterator[Fix]:
+    yield Fix(
+        f"say per_device_train_batch_size = {n['group']} yourself, with gradient_accumulation_steps and memory in mind",
+        {"per_device_train_batch_size": n["group"]},
+    )
+    yield from setting("num_generations", *(size for size in divisors(n["micro"], n["group"], least=2)))
 
 
-def setting(key: str, *values: int) -> Iterator[Fix]:
-    """One way out for each value: `key = value`."""
-    for value in values:
-        yield Fix(f"{key} = {value}", {key: value})
-
-
-def devices(*counts: int) -> Iterator[Fix]:
-    """One way out for each number of devices."""
-    for count in counts:
-        yield Fix(f"{count} device{'' if count == 1 else 's'}")
-
-
-def smallest_factor(of: int, others: int) -> int:
-    """The smallest factor that makes `others` times it a multiple of `of`; 0 where there is none."""
-    return of // math.gcd(of, others) if of and others else 0
-
-
-def multiples(of: int, value: int) -> list[int]:
-    """`value` if it is a multiple of `of`, else the nearest ones."""
-    return [value] if of > 0 < value and value % of == 0 else nearest(value, multiple_of=of)
-
-
-def divisors(number: int, value: int, least: int = 1) -> list[int]:
-    """`value` if it divides `number`, else the nearest divisors, from `least` on."""
-    divides = number > 0 and value >= least and number % value == 0
-    return [value] if divides else nearest(value, divides=number, low=least)
+TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="unsloth-silent-rewrite",
+        framework="unsloth",
+        versions="with trl >=0.15 (no adapter reads Unsloth)",
+        pattern=pattern(r"change the batch size of # to the `?num_generations`? of #", "micro", "group"),
+        rule="per_device_train_batch_size is a multiple of num_generations",
+        meaning="no error: Unsloth rewrites per_device_train_batch_size, so an optimizer step has more completions "
+        "than was asked for, and memory may not suffice",
+        phase="construction",
+        source="unslothai/unsloth issues 2765 and 3572",
+        neighbours=_unsloth,
+    ),
+    ErrorText(
+        name="skyrl-mini-batch",
+        framework="skyrl",
+        versions="not known (no adapter reads SkyRL)",
+        pattern=pattern(r"data batch size must be divisible by mini_batch_size, got # and #", "rows", "mini"),
+        rule="the rows of a training batch are a multiple of the mini-batch",
+        meaning="with several turns a trajectory gives several rows, so their number depends on the rollouts",
+        phase="optimizer_step",
+        source="NovaSky-AI/SkyRL issue 1501",
+        neighbours=_skyrl_mini,
+    ),
+)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.adapter import Adapter, Context, Reading, Source
+from batchbridge.adapter import Adapter
 from batchbridge.between.convert import Conversion, FieldReport, Status, account, natively
 from batchbridge.between.yaml_edit import REMOVED, edit, same
 from batchbridge.briefs import brief
@@ -24,6 +24,7 @@ from batchbridge.documents import flat, parse_yaml
 from batchbridge.errors import CannotEdit
 from batchbridge.findings import Finding
 from batchbridge.reading import DETECTED, read_source
+from batchbridge.reading_types import Context, Reading, Source
 from batchbridge.sources import SCRIPTS, load
 
 FORM = "yaml"

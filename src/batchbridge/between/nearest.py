@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from batchbridge.adapter import Adapter, Context, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.between.diff import UNIT_OF
 from batchbridge.between.effects import EFFECTS
 from batchbridge.derived import derive
 from batchbridge.documents import flat
 from batchbridge.errors import CannotWrite, Problem
+from batchbridge.reading_types import Context, Source, Written
 from batchbridge.solve import divisors
 from batchbridge.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
 from batchbridge.writing import UNKNOWN

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from batchbridge.adapter import Adapter, Context, Reading, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.between.diff import Difference, diff
 from batchbridge.between.nearest import splits, writer
 from batchbridge.briefs import brief
 from batchbridge.documents import flat
 from batchbridge.reading import read, read_source
+from batchbridge.reading_types import Context, Reading, Source, Written
 from batchbridge.solve import divisors, nearest
 from batchbridge.spec import Spec
 

@@ -10,7 +10,7 @@ import click
 from batchbridge.cli import FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Reading, Source
+    from batchbridge.reading_types import Reading, Source
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -116,7 +116,7 @@ def source_from(
 ) -> Source:
     """What is to be read: the file with the settings, or the settings alone. Raises `click.UsageError`."""
     from batchbridge import sources
-    from batchbridge.adapter import Source
+    from batchbridge.reading_types import Source
 
     overrides = dict(_setting(text) for text in settings)
     variables = dict(_variable(text) for text in env)
@@ -127,13 +127,13 @@ def source_from(
 
 
 def _setting(text: str) -> tuple[str, Any]:
-    from batchbridge import sources
+    from batchbridge import arguments
 
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise click.UsageError(f"--set {text}: expected KEY=VALUE")
     try:
-        return key.strip(), sources.parse_scalar(value)
+        return key.strip(), arguments.parse_scalar(value)
     except ValueError as error:
         raise click.UsageError(f"--set {text}: {error}") from None
 

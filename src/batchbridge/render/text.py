@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Behaviour, Provenance, Reading
     from batchbridge.findings import Finding, Where
+    from batchbridge.reading_types import Behaviour, Provenance, Reading
     from batchbridge.spec import LossTerm, Spec
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]

@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 
 from packaging.specifiers import SpecifierSet
 
-from batchbridge.adapter import Adapter, Behaviour, Context, NativeRow, Reading, Source, Written
+from batchbridge.adapter import Adapter
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, Phase, Severity, verdict
+from batchbridge.reading_types import Behaviour, Context, NativeRow, Reading, Source, Written
 from batchbridge.spec import DenominatorScope, LossTerm, Spec, walk
 from batchbridge.writing import UNKNOWN
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.adapter import Context
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_easyr1.config import EasyR1Adapter
 

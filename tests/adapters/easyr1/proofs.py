@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.adapter import Context, Mode
 from batchbridge.advantages import group_advantages
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.plan import Completion, Plan
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Mode
 from batchbridge.sources import load
 from batchbridge.spec import Spec
 from batchbridge.weights import Row, token_weights

@@ -17,10 +17,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Context, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Source
 from batchbridge.sources import load
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.rules import RULES

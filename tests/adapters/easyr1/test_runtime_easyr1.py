@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 import batchbridge
 from bashread import Argument, read_script
-from batchbridge.adapter import Context, Source
+from batchbridge.arguments import parse_arguments
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import Finding, verdict
-from batchbridge.sources import load, parse_arguments
+from batchbridge.reading_types import Context, Source
+from batchbridge.sources import load
 from batchbridge.wrappers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter, OpenInstructReading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge.spec import Spec
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_instruct.config import OpenInstructAdapter

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from batchbridge import wrap
-from batchbridge.adapter import Context, Mode, Source
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.plan import Plan
 from batchbridge.proven import records
 from batchbridge.reading import read
+from batchbridge.reading_types import Context, Mode, Source
 from batchbridge.refusals import reasons_against, split
 from batchbridge.sources import load
 from batchbridge.spec import Spec, Staleness

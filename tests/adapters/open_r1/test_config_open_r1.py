@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl.config import TrlAdapter

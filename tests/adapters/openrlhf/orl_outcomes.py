@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from unittest import mock
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import holds
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import batchbridge
 from batchbridge import plugins
-from batchbridge.adapter import Context, Source
 from batchbridge.between.convert import left_behind
 from batchbridge.between.diff import diff
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
+from batchbridge.reading_types import Context, Source
 from batchbridge.sources import load
 from batchbridge.spec import LossTerm
 from batchbridge_openrlhf import declared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge.spec import Advantage, Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
 from batchbridge_openrlhf.config import OpenRlhfAdapter

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_outcomes import ours
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge.sources import load
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from batchbridge import wrap
-from batchbridge.adapter import Context, Mode, Source
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Mode, Source
 from batchbridge.spec import LossTerm
 from batchbridge.workers import Orders, Receipt
 from batchbridge_openrlhf import runtime

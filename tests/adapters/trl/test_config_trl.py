@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchbridge
-from batchbridge.adapter import Context, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
+from batchbridge.reading_types import Context, Source
 from batchbridge.render.text import explain
 from batchbridge.solve import LARGEST
 from batchbridge.sources import load

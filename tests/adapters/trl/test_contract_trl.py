@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge.spec import (
     Advantage,
     Carried,

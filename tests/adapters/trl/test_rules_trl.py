@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.rules import RULES

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_verl.config import VerlAdapter
 

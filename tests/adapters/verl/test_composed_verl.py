@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_verl import composed
 from batchbridge_verl.config import VerlAdapter

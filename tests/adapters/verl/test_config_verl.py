@@ -14,10 +14,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Context, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context, Source
 from batchbridge.sources import load
 from batchbridge.spec import Loss, LossTerm
 from batchbridge_verl import composed

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from batchbridge import rules as core
-from batchbridge.adapter import Context
 from batchbridge.findings import verdict
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.rules import RULES

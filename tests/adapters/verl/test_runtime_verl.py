@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.adapter import Mode, Reading
-from batchbridge.attach import Request
+from batchbridge.attachment import Request
 from batchbridge.candidates import CandidatePlan, plan_of
 from batchbridge.checkpoints import STATE_FILE
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
+from batchbridge.evidence import Evidence
 from batchbridge.layout import fillers, layout
 from batchbridge.patching import Patches
-from batchbridge.proven import Evidence
 from batchbridge.reading import read
+from batchbridge.reading_types import Mode, Reading
 from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
 from batchbridge.stepwise import RolloutRows, merged
 from batchbridge.workers import Orders, Receipt
@@ -566,7 +566,7 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
         trainer.batchbridge = SimpleNamespace(report=lambda: "attached")
         trainer.init_workers = lambda: (native(), ran.append("orders"))
 
-    monkeypatch.setattr("batchbridge.launch.follow", follow)
+    monkeypatch.setattr("batchbridge.follow.follow", follow)
     launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
     Trainer().init_workers()
     assert ran == ["native", "orders"]

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from batchbridge import Adapter, Finding, Reading, Spec
-from batchbridge.adapter import Behaviour, Context, NativeRow, NativeStep, Provenance, Source, Written
-from batchbridge.attach import Attachment, Request
+from batchbridge.attachment import Attachment, Request
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.findings import Fix, Where
 from batchbridge.near import near_names
+from batchbridge.reading_types import Behaviour, Context, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.ruletable import Rule, defects, findings
 from batchbridge.solve import Variable, neighbours
 from batchbridge.spec import (

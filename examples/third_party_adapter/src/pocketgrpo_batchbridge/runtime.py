@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from batchbridge.advantages import group_advantages
-from batchbridge.attach import Attachment, Request
+from batchbridge.attachment import Attachment, Request
 from batchbridge.errors import CannotAttach
 from batchbridge.patching import Patches
 from batchbridge.spec import walk

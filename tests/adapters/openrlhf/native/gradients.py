@@ -29,11 +29,11 @@ torch.set_num_threads(1)
 from tampering import LOSSES, WAYS, Run
 
 from batchbridge import unwrap, wrap
-from batchbridge.adapter import Mode
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.patching import Patches
 from batchbridge.plan import Plan
+from batchbridge.reading_types import Mode
 from batchbridge.spec import (
     Horizon,
     Loss,

@@ -6,7 +6,7 @@ import random
 
 from real_openrlhf import build
 
-from batchbridge.adapter import Context, Source
+from batchbridge.reading_types import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
 VERSION = "0.11.2"

@@ -8,8 +8,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from batchbridge.adapter import Context
 from batchbridge.patching import Patches
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge.spec import MicroBatch
 from batchbridge_verl import composed, runtime

@@ -8,7 +8,7 @@ from importlib import metadata
 
 import pytest
 
-from batchbridge.adapter import Context
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_verl.composed import defaults_for
 from batchbridge_verl.config import VerlAdapter

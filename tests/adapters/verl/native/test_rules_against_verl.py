@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from batchbridge.adapter import Context
 from batchbridge.reading import read_source
+from batchbridge.reading_types import Context
 from batchbridge.sources import load
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.rules import RULES

@@ -1,0 +1,61 @@
+"""What people pasted, one text for each row of the frameworks' error texts."""
+
+from __future__ import annotations
+
+PASTED = {
+    "trl-global-batch": "ValueError: The global train batch size (7 x 1) must be evenly divisible by the number of "
+    "generations per prompt (8). Given the current train batch size, the valid values for the number of generations "
+    "are: [7].",
+    "trl-effective-batch": "The effective train batch size (1 x 1 x 4) must be evenly divisible by the number of "
+    "generations per prompt (8).",
+    "trl-generation-batch": "generation_batch_size (12) must be divisible by num_generations (8).",
+    "trl-generation-micro-steps": "generation_batch_size (12) must be divisible by the global batch size (8).",
+    "verl-equal-chunks": "AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.",
+    "verl-mini-batch-zero": "AssertionError: ppo_mini_batch_size 0 should be larger than 0 after normalization",
+    "verl-mini-of-micro": "normalized ppo_mini_batch_size 20 should be divisible by ppo_micro_batch_size_per_gpu 8",
+    "verl-mini-above-rollout": "    assert config.data.train_batch_size >= "
+    "config.actor_rollout_ref.actor.ppo_mini_batch_size",
+    "verl-minimal-batch": "real_train_batch_size (20) must be divisible by minimal possible batch size (8)",
+    "verl-engine-devices": "AssertionError: rollout world_size: 1 is not divisible by infer_tp: 2",
+    "verl-micro-batch-chunks": "AssertionError: len(batch_lst) (14) != chunks (15)",
+    "deepspeed-batch": "AssertionError: Check batch related parameters. train_batch_size is not equal to "
+    "micro_batch_per_gpu * gradient_acc_step * world_size 256 != 2 * 18 * 7",
+    "deepspeed-accumulation-zero": "AssertionError: Gradient accumulation steps: 0 has to be greater than 0",
+    "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
+    "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
+    "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
+    "skyrl-mini-batch": "data batch size must be divisible by mini_batch_size, got 1032 and 512",
+    "unsloth-silent-rewrite": "Unsloth: We now expect `per_device_train_batch_size` to be a multiple of "
+    "`num_generations`. We will change the batch size of 1 to the `num_generations` of 8",
+}
+"""One text as users pasted it (numbers from their threads where they are known), by the name of its row."""
+
+SAID = {
+    "trl-evaluation-batch": "ValueError: The global eval batch size (8 * 7) must be divisible by the number of "
+    "generations used for evaluation (6).",
+    "trl-two-generations": "ValueError: GRPO requires at least 2 generations per prompt to calculate the advantages.",
+    "trl-two-rollout-sizes": "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both "
+    "configured at the same time",
+    "verl-step-of-replicas": "AssertionError: Got mini_batch_size=80 and self.engine.get_data_parallel_size()=32",
+    "verl-micro-of-share": "AssertionError: data size must be divisible by micro_batch_size_per_gpu, got 10 and 4",
+    "verl-no-micro-batch": "ValueError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "
+    "'actor.ppo_micro_batch_size_per_gpu' if use_dynamic_bsz is not enabled.",
+    "verl-devices-of-parallel-sizes": "AssertionError: n_gpus (6) must be divisible by model_parallel_size (4) times "
+    "context_parallel_size (1)",
+    "easyr1-group-of-one": "ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.",
+    "easyr1-micro-of-share": "ValueError: actor global batch size per device must be divisible by the micro batch "
+    "size.",
+    "easyr1-nothing-per-device": "ValueError: actor global batch size * ulysses size must be larger than num gpus.",
+    "openrlhf-sample-batches": "AssertionError: The number of sample batches must be greater than or equal to the "
+    "effective number of actor processes.",
+    "openrlhf-filter-needs-groups": "AssertionError: n_samples_per_prompt must be greater than 1 when using dynamic "
+    "filtering",
+    "openrlhf-filter-needs-scores": "AssertionError: remote_rm_url or agent_func_path must be specified when using "
+    "dynamic filtering",
+    "openrlhf-no-token": "merged_status[k] = value / denom ~~~~~~^~~~~~~ ZeroDivisionError: float division by zero",
+    "openrlhf-two-boundaries": "for accumulated_grad, new_avg_grad in zip(self.all_grad_tensors[i], avg_new): "
+    "TypeError: 'NoneType' object is not iterable",
+    "open-instruct-pack-length": "AssertionError: The `pack_length` needs to be greater than the sum of the others",
+    "open-instruct-group-of-one": "ValueError: `filter_zero_std_samples` cannot be True when the group has one sample",
+}
+"""One text for each row, by its name."""
