@@ -18,10 +18,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class BatchBridgeError(Exception):
-    """The base of every exception that BatchBridge raises on purpose."""
+    """The base of every exception that BatchBridge raises on purpose.
+
+    Each is pickled whole: worker processes raise them, and the driver shows them.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args), vars(self)
+
+
+def _rebuilt(kind: type[BatchBridgeError], arguments: tuple[object, ...]) -> BatchBridgeError:
+    """An error with these `args`; what its class makes of its own arguments comes as state."""
+    return kind.__new__(kind, *arguments)
 
 
 class PlanError(BatchBridgeError, ValueError):
@@ -60,10 +72,6 @@ class CannotWrite(BatchBridgeError, ValueError):
         super().__init__(f"{framework} cannot express: " + "; ".join(problem.reason for problem in problems))
         self.framework, self.problems = framework, tuple(problems)
 
-    def __reduce__(self) -> tuple[type[CannotWrite], tuple[str, tuple[Problem, ...]]]:
-        """Pickled whole: built again from its problems."""
-        return CannotWrite, (self.framework, self.problems)
-
 
 class CannotEdit(BatchBridgeError, ValueError):
     """The text cannot be changed as asked: `problems` names each key and why."""
@@ -100,10 +108,6 @@ class CannotAttach(BatchBridgeError, RuntimeError):
         super().__init__("batchbridge cannot attach:\n" + "\n".join(lines))
         self.reasons = dict(reasons)
 
-    def __reduce__(self) -> tuple[type[CannotAttach], tuple[dict[str, str]]]:
-        """Pickled whole: a worker process raises it, the driver shows it."""
-        return CannotAttach, (self.reasons,)
-
 
 class BatchDrift(BatchBridgeError, RuntimeError):
     """A run departed from its plan.
@@ -115,10 +119,6 @@ class BatchDrift(BatchBridgeError, RuntimeError):
     def __init__(self, step: int, aspect: str, detail: str) -> None:
         super().__init__(f"optimizer step {step} departs from the plan in its {aspect}: {detail}")
         self.step, self.aspect, self.detail = step, aspect, detail
-
-    def __reduce__(self) -> tuple[type[BatchDrift], tuple[int, str, str]]:
-        """Pickled whole: a worker process raises it, the driver shows it."""
-        return BatchDrift, (self.step, self.aspect, self.detail)
 
 
 class LostGradient(BatchBridgeError, RuntimeError):

@@ -12,7 +12,18 @@ import pytest
 
 import batchbridge
 from batchbridge import errors
-from batchbridge.errors import BatchBridgeError, BatchDrift, CannotAttach, CannotWrite, Problem
+from batchbridge.errors import (
+    BatchBridgeError,
+    BatchDrift,
+    CannotAttach,
+    CannotEdit,
+    CannotWrite,
+    LedgerError,
+    LostGradient,
+    PlanError,
+    Problem,
+    TooLong,
+)
 
 BUILTIN = {
     "PlanError": ValueError,
@@ -62,11 +73,17 @@ def test_no_module_of_the_core_has_an_exception_outside_the_tree() -> None:
         BatchDrift(3, "weights", "0.5, not 0.25"),
         CannotAttach({"plan": "open"}),
         CannotWrite("toy", [Problem(("order.seed",), "order.seed = 5: toy has none")]),
+        CannotEdit("a: an anchor", "b: a list"),
+        TooLong(2, 900, 512),
+        LedgerError("broken", Path("a.jsonl"), 3),
+        LostGradient("micro-batch 2 of 4"),
+        PlanError("order.seed is open"),
     ],
+    ids=lambda error: type(error).__name__,
 )
 def test_an_error_is_whole_after_a_pickle(error: BatchBridgeError) -> None:
     again = pickle.loads(pickle.dumps(error))
-    assert (str(again), vars(again)) == (str(error), vars(error))
+    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 def test_a_problem_has_its_fields_as_data() -> None:

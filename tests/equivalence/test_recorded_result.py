@@ -18,13 +18,6 @@ FRAMEWORKS = {"trl", "verl v0", "verl v1", "openrlhf", "easyr1"}
 """Of every case; Open-Instruct where a step is a whole rollout."""
 
 
-_STALE = pytest.mark.xfail(
-    strict=True,
-    reason="recorded.json is of runs before trainers were measured: `nox -s equivalence_full`, with both checkouts, "
-    "makes it again and this mark goes",
-)
-
-
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite's modules are scripts of one folder."""
@@ -42,20 +35,17 @@ def results() -> dict[str, Any]:
     return found
 
 
-@_STALE
 def test_the_page_is_written_from_the_recorded_run(results: dict[str, Any], repository: Path) -> None:
     report = importlib.import_module("report")
     assert (repository / "docs" / "equivalence.md").read_text(encoding="utf-8") == report.page(results)
 
 
-@_STALE
 def test_every_case_is_recorded_as_it_is_now(suite: ModuleType, results: dict[str, Any]) -> None:
     assert {name: result["told"] for name, result in results.items()} == {
         name: suite.told(case) for name, case in suite.CASES.items()
     }
 
 
-@_STALE
 def test_no_framework_s_code_has_changed_since_its_runs_were_recorded(results: dict[str, Any]) -> None:
     digests = importlib.import_module("digests")
     stale = {
@@ -126,13 +116,11 @@ def judged(folder: Path, results: dict[str, Any]) -> subprocess.CompletedProcess
     )
 
 
-@_STALE
 def test_the_recorded_run_meets_every_bar_of_the_suite(results: dict[str, Any], tmp_path: Path) -> None:
     done = judged(tmp_path, results)
     assert done.returncode == 0, done.stdout
 
 
-@_STALE
 def test_a_run_that_misses_one_bar_fails(results: dict[str, Any], tmp_path: Path) -> None:
     pairs = results["token_mean"]["pairs"]["enforce"]
     next(iter(pairs.values()))["trajectory"] = 1.1e-5

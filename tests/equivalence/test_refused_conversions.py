@@ -47,6 +47,7 @@ def test_the_page_names_who_did_not_run_and_why(importable: None) -> None:
         "pairs": {"enforce": {}, "observe": {}},
         "oracle": {},
         "plain_torch": {},
+        "amplification": 1.0,
     }
     lines = report.page({"sequence_mean_two_passes": result}).splitlines()
     assert "Not run: easyr1, which cannot say objective.entropy_coefficient (another exploration bonus)." in lines

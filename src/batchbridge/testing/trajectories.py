@@ -110,9 +110,11 @@ def log_probabilities(parameters: torch.Tensor, script: Script | None = None) ->
 # ---- the same run in plain torch
 
 
-def adamw(learning_rate: float) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
-    """AdamW as trajectories are run with it."""
-    return functools.partial(torch.optim.AdamW, lr=learning_rate, eps=ADAM_EPSILON, weight_decay=0.0)
+def adamw(
+    learning_rate: float, betas: tuple[float, float] = (0.9, 0.999)
+) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:
+    """AdamW as trajectories are run with it. betas: torch's own by default; OpenRLHF's second one is 0.95."""
+    return functools.partial(torch.optim.AdamW, lr=learning_rate, betas=betas, eps=ADAM_EPSILON, weight_decay=0.0)
 
 
 def sgd(learning_rate: float) -> Callable[[Iterable[Any]], torch.optim.Optimizer]:

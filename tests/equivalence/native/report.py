@@ -31,10 +31,11 @@ Wrapped runs must have the same ledger. The gradient of every optimizer step is 
 parameters within max(1e-6, 3 x the float32 noise), the bar; so are the differences of two runs' gradients, each taken
 against the oracle at its own parameters, which float noise has parted after the first step. First gradients as they
 are, and the way that the policy went, by [what it says](testing.md#trajectories), agree within 1e-5 of the norm. The
-unwrapped runs are the negative control:
-those of different frameworks must miss the bar of the trajectory more than tenfold. Column "predicted" has what
-`batchbridge diff` says of the two configurations without running anything: whatever the runs then show first must be
-among it.
+unwrapped runs are the negative control: those of different frameworks that train other completions must miss the bar of
+the trajectory more than tenfold, and those that differ in advantages or the clock alone must miss it. How many times a
+small change of the start's parameters has grown at the end, in plain torch, is said with each case: the difference of
+two first gradients, grown as much, must stay below a third of the bar. Column "predicted" has what `batchbridge diff`
+says of the two configurations without running anything: whatever the runs then show first must be among it.
 """
 
 
@@ -49,7 +50,8 @@ def section(name: str, result: dict[str, Any]) -> Iterator[str]:
     yield f"## {name}\n"
     ran = ", ".join(f"{run} {version}" for run, version in result["versions"].items())
     yield f"Source: `tests/equivalence/native/sources/{case.source}` ({case.framework} {case.version}), {case.prompts}"
-    yield f"prompts, {case.ranks} {'rank' if case.ranks == 1 else 'ranks'}, {case.optimizer}. Ran: {ran}.\n"
+    yield f"prompts, {case.ranks} {'rank' if case.ranks == 1 else 'ranks'}, {case.optimizer}. Ran: {ran}. A small"
+    yield f"change grows {result['amplification']:.1f} times.\n"
     rows = []
     for target, said in result["accounts"].items():
         rows.append([target, str(said["same"]), ", ".join(said["patched"]), ", ".join(said["lost"])])

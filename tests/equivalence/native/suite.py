@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -97,6 +98,7 @@ def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str,
     `output.txt`."""
     done = folder / "done.json"
     if not done.exists():
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped
         told = [str(python), str(HERE / "digests.py"), order.target]
         ran_with = json.loads(subprocess.run(told, capture_output=True, text=True, check=True).stdout)
         order.write(folder)
@@ -212,20 +214,56 @@ def between(a: Sequence[OracleStep], b: Sequence[OracleStep]) -> float:
     return max(float((one.off - two.off).norm()) / min(one.bar, two.bar) for one, two in pairs)
 
 
-def led(case: Case, header: Mapping[str, Any], fault: Fault | None) -> tuple[Any, Any]:
-    """Where the plan of a run leads in plain torch, sound or with a fault: parameters at the start and at the end."""
+def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, policy: Any = None) -> tuple[Any, Any]:
+    """Where the plan of a run leads in plain torch, sound or with a fault: parameters at the start and at the end.
+
+    policy: to start from; the tiny policy by default.
+    """
     from batchbridge.plan import Plan
     from batchbridge.spec import Spec
     from batchbridge.testing.trajectories import adamw, reference_run, sgd
 
     spec = Spec.from_dict(header["spec"])
-    assert spec.carried.learning_rate is not None
+    carried = spec.carried
+    assert carried.learning_rate is not None
+    if case.optimizer == "sgd":
+        optimizer = sgd(carried.learning_rate)
+    else:
+        assert carried.beta1 is not None
+        assert carried.beta2 is not None
+        optimizer = adamw(carried.learning_rate, (carried.beta1, carried.beta2))
     return reference_run(
         Plan(spec, header["dataset_size"]),
-        {"adamw": adamw, "sgd": sgd}[case.optimizer](spec.carried.learning_rate),
+        optimizer,
         max_norm=spec.carried.max_gradient_norm or None,
+        start=policy,
         fault=fault,
     )
+
+
+PERTURBED = 1e-8
+"""Of each parameter: small enough that the growth is linear, far above float64's rounding."""
+
+
+def amplification(case: Case, places: Mapping[str, Path]) -> float:
+    """How many times a small change of the start's parameters has grown at the end, in plain torch in float64.
+
+    What rounding leaves between two runs grows as much, so a case that amplifies tells nothing of its frameworks.
+    """
+    import torch
+
+    from batchbridge.ledger import read_headers
+    from batchbridge.testing.tiny import tiny_policy
+
+    header = read_headers(next(iter(places.values())) / "ledger")[0]
+    policy = tiny_policy(dtype=torch.float64)
+    drawn = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            noise = torch.randn(parameter.shape, generator=drawn, dtype=torch.float64)
+            parameter.mul_(1 + PERTURBED * noise)
+    (start, end), (other_start, other_end) = led(case, header), led(case, header, policy=policy)
+    return float((other_end - end).norm() / (other_start - start).norm())
 
 
 def plain_torch(case: Case, places: Mapping[str, Path]) -> dict[str, dict[str, float]]:
@@ -296,6 +334,7 @@ def measure(folder: Path, case: Case, pythons: Mapping[str, Path], modes: Sequen
     steps = {name: oracle_steps(place) for name, place in places["enforce"].items()}
     result["oracle"] = {name: worst(found) for name, found in steps.items()}
     result["plain_torch"] = plain_torch(case, places["enforce"])
+    result["amplification"] = amplification(case, places["enforce"])
     for mode in MODES:
         result["pairs"][mode] = {
             f"{a} / {b}": apart(places[mode][a], places[mode][b]) for a, b in itertools.combinations(places[mode], 2)
