@@ -28,8 +28,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from batchbridge import speedups
-from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint, speedups
 from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.weights import Normaliser
 

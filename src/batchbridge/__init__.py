@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from batchbridge.findings import Finding, Fix, Where
     from batchbridge.hookspecs import hookimpl
-    from batchbridge.ledger_diff import LedgerDiff
+    from batchbridge.ledger.comparing import LedgerDiff
     from batchbridge.plan import Plan
     from batchbridge.reading import read
     from batchbridge.reading_types import Behaviour, Provenance, Reading, Source, Written

@@ -9,8 +9,8 @@ import pytest
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import diff, read_steps
-from batchbridge.ledger_diff import applied_weights
-from batchbridge.ledger_reading import Ledger
+from batchbridge.ledger.comparing import applied_weights
+from batchbridge.ledger.reading import Ledger
 from batchbridge.spec import LossTerm
 from batchbridge.weights import Normaliser, Row, token_weights
 

@@ -8,7 +8,7 @@ from typing import get_args
 import document_ledger
 import pytest
 
-from batchbridge.ledger_diff import Aspect
+from batchbridge.ledger.comparing import Aspect
 
 
 def test_the_generated_parts_of_the_page_are_what_the_code_writes():

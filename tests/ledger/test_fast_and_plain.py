@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
-from batchbridge import speedups
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, Writer, diff, read_steps
+from batchbridge.ledger import COLUMNS, Writer, diff, read_steps, speedups
 
 LIBRARIES = {"plain": (), "orjson": ("orjson",)}
 ORJSON = pytest.importorskip("orjson", reason="the extra `speed` is not installed: there is one path only")

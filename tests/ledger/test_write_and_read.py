@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_ledger import header, record, rows_of
 
-from batchbridge import ledger_reading
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps
+from batchbridge.ledger import COLUMNS, Writer, digest_floats, fingerprint, read_headers, read_steps, reading
 
 OPEN_FILES = Path("/proc/self/fd")
 
@@ -240,7 +239,7 @@ def test_how_much_is_read_at_a_time_changes_nothing(ledger, monkeypatch, bytes_a
     whole = read_steps(folder)
     expected = list(whole)
     for name in ("_SCANNED_BYTES", "_BLOCK_BYTES", "_LEAST_BYTES"):
-        monkeypatch.setattr(ledger_reading, name, bytes_at_a_time)
+        monkeypatch.setattr(reading, name, bytes_at_a_time)
     steps = read_steps(folder)
     assert [step["ranks"] for step in expected] == [4] * 5 + [2] * 4
     assert (list(steps), steps.incomplete) == (expected, whole.incomplete)
@@ -302,7 +301,7 @@ def test_digest_floats_takes_a_float32_buffer():
 
 def test_importing_the_ledger_imports_neither_numpy_nor_torch():
     script = (
-        "import sys, batchbridge.ledger, batchbridge.ledger_diff\n"
+        "import sys, batchbridge.ledger, batchbridge.ledger.comparing\n"
         "print({'numpy', 'torch', 'pydantic'} & set(sys.modules))"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -72,7 +72,7 @@ def _refuse(error: Exception) -> int:
 
 def _code(headers: list[dict[str, Any]]) -> str | None:
     """What the last start's header says of the framework's code; None where it says nothing."""
-    from batchbridge.ledger_diff import grade_of
+    from batchbridge.ledger.comparing import grade_of
     from batchbridge.render.text import one_line
 
     grade = grade_of(headers[-1]) if headers else None

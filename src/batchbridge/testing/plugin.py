@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from batchbridge.ledger_reading import StepStream
+    from batchbridge.ledger.reading import StepStream
     from batchbridge.testing.equivalence import Apart
     from batchbridge.testing.tiny import Script
 

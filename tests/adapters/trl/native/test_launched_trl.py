@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from batchbridge.ledger import read_steps
-from batchbridge.ledger_reading import Ledger
+from batchbridge.ledger.reading import Ledger
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 
 SCRIPT = str(Path(__file__).parent / "launched_script.py")

@@ -4,8 +4,7 @@
 of equal length) over the completions that this rank trained in the step; filler rows never appear. A line is written
 and flushed at once, so a killed process loses at most the line it was writing. docs/ledger.md describes the format.
 
-Here: the format, writing, and the entrances to reading (`batchbridge.ledger_reading`) and comparing
-(`batchbridge.ledger_diff`). The standard library is enough; lines are written faster where orjson is installed.
+Here: the format, and writing. The standard library is enough; lines are written faster where orjson is installed.
 """
 
 from __future__ import annotations
@@ -21,16 +20,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from batchbridge import speedups
 from batchbridge.errors import LedgerError
+from batchbridge.ledger import speedups
 from batchbridge.spec import Spec
 from batchbridge.weights import Normaliser
-
-if TYPE_CHECKING:
-    from batchbridge.ledger_diff import LedgerDiff
-    from batchbridge.ledger_reading import StepStream
 
 SCHEMA = "batchbridge-ledger/1"
 
@@ -264,55 +259,6 @@ def _packed(values: Any, code: str) -> bytes | memoryview:
 
 def _digest(data: bytes | memoryview) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
-# ---- reading
-
-
-def read_headers(folder: Path | str) -> list[dict[str, Any]]:
-    """The header records of all ranks, by rank, then in the order of their starts. Raises `LedgerError`."""
-    from batchbridge.ledger_reading import Ledger
-
-    return [header for file in Ledger(folder).files for header in file.headers]
-
-
-def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
-    """The ledger's optimizer steps from `start` on, all ranks merged, in order; memory does not grow with the run.
-
-    Each step is a dict of `SCALARS`, `COLUMNS` (rows sorted by `KEY`; non-finite floats are floats again), "rank" (a
-    column: where the row was trained), "ranks" (the world size at that step) and "disagreeing": scalars on which the
-    ranks differ, with each rank's value; the merged value is rank 0's. Of a step that was recorded again after a resume
-    the last record that all ranks have is taken. A ledger that ends inside a step (killed) ends before that step, and
-    `StepStream.incomplete` says so. Raises `LedgerError`, naming file and line.
-    """
-    from batchbridge.ledger_reading import Ledger, StepStream
-
-    ledger = Ledger(folder)
-    return StepStream(ledger, ledger.first_step if start is None else start)
-
-
-def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rtol: float = 1e-6) -> LedgerDiff:
-    """The first optimizer step in which two recorded runs differ, and in what.
-
-    The runs may be of any frameworks and world sizes, or one run before and after a resume; both ledgers are streamed.
-    See `batchbridge.ledger_diff`.
-
-    Args:
-        folder_a: The ledger of one run.
-        folder_b: The ledger of the other.
-        exact: Asks for equality, also of old log-probabilities, rewards and gradient norms.
-        rtol: Relative tolerance of floats otherwise.
-
-    Returns:
-        The first difference, and what was not compared.
-
-    Raises:
-        LedgerError: A ledger cannot be read.
-    """
-    from batchbridge.ledger_diff import compare
-    from batchbridge.ledger_reading import Ledger
-
-    return compare(Ledger(folder_a), Ledger(folder_b), rtol=0.0 if exact else rtol, exact=exact)
 
 
 # ---- helpers

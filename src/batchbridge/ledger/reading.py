@@ -16,9 +16,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchbridge import speedups
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, is_json
+from batchbridge.ledger import speedups
+from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS, SCHEMA, STEP_PREFIX, is_json
 
 _ALLOWED: dict[str, set[type]] = {
     **{name: {int} for name in (*KEY, "response_tokens", "generated_at_step")},

@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args
 
 from batchbridge.briefs import brief
 from batchbridge.errors import LedgerError
-from batchbridge.ledger import KEY
-from batchbridge.ledger_reading import Ledger, decode, merge
+from batchbridge.ledger.reading import Ledger, decode, merge
+from batchbridge.ledger.records import KEY
 from batchbridge.weights import Normaliser
 
 Aspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
