@@ -30,9 +30,11 @@ if "easyr1" in sys.argv:  # it asks torch for CUDA when it is imported
 import torch
 import trl_step_time as steps
 
-from batchbridge import measuring, wrap
-from batchbridge.plan import Plan
-from batchbridge.spec import (
+from batchbridge import wrap
+from batchbridge.kit import measuring
+from batchbridge.kit.workers import Orders
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import (
     Horizon,
     Loss,
     LossTerm,
@@ -46,7 +48,6 @@ from batchbridge.spec import (
 )
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import tiny_tokenizer
-from batchbridge.workers import Orders
 
 EVERYWHERE: tuple[tuple[Any, str], ...] = (
     (measuring.Tap, "watch"),
@@ -344,7 +345,7 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]]
             ("batchbridge_easyr1.watching:Given", "of"),
             ("batchbridge_easyr1.watching:Given", "rows"),
             ("batchbridge_easyr1.watching:Watch", "look"),
-            ("batchbridge.workers:Recorder", "compare"),
+            ("batchbridge.kit.workers:Recorder", "compare"),
         ),
     ),
     "openrlhf": (
@@ -355,7 +356,7 @@ FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]]
             ("batchbridge_openrlhf.watching:Watch", "rows"),
             ("batchbridge_openrlhf.engine:EngineLayer", "_row"),
             ("batchbridge_openrlhf.engine:EngineLayer", "_measure"),
-            ("batchbridge.workers:Recorder", "compare"),
+            ("batchbridge.kit.workers:Recorder", "compare"),
         ),
     ),
 }

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint, speedups
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
-from batchbridge.weights import Normaliser
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.weights import Normaliser
 
 RESULTS = Path(__file__).with_suffix(".md")
 GROUP = 8  # completions per prompt

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy  # noqa: F401  # what is measured imports it when it is first asked; importing is not planning
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 
 RESULTS = Path(__file__).with_suffix(".md")
 

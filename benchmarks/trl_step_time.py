@@ -48,9 +48,10 @@ if find_spec("batchbridge") is None:
     sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("src", "adapters")]
 
 import batchbridge_trl
-from batchbridge import plugins, wrap
+from batchbridge import wrap
+from batchbridge.contract import plugins
+from batchbridge.kit.versions import installed
 from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, Script
-from batchbridge.versions import installed
 from batchbridge_trl.testing import Captured, scripted_trainer
 
 if "trl" not in plugins.adapters():  # not installed: no entry point names it

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchbridge import Plan, Spec
+from batchbridge.meaning.spec import Horizon, LossTerm, OptimizerStep, Order, Rollout, Topology
+from batchbridge.meaning.spec import Loss as LossOf
 from batchbridge.render.pictures import clock_picture, plan_picture, weights_picture
-from batchbridge.spec import Horizon, LossTerm, OptimizerStep, Order, Rollout, Topology
-from batchbridge.spec import Loss as LossOf
 
 FOLDER = Path(__file__).parent / "pictures"
 SPEC = Spec(

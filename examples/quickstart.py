@@ -24,7 +24,7 @@ import transformers
 from transformers.trainer_callback import PrinterCallback
 
 from batchbridge import read, wrap
-from batchbridge.ledger import read_steps
+from batchbridge.kit import read_steps
 from batchbridge_trl.testing import Captured, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()

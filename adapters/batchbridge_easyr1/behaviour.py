@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import count
 
-from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
-from batchbridge.torch_random import TorchGenerator
+from batchbridge import Behaviour, Reading
+from batchbridge.kit import NativeRow, NativeStep
+from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_easyr1.rules import defects
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import DATA, DYNAMIC, GROUP, MICRO, MINI_ROLLOUT, MODE, PASSES, PROMPTS

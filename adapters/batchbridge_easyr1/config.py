@@ -8,16 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge import arguments, sources
-from batchbridge.adapter import Adapter
-from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Spec
-from batchbridge.told import Told, spec_of
-from batchbridge.versions import newer_version, readable, unknown_version
-from batchbridge.writing import Problems, objections
+from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep, load_source, parse_arguments, parse_scalar
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.meaning import meaning
 from batchbridge_easyr1.run import Run
@@ -28,8 +24,7 @@ from batchbridge_verl.text import nested_yaml, shell_word
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.error_text import ErrorText
-    from batchbridge.evidence import Code
+    from batchbridge.kit import Code, ErrorText
 
 ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
@@ -179,7 +174,7 @@ class EasyR1Adapter(Adapter):
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module that holds the trainer; see `batchbridge_easyr1.launched`."""
         return {
-            "ray": "batchbridge.launch_ray:reach_workers",
+            "ray": "batchbridge.kit:reach_workers",
             "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
         }
 
@@ -228,13 +223,13 @@ def _said(source: Source, version: str) -> _Said:
     words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
     pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
     _base(next((text for key, text in pairs if key == "config"), None), version, said)
-    before = arguments.parse_arguments(source.argv)
+    before = parse_arguments(source.argv)
     changed = {key for key, value in source.values.items() if before.get(key) != value or key not in before}
     for key, text in pairs:
         if key == "config":
             continue
         try:
-            value = arguments.parse_scalar(text)
+            value = parse_scalar(text)
         except ValueError:
             value = text
         said.put({key: value}, source.lines, source.path)
@@ -246,7 +241,7 @@ def _base(name: Any, version: str, said: _Said) -> None:
     """The file that `config=` names; the published example's own values where only its name is known."""
     if not isinstance(name, str):
         return
-    loaded = sources.load(Path(name)) if "\0" not in name else Source()
+    loaded = load_source(Path(name)) if "\0" not in name else Source()
     if loaded.values:
         said.findings += loaded.problems
         said.put(loaded.values, loaded.lines, loaded.path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.promises import Promises, also_off, kept, one_of
+from batchbridge.kit.enforced_fields import Promises, also_off, kept, one_of
 from batchbridge_verl.enforced import ENFORCED as SHARED
 
 AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")

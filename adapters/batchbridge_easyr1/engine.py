@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
-from batchbridge import proven
-from batchbridge.errors import CannotAttach
-from batchbridge.measuring import Measured
-from batchbridge.patching import Patches, rebound
-from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge import CannotAttach
+from batchbridge.kit import Normaliser, Row, proven
+from batchbridge.kit.measuring import Measured
+from batchbridge.kit.patches import Patches, rebound
+from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from batchbridge.follow import before
+from batchbridge.kit import follow_before
 
 
 def trainer(module: ModuleType) -> None:
     """After verl.trainer.ray_trainer, which verl's own package has not."""
-    before(module.RayPPOTrainer, "init_workers")
+    follow_before(module.RayPPOTrainer, "init_workers")

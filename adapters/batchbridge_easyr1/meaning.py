@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge.clipping import canonical_bound
-from batchbridge.schedules import schedule_text
-from batchbridge.told import Told
+from batchbridge.kit.clipping import canonical_bound
+from batchbridge.kit.schedules import schedule_text
+from batchbridge.kit.values import Told
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
     ACTOR,

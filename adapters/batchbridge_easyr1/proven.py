@@ -6,7 +6,7 @@ beside this file records two checkouts, the tag v0.3.2 and commit b44b311; tests
 
 from __future__ import annotations
 
-from batchbridge.evidence import Code, Package
+from batchbridge.kit import Code, Package
 
 CODE = Code(
     framework="easyr1",

@@ -6,16 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.attachment import Request
-from batchbridge.budgets import cut_of, objection
-from batchbridge.errors import CannotAttach
-from batchbridge.lifecycle import Patched, Runtime, is_inside
-from batchbridge.patching import Patches
-from batchbridge.reading_types import Context, Source
-from batchbridge.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.spec import Spec
-from batchbridge.workers import orders_of
-from batchbridge.writing import Problems
+from batchbridge import CannotAttach, Source, Spec
+from batchbridge.kit import Context, Request
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge.kit.workers import orders_of
+from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE

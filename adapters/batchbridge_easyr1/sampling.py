@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchbridge.errors import CannotAttach
+from batchbridge import CannotAttach
 from batchbridge_verl.sampling import SEED
 
 

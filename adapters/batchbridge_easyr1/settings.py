@@ -9,7 +9,7 @@ from functools import lru_cache
 from pkgutil import get_data
 from typing import Any
 
-from batchbridge.versions import holds as holds
+from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.3.0"
 """Versions that are read. Rows are complete for the tags v0.3.0, v0.3.1, v0.3.2, and 0.3.3.dev0 (b44b311, 2026-07-30);

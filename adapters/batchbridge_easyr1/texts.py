@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.error_text import Ask, ErrorText, Numbers
-from batchbridge.error_texts import divisors, multiples, setting
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit import Ask, ErrorText, Numbers
+from batchbridge.kit.error_texts import divisors, multiples, setting
 
 _GLOBAL = Ask(name="global", question="worker.actor.global_batch_size (prompts)")
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge import workers_ray
-from batchbridge.attachment import Request
-from batchbridge.candidates import CandidatePlan
-from batchbridge.errors import CannotAttach
-from batchbridge.layout import layout
-from batchbridge.patching import Patches
-from batchbridge.stepwise import RolloutRows, StepDriver, merged
-from batchbridge.workers import Orders, Receipt
+from batchbridge import CannotAttach
+from batchbridge.kit import CandidatePlan, Request, workers_ray
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.ranks import layout
+from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
+from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_easyr1.sampling import SeededLoader
 from batchbridge_verl.driver import SHARDED
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import LostGradient
-from batchbridge.measuring import Measured, Rows, Tap
-from batchbridge.objectives import Surrogate, clip_bounds
-from batchbridge.patching import Patches
-from batchbridge.probing import ProbeBatch
-from batchbridge.sharded import smallest_weight
-from batchbridge.spec import Objective
-from batchbridge.workers import TrainedRow
+from batchbridge import LostGradient
+from batchbridge.kit import Objective, Surrogate, clip_bounds
+from batchbridge.kit.measuring import Measured, Rows, Tap
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import ProbeBatch
+from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.workers import TrainedRow
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.clipping import native_bound
-from batchbridge.reading_types import Context
-from batchbridge.schedules import schedule_parts
-from batchbridge.spec import Spec
-from batchbridge.writing import Problems, said_by
+from batchbridge import Spec
+from batchbridge.kit import Context
+from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.schedules import schedule_parts
+from batchbridge.kit.writing import Problems, said_by
 from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
 from batchbridge_easyr1.settings import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.reading_types import Behaviour, Defect
-from batchbridge.ruletable import numbers_of
+from batchbridge import Behaviour
+from batchbridge.kit import Defect
+from batchbridge.kit.rule_table import numbers_of
 from batchbridge_open_instruct.rules import known_defects
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
 

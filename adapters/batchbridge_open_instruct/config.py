@@ -10,24 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter
-from batchbridge.arguments import parse_arguments
-from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Spec
-from batchbridge.told import Told, spec_of
-from batchbridge.versions import newer_version, readable
-from batchbridge.writing import Problems, objections
+from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep, parse_arguments
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import newer_version, readable
+from batchbridge.kit.writing import Problems, objections
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
-    from batchbridge.error_text import ErrorText
-    from batchbridge.evidence import Code
+    from batchbridge.kit import Code, ErrorText
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -187,7 +182,7 @@ class OpenInstructAdapter(Adapter):
     def hooks(self) -> Mapping[str, str]:
         """Ray, and two modules that grpo_fast.py imports; see `batchbridge_open_instruct.launched`."""
         return {
-            "ray": "batchbridge.launch_ray:reach_workers",
+            "ray": "batchbridge.kit:reach_workers",
             "open_instruct.utils": "batchbridge_open_instruct.launched:utilities",
             "open_instruct.data_loader": "batchbridge_open_instruct.launched:preparation",
         }

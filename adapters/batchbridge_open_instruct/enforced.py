@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.promises import Promises, also_off, given, kept, one_of
+from batchbridge.kit.enforced_fields import Promises, also_off, given, kept, one_of
 from batchbridge_open_instruct.engine import AGGREGATIONS
 
 ENFORCED: Promises = {

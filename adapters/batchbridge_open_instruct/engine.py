@@ -16,12 +16,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from batchbridge import checkpoints
-from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.launch import current
-from batchbridge.patching import Patches
-from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Orders, Recorder, TrainedRow, facts
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import Normaliser, Row, checkpoints, current_launch
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
 
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -130,7 +128,7 @@ class LearnerLayer:
             if self._enforces:
                 notes = ask(self._learner, feed.begin, self._learner._streaming_dataloader.training_step)
                 if self._last is None:  # a launched run's driver says them itself
-                    checkpoints.tell(self._learner, notes, aloud=self._learner.rank == 0 and current() is None)
+                    checkpoints.tell(self._learner, notes, aloud=self._learner.rank == 0 and current_launch() is None)
             try:
                 data = next(native)
             except StopIteration:

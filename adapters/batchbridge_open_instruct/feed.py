@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from queue import Empty
 from typing import Any
 
-from batchbridge import checkpoints
-from batchbridge.advantages import group_advantages
-from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.patching import Patches, rebound
-from batchbridge.plan import RolloutPlan
-from batchbridge.shares import deal
-from batchbridge.workers import Orders
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import RolloutPlan, checkpoints, group_advantages
+from batchbridge.kit.patches import Patches, rebound
+from batchbridge.kit.ranks import deal
+from batchbridge.kit.workers import Orders
 
 ATTRIBUTE = "batchbridge"
 """Of an actor that was given orders, and of a batch: its `Table`."""

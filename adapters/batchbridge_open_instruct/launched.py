@@ -19,10 +19,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from batchbridge import checkpoints, proven
-from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.follow import follow
-from batchbridge.launch import current
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import checkpoints, current_launch, follow, proven
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.proven import CODE, OPEN_INSTRUCT
 
@@ -63,7 +61,7 @@ def reach(script: ModuleType) -> None:
     if missing := [name for name in (LEARNER, TRIGGER, STEP) if name not in names]:
         reason = f"{names.get('__file__')} defines no {', '.join(missing)}: only grpo_fast.py is followed"
         raise CannotAttach({"script": reason})
-    launch = current()
+    launch = current_launch()
     allow = () if launch is None else launch.allow
     proven.require(CODE, allow, folders={OPEN_INSTRUCT.name: Path(str(names["__file__"])).parent})
     learner = names[LEARNER].__ray_metadata__.modified_class

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.told import Told
+from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
+from batchbridge.kit.values import Told
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
 
 EPSILON = 1e-8

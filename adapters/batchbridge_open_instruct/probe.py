@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge.spec import Spec
+from batchbridge import CannotAttach, Spec
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge_open_instruct.engine import denominator
 from batchbridge_open_instruct.watching import Watch
 

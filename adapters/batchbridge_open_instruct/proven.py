@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from batchbridge.evidence import Code, Package
-from batchbridge.proven import evidence_here
+from batchbridge.kit import Code, Package
+from batchbridge.kit.proven import evidence_here
 from batchbridge_openrlhf.proven import ENGINE
 
 OPEN_INSTRUCT = Package(

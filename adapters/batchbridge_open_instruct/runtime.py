@@ -6,16 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import proven
-from batchbridge.attachment import Request
-from batchbridge.budgets import cut_of
-from batchbridge.errors import CannotAttach
-from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
-from batchbridge.patching import Patches
-from batchbridge.reading_types import Context, Source
-from batchbridge.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.spec import Spec
-from batchbridge.workers import orders_of
+from batchbridge import CannotAttach, Source, Spec
+from batchbridge.kit import Context, Request, proven
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.token_budgets import cut_of
+from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
 from batchbridge_open_instruct.engine import AGGREGATIONS, ask, install, remove
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchbridge.error_text import Ask, ErrorText
-from batchbridge.error_texts import setting
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit import Ask, ErrorText
+from batchbridge.kit.error_texts import setting
 
 TEXTS: tuple[ErrorText, ...] = (
     ErrorText(

@@ -17,13 +17,12 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import LostGradient
-from batchbridge.measuring import Measured, Rows, Tap, Witness, all_reduce_over, unpacked
-from batchbridge.objectives import KL_ESTIMATORS
-from batchbridge.patching import Patches
-from batchbridge.probing import ProbeBatch
-from batchbridge.spec import Objective
-from batchbridge.workers import TrainedRow
+from batchbridge import LostGradient
+from batchbridge.kit import KL_ESTIMATORS, Objective
+from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over, unpacked
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import ProbeBatch
+from batchbridge.kit.workers import TrainedRow
 from batchbridge_open_instruct.feed import Piece
 
 

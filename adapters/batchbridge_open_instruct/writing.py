@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from batchbridge.errors import Problem
-from batchbridge.reading_types import Context
-from batchbridge.schedules import schedule_parts, transformers_name
-from batchbridge.spec import Spec
-from batchbridge.writing import Problems, said_by
+from batchbridge import Problem, Spec
+from batchbridge.kit import Context
+from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.writing import Problems, said_by
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, SCRIPT, SCRIPTS, settings_of
 

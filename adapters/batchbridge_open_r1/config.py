@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from batchbridge.reading_types import Source
+from batchbridge import Source
 from batchbridge_trl import settings as trl
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import Group, Setting

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
-from batchbridge.spec import DenominatorScope
+from batchbridge import Behaviour, Reading
+from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
 from batchbridge_openrlhf.options import holds

@@ -8,15 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter
-from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Spec, walk
-from batchbridge.told import Told, spec_of
-from batchbridge.versions import installed, newer_version, readable, unknown_version
-from batchbridge.writing import Problems, objections
+from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep, walk
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
 from batchbridge_openrlhf import options as tables
 from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
 from batchbridge_openrlhf.meaning import inexpressible, meaning
@@ -24,8 +21,7 @@ from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 if TYPE_CHECKING:
-    from batchbridge.error_text import ErrorText
-    from batchbridge.evidence import Code
+    from batchbridge.kit import Code, ErrorText
 
 
 @dataclass(frozen=True)
@@ -204,7 +200,7 @@ class OpenRlhfAdapter(Adapter):
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module of the trainers' base class; see `batchbridge_openrlhf.launched`."""
         return {
-            "ray": "batchbridge.launch_ray:reach_workers",
+            "ray": "batchbridge.kit:reach_workers",
             "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
         }
 

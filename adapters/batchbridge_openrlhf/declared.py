@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from pkgutil import get_data
 
-from batchbridge import declared
-from batchbridge.proven import folder_of
+from batchbridge.kit import declared
+from batchbridge.kit.proven import folder_of
 
 
 def declared_in(folders: Mapping[str, Path | None]) -> dict[str, str]:

@@ -13,16 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge import checkpoints
-from batchbridge.advantages import RULED, group_advantages
-from batchbridge.attachment import Request
-from batchbridge.budgets import cut_of
-from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.microbatch import Length, partition_by_tokens
-from batchbridge.patching import Patches
-from batchbridge.shares import deal, steps_of_rollout
-from batchbridge.workers import Orders, Receipt
-from batchbridge.workers_ray import install_everywhere
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import RULED, Length, Request, checkpoints, group_advantages, partition_by_tokens
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.ranks import deal, steps_of_rollout
+from batchbridge.kit.token_budgets import cut_of
+from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.kit.workers_ray import install_everywhere
 from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 

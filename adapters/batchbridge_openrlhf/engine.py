@@ -20,14 +20,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from batchbridge import proven
-from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.microbatch import Length
-from batchbridge.patching import Patches
-from batchbridge.plan import StepPlan
-from batchbridge.shares import cut_shares, steps_of_rollout
-from batchbridge.weights import Normaliser, Row
-from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge import BatchDrift, CannotAttach
+from batchbridge.kit import Length, Normaliser, Row, StepPlan, proven
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.ranks import cut_shares, steps_of_rollout
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_openrlhf.proven import CODE
 
 if TYPE_CHECKING:
@@ -409,7 +406,7 @@ class EngineLayer:
 
     def _measure(self, turn: _Turn | None) -> list[str]:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
-        from batchbridge.errors import LostGradient
+        from batchbridge import LostGradient
         from batchbridge_openrlhf.watching import OtherInputs
 
         objections = []
@@ -544,7 +541,7 @@ class _Beside:
 
 
 def facts_of(item: Any, prompt_tokens: int) -> dict[str, Any]:
-    """What the ledger says of one completion's experience; see `batchbridge.workers.facts`."""
+    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`."""
     ids, reward = item.sequences.tolist(), item.info.get("reward")
     # The mask and the log-probabilities are about the token after each position.
     return facts(

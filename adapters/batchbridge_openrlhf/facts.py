@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import ruletable
-from batchbridge.findings import Fix
-from batchbridge.solve import nearest
+from batchbridge import Fix
+from batchbridge.kit import nearest_numbers, rule_table
 from batchbridge_openrlhf.deepspeed import Applied, applied, required
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
@@ -73,7 +72,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Rule(ruletable.Rule[Facts]):
+class Rule(rule_table.Rule[Facts]):
     """One row, whose `keys` are identities."""
 
     positive_sizes: bool = True
@@ -142,7 +141,9 @@ def below_one_fixes(facts: Facts) -> tuple[Fix, ...]:
 def world_fixes(facts: Facts) -> tuple[Fix, ...]:
     """The nearest worlds of whole replicas."""
     s = facts.sizes
-    return tuple(fix_of(facts, world_changes(facts, w)) for w in nearest(s.world, multiple_of=s.ring * s.tensor))
+    return tuple(
+        fix_of(facts, world_changes(facts, w)) for w in nearest_numbers(s.world, multiple_of=s.ring * s.tensor)
+    )
 
 
 def least_common(one: int, other: int) -> int:

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchbridge.findings import Where
-from batchbridge.reading_types import Source
+from batchbridge import Source, Where
 from batchbridge_openrlhf.options import Option
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
@@ -71,7 +70,7 @@ def given_of(source: Source, options: Mapping[str, Option]) -> Given:
         _take(given, source, source.values)
         return given
     given = _arguments(source, options)
-    from batchbridge.arguments import parse_arguments
+    from batchbridge.kit import parse_arguments
 
     told = parse_arguments(source.argv)
     _take(given, source, {key: value for key, value in source.values.items() if key not in told or told[key] != value})

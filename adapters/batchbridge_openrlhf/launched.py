@@ -11,7 +11,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from batchbridge.follow import follow
+from batchbridge.kit import follow
 
 
 def driver(module: ModuleType) -> None:

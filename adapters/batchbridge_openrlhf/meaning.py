@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.told import Told
+from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
+from batchbridge.kit.values import Told
 from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 

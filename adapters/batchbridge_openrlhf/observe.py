@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.attachment import Request
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.workers import Orders, Receipt
-from batchbridge.workers_ray import install_everywhere
+from batchbridge import CannotAttach
+from batchbridge.kit import Request
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.kit.workers_ray import install_everywhere
 from batchbridge_openrlhf.driver import in_worker, prompt_tokens
 from batchbridge_openrlhf.engine import IDENTITY, identify
 

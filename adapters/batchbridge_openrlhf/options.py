@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from batchbridge.versions import holds as holds
+from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.8.0"
 """Versions that are read. Rows are complete for `RELEASES`; one newer than `NEWEST` is read as that."""

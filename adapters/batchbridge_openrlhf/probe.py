@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import CannotAttach
-from batchbridge.measuring import Tap
-from batchbridge.patching import Patches
-from batchbridge.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge.spec import Spec
-from batchbridge.weights import Normaliser
+from batchbridge import CannotAttach, Spec
+from batchbridge.kit import Normaliser
+from batchbridge.kit.measuring import Tap
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge_openrlhf.watching import Given, Watch
 
 REMEDY = (

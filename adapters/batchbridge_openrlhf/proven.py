@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from batchbridge.evidence import Code, Package
+from batchbridge.kit import Code, Package
 from batchbridge_openrlhf.options import OLDEST_ENFORCED
 
 ENGINE = Package(

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchbridge import ruletable
-from batchbridge.findings import Finding, Where
-from batchbridge.reading_types import Defect, Reading
+from batchbridge import Finding, Reading, Where
+from batchbridge.kit import Defect, rule_table
 from batchbridge_openrlhf.facts import Facts, Rule
 from batchbridge_openrlhf.options import names_of
 from batchbridge_openrlhf.rules_late import LATE_RULES
@@ -31,12 +30,12 @@ def check(reading: Reading) -> list[Finding]:
     def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
         return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
 
-    return ruletable.findings(_testable(RULES if decided else PARSER_RULES, facts), facts, facts.version, where)
+    return rule_table.findings(_testable(RULES if decided else PARSER_RULES, facts), facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The broken rows that OpenRLHF itself never reports, and that change what is trained."""
-    return ruletable.defects(_testable(RULES, facts), facts, facts.version)
+    return rule_table.defects(_testable(RULES, facts), facts, facts.version)
 
 
 def facts_of(reading: Reading) -> Facts | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchbridge.findings import Fix
-from batchbridge.solve import LARGEST, nearest
+from batchbridge import Fix
+from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
@@ -248,11 +248,11 @@ def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     if s.replicas < 1:
         return world_fixes(facts)
-    fixes = [fix_of(facts, {TRAIN: train}) for train in nearest(s.train, multiple_of=s.micro * s.replicas)]
+    fixes = [fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.micro * s.replicas)]
     if s.train % s.replicas == 0:
-        fixes += [fix_of(facts, {MICRO: micro}) for micro in nearest(s.micro, divides=s.train // s.replicas)]
+        fixes += [fix_of(facts, {MICRO: micro}) for micro in nearest_numbers(s.micro, divides=s.train // s.replicas)]
     if s.train % s.micro == 0:
-        for replicas in nearest(s.replicas, divides=s.train // s.micro):
+        for replicas in nearest_numbers(s.replicas, divides=s.train // s.micro):
             if s.completions_per_rollout // s.forward_micro >= replicas:
                 fixes.append(fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)))
     return tuple(fixes)
@@ -263,7 +263,7 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     wanted = s.forward_micro * max(s.replicas, 1)
     prompts = least_common(wanted, s.group) // s.group
     fixes = [fix_of(facts, {FORWARD: 1})] if s.forward_micro > 1 and s.completions_per_rollout >= s.replicas else []
-    return (*fixes, *(fix_of(facts, {ROLLOUT: p}) for p in nearest(s.rollout_prompts, multiple_of=prompts)))
+    return (*fixes, *(fix_of(facts, {ROLLOUT: p}) for p in nearest_numbers(s.rollout_prompts, multiple_of=prompts)))
 
 
 def _filter_range_text(facts: Facts) -> str | None:

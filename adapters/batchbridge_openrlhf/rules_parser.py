@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batchbridge.findings import Fix
-from batchbridge.solve import LARGEST
+from batchbridge import Fix
+from batchbridge.kit import LARGEST
 from batchbridge_openrlhf.facts import (
     ASYNC,
     DEVICES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.findings import Fix
-from batchbridge.solve import LARGEST, nearest
+from batchbridge import Fix
+from batchbridge.kit import LARGEST, nearest_numbers
 from batchbridge_openrlhf.facts import (
     ALL,
     DEVICES,
@@ -100,8 +100,8 @@ def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
     if prompts < 1:
         return ()
     s = facts.sizes
-    whole_steps = nearest(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
-    sizes = whole_steps or nearest(s.rollout_prompts, divides=prompts)
+    whole_steps = nearest_numbers(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
+    sizes = whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)
     return tuple(fix_of(facts, {ROLLOUT: size}) for size in sizes)
 
 
@@ -154,7 +154,7 @@ def _uneven_dynamic(facts: Facts) -> str | None:
 
 def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
-    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest(s.train, multiple_of=s.replicas))
+    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.replicas))
 
 
 def _fewer_prompts(facts: Facts) -> str | None:
@@ -311,10 +311,10 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     share = least_common(s.train, s.group) // s.group
     key = ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else GENERATION
-    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest(s.prompts_per_rollout, multiple_of=share)]
+    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest_numbers(s.prompts_per_rollout, multiple_of=share)]
     granule = s.replicas * (1 if s.dynamic else s.micro)
     if granule and s.completions_per_rollout % granule == 0:
-        steps = nearest(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
+        steps = nearest_numbers(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
         fixes += [fix_of(facts, {TRAIN: step * granule}) for step in steps]
     return tuple(fixes)
 

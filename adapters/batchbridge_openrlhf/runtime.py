@@ -8,15 +8,14 @@ import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge.attachment import Request
-from batchbridge.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
-from batchbridge.patching import Patches
-from batchbridge.reading_types import Context, Source
-from batchbridge.refusals import Refusal, own_spec
-from batchbridge.shares import steps_cross_rollouts
-from batchbridge.spec import Spec, walk
-from batchbridge.versions import readable
-from batchbridge.workers import Orders, orders_of
+from batchbridge import Source, Spec
+from batchbridge.kit import Context, Request, walk
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.ranks import steps_cross_rollouts
+from batchbridge.kit.refusals import Refusal, own_spec
+from batchbridge.kit.versions import readable
+from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.config import Running, is_idle
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, options_of

@@ -12,8 +12,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
+from batchbridge import CannotAttach
+from batchbridge.kit.patches import Patches
 
 
 class SeededEngines:

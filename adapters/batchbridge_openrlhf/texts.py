@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.error_text import Ask, ErrorText, Numbers
-from batchbridge.error_texts import devices, divisors, multiples, pattern, setting
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit import Ask, ErrorText, Numbers
+from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting
 
 _DEVICES = Ask(name="devices", question="devices that hold copies of the policy (data-parallel size)")
 _PARSER = "openrlhf.cli.train_ppo_ray, releases {}"

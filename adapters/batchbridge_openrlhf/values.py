@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.findings import Phase
-from batchbridge.solve import LARGEST
+from batchbridge.kit import LARGEST, Phase
 from batchbridge_openrlhf.options import Option
 
 _LONGEST = 64

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from batchbridge.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
-from batchbridge.patching import Patches
-from batchbridge.spec import Objective, Spec
-from batchbridge.weights import Normaliser
+from batchbridge import Spec
+from batchbridge.kit import Normaliser, Objective
+from batchbridge.kit.measuring import Factor, Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.kit.patches import Patches
 
 FURTHEST = 20.0
 """Log of a token's ratio beyond which OpenRLHF's loss has no gradient. Source: PolicyLoss.forward."""

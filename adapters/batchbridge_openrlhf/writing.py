@@ -7,10 +7,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.reading_types import Context
-from batchbridge.schedules import schedule_parts, transformers_name
-from batchbridge.spec import LossTerm, Spec
-from batchbridge.writing import Problems, said_by
+from batchbridge import Spec
+from batchbridge.kit import Context, LossTerm
+from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.writing import Problems, said_by
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
 from batchbridge_openrlhf.options import ABSENT, NEWEST, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS

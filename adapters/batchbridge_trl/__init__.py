@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchbridge.hookspecs import hookimpl
+from batchbridge import hookimpl
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Adapter
+    from batchbridge import Adapter
 
 
 batchbridge_frameworks = ("trl",)
-"""So that commands on other frameworks need not ask the hook below. Read by `batchbridge.plugins`."""
+"""So that commands on other frameworks need not ask the hook below. Read by `batchbridge.contract.plugins`."""
 
 
 @hookimpl

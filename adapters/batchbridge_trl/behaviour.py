@@ -11,9 +11,9 @@ from fractions import Fraction
 from itertools import count, cycle, islice
 from typing import NamedTuple
 
-from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
-from batchbridge.spec import DenominatorScope
-from batchbridge.torch_random import TorchGenerator
+from batchbridge import Behaviour, Reading
+from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_trl.epochs import epoch, sampler_of
 from batchbridge_trl.rules import Facts, defects, facts_of
 from batchbridge_trl.settings import holds

@@ -1,9 +1,9 @@
 """Checkpoints of a trainer that follows a plan: the completions of rollouts that are still trained on, by rank.
 
 Each rank saves the rows that it holds in a file of its own; then one process writes the place in the plan
-(`batchbridge.checkpoints`), and TRL its checkpoint. All that a step still needs is in at least one rank's file, so that
-another number of ranks, or another split, can share it out anew.
-Source: transformers 5.23.0 Trainer.train, _save_checkpoint, _load_from_checkpoint, _load_optimizer_and_scheduler.
+(`batchbridge.kit.checkpoints`), and TRL its checkpoint. All that a step still needs is in at least one rank's file, so
+that another number of ranks, or another split, can share it out anew. Source: transformers 5.23.0 Trainer.train,
+_save_checkpoint, _load_from_checkpoint, _load_optimizer_and_scheduler.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 
-from batchbridge import checkpoints
-from batchbridge.attachment import Request
-from batchbridge.checkpoints import STATE_FILE, Resumed
-from batchbridge.errors import CannotAttach
-from batchbridge.plan import Plan
+from batchbridge import CannotAttach, Plan
+from batchbridge.kit import Request, checkpoints
+from batchbridge.kit.checkpoints import STATE_FILE, Resumed
 from batchbridge_trl.rows import RolloutRows
 
 FOLDER = "batchbridge"

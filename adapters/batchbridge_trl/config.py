@@ -7,15 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter
-from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Spec
-from batchbridge.told import Told, spec_of
-from batchbridge.versions import installed, newer_version, readable, unknown_version
-from batchbridge.writing import Problems, objections
+from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
@@ -26,8 +23,7 @@ from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
 if TYPE_CHECKING:
-    from batchbridge.error_text import ErrorText
-    from batchbridge.evidence import Code
+    from batchbridge.kit import Code, ErrorText
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

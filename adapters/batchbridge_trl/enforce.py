@@ -3,8 +3,8 @@
 The training loop, the generation, the rewards and the loss stay TRL's. BatchBridge decides which prompts a rollout
 generates, which completions an optimizer step trains on and what each weighs. Natively `training_step` runs once per
 micro-batch; here the calls before the last one of an accumulation window do nothing, and the last one runs the whole
-optimizer step, cut into the micro-batches that `batchbridge.microbatch` chose. So fixed sizes and token budgets are the
-same code, and nothing of the user's arguments is rewritten.
+optimizer step, cut into the micro-batches that `batchbridge.meaning.micro_batches` chose. So fixed sizes and token
+budgets are the same code, and nothing of the user's arguments is rewritten.
 
 Weights: TRL's loss types differ in their aggregation only, and each is the canonical one at micro-batch scope. The
 native loss of a micro-batch, times one number, is therefore its exact share of the step's loss, KL term included.
@@ -21,16 +21,24 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from batchbridge.attachment import Request
-from batchbridge.errors import CannotAttach
-from batchbridge.measuring import Rows, Tap
-from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention
-from batchbridge.patching import Patches
-from batchbridge.plan import Plan, StepPlan
-from batchbridge.probing import CUT, batches, normaliser, verdict
-from batchbridge.reading import read
-from batchbridge.spec import Advantage, Spec, walk
-from batchbridge.weights import Normaliser, Row
+from batchbridge import CannotAttach, Plan, Spec, read
+from batchbridge.kit import (
+    Advantage,
+    Length,
+    MicroBatches,
+    Normaliser,
+    Request,
+    Row,
+    StepPlan,
+    linear,
+    partition,
+    partition_by_tokens,
+    walk,
+    with_attention,
+)
+from batchbridge.kit.measuring import Rows, Tap
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.checkpoints import Checkpoints

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from batchbridge.follow import before
+from batchbridge.kit import follow_before
 
 
 def trainer(module: ModuleType) -> None:
     """After trl.trainer.grpo_trainer: transformers' `train` follows the launch where the trainer is a `GRPOTrainer`."""
-    before(module.GRPOTrainer, "train")
+    follow_before(module.GRPOTrainer, "train")

@@ -7,8 +7,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from batchbridge.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.told import Told
+from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
+from batchbridge.kit.values import Told
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import Sizes
 from batchbridge_trl.world import KEY as WORLD

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from batchbridge.attachment import Request
-from batchbridge.patching import Patches
+from batchbridge.kit import Request
+from batchbridge.kit.patches import Patches
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.watching import Watch, rows_of

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from batchbridge.evidence import Code, Package
+from batchbridge.kit import Code, Package
 from batchbridge_trl.settings import OLDEST_ENFORCED
 
 CODE = Code(

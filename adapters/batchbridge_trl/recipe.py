@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from batchbridge import sources
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.reading_types import Source
+from batchbridge import Finding, Fix, Source, Where
+from batchbridge.kit import load_source
 
 KEY = "config"
 _LEVELS = 4
@@ -29,7 +28,7 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
         message = f"the recipe {where.value} is not found from here, and holds settings"
         fix = Fix("run from the folder where the command would run, or check the recipe itself")
         return rest, None, Finding("BB-TRL-009", "error", "config", message, (where,), (fix,), undecided=True)
-    return rest, sources.load(path), None
+    return rest, load_source(path), None
 
 
 def near(named: str, beside: Path | None) -> Path | None:

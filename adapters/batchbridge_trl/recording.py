@@ -14,12 +14,10 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from batchbridge.attachment import Request
-from batchbridge.errors import BatchDrift, LostGradient
-from batchbridge.ledger import digest_floats, fingerprint
-from batchbridge.patching import Patches
-from batchbridge.weights import Normaliser
-from batchbridge.workers import Recorder, TrainedRow, orders_of
+from batchbridge import BatchDrift, LostGradient
+from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Recorder, TrainedRow, orders_of
 from batchbridge_trl import releases
 from batchbridge_trl.watching import Watch, lost
 

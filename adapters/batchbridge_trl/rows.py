@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from batchbridge.measuring import Rows
-from batchbridge.microbatch import Length
-from batchbridge.probing import ProbeBatch
+from batchbridge.kit import Length
+from batchbridge.kit.measuring import Rows
+from batchbridge.kit.probing import ProbeBatch
 
 Kind = Literal["prompt", "completion", "row"]
 

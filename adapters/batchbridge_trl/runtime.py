@@ -11,12 +11,12 @@ import torch
 from accelerate.utils import gather_object
 from transformers import ProcessorMixin
 
-from batchbridge.attachment import Request
-from batchbridge.lifecycle import Patched, Runtime, is_inside
-from batchbridge.patching import Patches
-from batchbridge.refusals import Refusal, own_spec
-from batchbridge.spec import Spec, walk
-from batchbridge.versions import holds
+from batchbridge import Spec
+from batchbridge.kit import Request, walk
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal, own_spec
+from batchbridge.kit.versions import holds
 from batchbridge_trl import releases
 from batchbridge_trl.enforce import Enforcer, carrier
 from batchbridge_trl.observe import Observer

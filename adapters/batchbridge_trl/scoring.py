@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.microbatch import Length, partition_by_tokens
+from batchbridge.kit import Length, partition_by_tokens
 from batchbridge_trl.releases import Producer
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from batchbridge.versions import holds as holds
+from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.15"
 """Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 from batchbridge.testing.oracle import ScriptedRun, Surrogate, relative_error
 from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
 from batchbridge_trl import releases

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.error_text import Ask, ErrorText, Numbers
-from batchbridge.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit import Ask, ErrorText, Numbers
+from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
 
 _GROUP = Ask(name="group", question="num_generations (completions per prompt)")
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.solve import LARGEST
+from batchbridge.kit import LARGEST
 from batchbridge_trl.settings import CHOICES, Setting
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from accelerate.utils import recursively_apply
 
-from batchbridge.errors import LostGradient
-from batchbridge.measuring import Measured, Rows, Tap, Witness, all_reduce_over
-from batchbridge.objectives import Surrogate
-from batchbridge.patching import Patches
-from batchbridge.probing import ProbeBatch
-from batchbridge.spec import Objective
+from batchbridge import LostGradient
+from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.probing import ProbeBatch
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.releases import Producer

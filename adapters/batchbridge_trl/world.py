@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchbridge.reading_types import Context, Provenance, Source
-from batchbridge.wrappers import world_size as launched
+from batchbridge import Provenance, Source
+from batchbridge.kit import Context, launched_world_size
 from batchbridge_trl.recipe import near
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
@@ -40,7 +40,7 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         return _said(context.world_size, "argument", "the world size that was asked for")
     if source.native is not None and isinstance(size := getattr(source.native, "world_size", None), int):
         return _said(size, "object", "the config object's world_size")
-    if (size := launched(source.launcher)) is not None:
+    if (size := launched_world_size(source.launcher)) is not None:
         return _said(size, "argument", f"what {source.launcher.get('launcher')} is told")
     if native.get(KEY) is not None:
         line, file = source.lines.get(KEY), str(source.path) if source.path else None

@@ -9,10 +9,10 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from batchbridge.schedules import schedule_parts, transformers_name
-from batchbridge.solve import LARGEST
-from batchbridge.spec import LossTerm, Spec, walk
-from batchbridge.writing import Problems
+from batchbridge import Spec
+from batchbridge.kit import LARGEST, LossTerm, walk
+from batchbridge.kit.schedules import schedule_parts, transformers_name
+from batchbridge.kit.writing import Problems
 from batchbridge_trl.meaning import ADAMW, GIVEN, loss_types, scales, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds, settings_of
 from batchbridge_trl.values import too_large

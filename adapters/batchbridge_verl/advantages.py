@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.advantages import RULED, group_advantages
-from batchbridge.plan import Plan
-from batchbridge.stepwise import RolloutRows
+from batchbridge import Plan
+from batchbridge.kit import RULED, group_advantages
+from batchbridge.kit.step_driver import RolloutRows
 
 
 def rewrite_advantages(trainer: Any, batch: Any, rows: RolloutRows, plan: Plan) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from itertools import count
 
-from batchbridge.reading_types import Behaviour, NativeRow, NativeStep, Reading
-from batchbridge.spec import DenominatorScope
-from batchbridge.torch_random import TorchGenerator
+from batchbridge import Behaviour, Reading
+from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR

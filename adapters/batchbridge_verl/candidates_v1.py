@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.candidates import CandidatePlan
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
+from batchbridge import CannotAttach
+from batchbridge.kit import CandidatePlan
+from batchbridge.kit.patches import Patches
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.engine import POSITION, ROLLOUT, WEIGHTS_OF
 from batchbridge_verl.sampling import SEED

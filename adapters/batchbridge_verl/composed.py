@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from batchbridge.findings import Finding, Fix, Where
+from batchbridge import Finding, Fix, Where
 from batchbridge_verl.installed import package_folder
 from batchbridge_verl.omega import flatten
 from batchbridge_verl.settings import ENGINE, NEWEST, UNRECORDED, chosen_by_key, defaults_of
@@ -101,7 +101,7 @@ def difference_in(package: Path) -> str:
     """As `difference`, of a package's folder."""
     import yaml
 
-    from batchbridge.declared import difference as differs
+    from batchbridge.kit.declared import difference as differs
 
     try:
         made = yaml.safe_load((package / GENERATED).read_text(encoding="utf-8"))

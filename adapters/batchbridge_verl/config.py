@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge.adapter import Adapter
-from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.reading_types import Context, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Spec
-from batchbridge.told import Told, spec_of
-from batchbridge.versions import newer_version, readable, unknown_version
-from batchbridge.writing import Problems, objections
+from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for, difference
 from batchbridge_verl.enforced import enforces
@@ -26,8 +23,7 @@ from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
-    from batchbridge.error_text import ErrorText
-    from batchbridge.evidence import Code
+    from batchbridge.kit import Code, ErrorText
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -198,7 +194,7 @@ class VerlAdapter(Adapter):
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the modules that hold the trainers' base classes; see `batchbridge_verl.launched`."""
         return {
-            "ray": "batchbridge.launch_ray:reach_workers",
+            "ray": "batchbridge.kit:reach_workers",
             "verl.trainer.ppo.v1.trainer_base": "batchbridge_verl.launched:v1",
             "verl.trainer.ppo.ray_trainer": "batchbridge_verl.launched:v0",
             # Imported by main_ppo_sync of 0.8.0, which nobody imports; by the V1 trainer of later versions.

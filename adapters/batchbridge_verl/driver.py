@@ -12,12 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from batchbridge import workers_ray
-from batchbridge.attachment import Request
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.stepwise import RolloutRows, StepDriver, merged
-from batchbridge.workers import Orders, Receipt
+from batchbridge import CannotAttach
+from batchbridge.kit import Request, workers_ray
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
+from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_verl.engine import STEP
 
 SHARDED = (

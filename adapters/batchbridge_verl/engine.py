@@ -15,12 +15,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchbridge import proven
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.plan import StepPlan
-from batchbridge.weights import Normaliser, Row, token_weights
-from batchbridge.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge import CannotAttach
+from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_verl.proven import CODE
 
 ROLLOUT = "batchbridge_rollout"

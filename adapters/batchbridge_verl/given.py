@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchbridge import arguments, sources
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Source
+from batchbridge import Finding, Fix, Source, Where
+from batchbridge.kit import load_source, parse_arguments
+from batchbridge.kit.near_names import near_names
 from batchbridge_verl import omega
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
@@ -74,7 +73,7 @@ def said(source: Source) -> Said:
     result = Said(entry=None, entry_from_words=True)
     _from_words(source, result)
     # --set on top of a command line changes `values` only.
-    before = arguments.parse_arguments(source.argv)
+    before = parse_arguments(source.argv)
     for key, value in source.values.items():
         if key not in before or (before[key] is not value and before[key] != value):
             result.put(key, value, Where(key, shown(value)), "force")
@@ -156,7 +155,7 @@ def _base_file(result: Said) -> None:
     if result.config is None or result.config in CONFIGS:
         return
     file = Path(result.folder or ".") / f"{result.config}.yaml"
-    loaded = sources.load(file)
+    loaded = load_source(file)
     if not loaded.values:
         result.findings.append(
             Finding(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import importlib.util
 from types import ModuleType
 
-from batchbridge.errors import CannotAttach
-from batchbridge.follow import before
+from batchbridge import CannotAttach
+from batchbridge.kit import follow_before
 
 
 def v1(module: ModuleType) -> None:
     """After verl.trainer.ppo.v1.trainer_base: every V1 trainer follows the launch when it is initialised."""
-    before(module.PPOTrainer, "init")
+    follow_before(module.PPOTrainer, "init")
 
 
 def v0(module: ModuleType) -> None:
     """After verl.trainer.ppo.ray_trainer: every `RayPPOTrainer` follows the launch before its workers start."""
-    before(module.RayPPOTrainer, "init_workers")
+    follow_before(module.RayPPOTrainer, "init_workers")
 
 
 def sync(module: ModuleType) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchbridge.clipping import canonical_bound
-from batchbridge.schedules import WARMUP_START, schedule_text
-from batchbridge.told import Told
+from batchbridge.kit.clipping import canonical_bound
+from batchbridge.kit.schedules import WARMUP_START, schedule_text
+from batchbridge.kit.values import Told
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.workers import Orders, Receipt
+from batchbridge import CannotAttach
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_verl.driver import install_everywhere
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE
 

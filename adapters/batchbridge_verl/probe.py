@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import CannotAttach
-from batchbridge.measuring import Rows, Tap
-from batchbridge.probing import CUT, ProbeBatch, batches, normaliser, verdict
-from batchbridge.spec import Spec
+from batchbridge import CannotAttach, Spec
+from batchbridge.kit.measuring import Rows, Tap
+from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
 from batchbridge_verl.watching import Watch, responses_of
 
 REMEDY = (

@@ -6,16 +6,13 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchbridge.attachment import Request
-from batchbridge.budgets import cut_of, objection
-from batchbridge.candidates import CandidatePlan
-from batchbridge.errors import CannotAttach
-from batchbridge.lifecycle import Patched, Runtime, is_inside
-from batchbridge.patching import Patches
-from batchbridge.reading_types import Context, Source
-from batchbridge.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.spec import MicroBatch, Spec
-from batchbridge.workers import orders_of
+from batchbridge import CannotAttach, Source, Spec
+from batchbridge.kit import CandidatePlan, Context, MicroBatch, Request
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge.kit.workers import orders_of
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
+from batchbridge import CannotAttach
+from batchbridge.kit.patches import Patches
 
 SEED = "batchbridge_sampling_seed"
 """A prompt's column: the seed of its sample 0."""

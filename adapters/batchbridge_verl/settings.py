@@ -13,8 +13,8 @@ from functools import lru_cache
 from pkgutil import get_data
 from typing import Any, NamedTuple
 
-from batchbridge.versions import holds as holds
-from batchbridge.versions import is_release
+from batchbridge.kit.versions import holds as holds
+from batchbridge.kit.versions import is_release
 
 VERSIONS = ">=0.4.0"
 """Versions that are read; one newer than `NEWEST` as that. Rows are complete, wheel by wheel, for 0.4.0, 0.4.1, 0.5.0,

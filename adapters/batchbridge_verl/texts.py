@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from batchbridge.error_text import Ask, ErrorText, Numbers
-from batchbridge.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit import Ask, ErrorText, Numbers
+from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, setting, smallest_factor
 
 _MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 _MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.advantages import RULED, group_advantages
-from batchbridge.patching import Patches
-from batchbridge.plan import Plan
-from batchbridge.stepwise import RolloutRows
+from batchbridge import Plan
+from batchbridge.kit import RULED, group_advantages
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
 from batchbridge_verl.observe import numbered

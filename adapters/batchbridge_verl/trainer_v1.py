@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.stepwise import RolloutRows
+from batchbridge import CannotAttach
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import rewrite_advantages
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT

@@ -19,13 +19,12 @@ from typing import Any
 
 import torch
 
-from batchbridge.errors import LostGradient
-from batchbridge.measuring import Measured, Rows, Tap
-from batchbridge.objectives import Surrogate
-from batchbridge.patching import Patches
-from batchbridge.sharded import smallest_weight
-from batchbridge.spec import Objective
-from batchbridge.workers import TrainedRow
+from batchbridge import LostGradient
+from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.measuring import Measured, Rows, Tap
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.workers import TrainedRow
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"

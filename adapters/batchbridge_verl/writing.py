@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from batchbridge.clipping import native_bound
-from batchbridge.reading_types import Context
-from batchbridge.schedules import WARMUP_START, schedule_parts
-from batchbridge.spec import Advantage, MicroBatch, Objective, Spec
-from batchbridge.writing import Problems, said_by
+from batchbridge import Spec
+from batchbridge.kit import Advantage, Context, MicroBatch, Objective
+from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.schedules import WARMUP_START, schedule_parts
+from batchbridge.kit.writing import Problems, said_by
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,

@@ -6,13 +6,14 @@ Everything here is loaded when it is first used: `import batchbridge` imports no
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from batchbridge.adapter import Adapter
-    from batchbridge.attach import unwrap, wrap
-    from batchbridge.attachment import Attachment
-    from batchbridge.between.convert import Conversion, FieldReport, convert
-    from batchbridge.between.diff import Comparison, Difference, diff
-    from batchbridge.between.doctor import Diagnosis, doctor
-    from batchbridge.between.scale import Choice, Scaling, scale
+    from batchbridge.comparing.convert import Conversion, FieldReport, convert
+    from batchbridge.comparing.differences import Comparison, Difference, diff
+    from batchbridge.comparing.scale import Choice, Scaling, scale
+    from batchbridge.contract.adapter import Adapter
+    from batchbridge.contract.attachment import Attachment
+    from batchbridge.contract.hookspecs import hookimpl
+    from batchbridge.contract.reading import Behaviour, Provenance, Reading, Source, Written
+    from batchbridge.diagnosis import Diagnosis, doctor
     from batchbridge.errors import (
         BatchBridgeError,
         BatchDrift,
@@ -25,14 +26,13 @@ if TYPE_CHECKING:
         Problem,
         TooLong,
     )
-    from batchbridge.findings import Finding, Fix, Where
-    from batchbridge.hookspecs import hookimpl
     from batchbridge.ledger.comparing import LedgerDiff
-    from batchbridge.plan import Plan
-    from batchbridge.reading import read
-    from batchbridge.reading_types import Behaviour, Provenance, Reading, Source, Written
+    from batchbridge.meaning.findings import Finding, Fix, Where
+    from batchbridge.meaning.plan import Plan
+    from batchbridge.meaning.spec import Spec
+    from batchbridge.reading.read import read
     from batchbridge.reports import Check, Explanation, check, explain
-    from batchbridge.spec import Spec
+    from batchbridge.running.wrap import unwrap, wrap
 
 __version__ = "0.1.0"
 
@@ -82,33 +82,29 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
-    _HOMES = {
-        "adapter": ("Adapter", "Behaviour", "Provenance", "Reading", "Source", "Written"),
-        "attach": ("Attachment", "unwrap", "wrap"),
-        "between.convert": ("Conversion", "FieldReport", "convert"),
-        "between.diff": ("Comparison", "Difference", "diff"),
-        "between.doctor": ("Diagnosis", "doctor"),
-        "between.scale": ("Choice", "Scaling", "scale"),
-        "errors": (
-            *("BatchBridgeError", "BatchDrift", "CannotAttach", "CannotEdit", "CannotWrite", "LedgerError"),
-            *("LostGradient", "PlanError", "Problem", "TooLong"),
-        ),
-        "findings": ("Finding", "Fix", "Where"),
-        "hookspecs": ("hookimpl",),
-        "ledger_diff": ("LedgerDiff",),
-        "plan": ("Plan",),
-        "reading": ("read",),
-        "reports": ("Check", "Explanation", "check", "explain"),
-        "spec": ("Spec",),
-    }
+    from batchbridge.lazily import loader
 
-    def __getattr__(name):
-        import importlib
-
-        for module, names in _HOMES.items():
-            if name in names:
-                return getattr(importlib.import_module(f"batchbridge.{module}"), name)
-        raise AttributeError(f"module 'batchbridge' has no attribute {name!r}")
-
-    def __dir__():
-        return __all__
+    __getattr__, __dir__ = loader(
+        __name__,
+        {
+            "comparing.convert": ("Conversion", "FieldReport", "convert"),
+            "comparing.differences": ("Comparison", "Difference", "diff"),
+            "comparing.scale": ("Choice", "Scaling", "scale"),
+            "contract.adapter": ("Adapter",),
+            "contract.attachment": ("Attachment",),
+            "contract.hookspecs": ("hookimpl",),
+            "contract.reading": ("Behaviour", "Provenance", "Reading", "Source", "Written"),
+            "diagnosis": ("Diagnosis", "doctor"),
+            "errors": (
+                *("BatchBridgeError", "BatchDrift", "CannotAttach", "CannotEdit", "CannotWrite", "LedgerError"),
+                *("LostGradient", "PlanError", "Problem", "TooLong"),
+            ),
+            "ledger.comparing": ("LedgerDiff",),
+            "meaning.findings": ("Finding", "Fix", "Where"),
+            "meaning.plan": ("Plan",),
+            "meaning.spec": ("Spec",),
+            "reading.read": ("read",),
+            "reports": ("Check", "Explanation", "check", "explain"),
+            "running.wrap": ("unwrap", "wrap"),
+        },
+    )

@@ -2,6 +2,6 @@
 
 import sys
 
-from batchbridge.cli import main
+from batchbridge.cli.main import main
 
 sys.exit(main())

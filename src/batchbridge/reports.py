@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.briefs import brief
-from batchbridge.findings import Finding, Verdict
-from batchbridge.reading import read
-from batchbridge.reading_types import Reading, Source
+from batchbridge.contract.reading import Reading, Source
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.findings import Finding, Verdict
+from batchbridge.reading.read import read
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

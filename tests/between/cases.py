@@ -12,12 +12,12 @@ from registered import adapters
 from specs import values_of
 from toys import plain_spec, reading_of
 
-from batchbridge.between.convert import convert_to
-from batchbridge.between.diff import UNIT_OF
+from batchbridge.comparing.convert import convert_to
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import CannotWrite, Problem
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source, Written
-from batchbridge.spec import LossTerm, Spec, walk
+from batchbridge.meaning.spec import LossTerm, Spec, walk
+from batchbridge.reading.read import read_source
 
 VERSIONS: Mapping[str, tuple[str, ...]] = {
     "trl": ("0.15.2", "0.17.0", "0.20.0", "0.24.0", "0.29.0", "1.5.0", "1.9.0", "1.9.1", "1.12.0", "1.16.0"),

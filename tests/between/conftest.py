@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge import plugins
-from batchbridge.cli import main
+from batchbridge.cli.main import main
+from batchbridge.contract import plugins
 
 sys.path.insert(0, str(Path(__file__).parent))
 

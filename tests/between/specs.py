@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 from hypothesis import strategies as st
 from toys import plain_spec
 
-from batchbridge.between.diff import UNIT_OF
-from batchbridge.spec import LossTerm, Spec, field_type
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.meaning.spec import LossTerm, Spec, field_type
 
 _NUMBERS = {
     "topology.world_size": (1, 2, 4, 6),

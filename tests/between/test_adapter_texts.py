@@ -11,8 +11,8 @@ import batchbridge_open_instruct.texts
 import batchbridge_openrlhf.texts
 import batchbridge_trl.texts
 import batchbridge_verl.texts
-from batchbridge.between.doctor import doctor, known_texts
-from batchbridge.error_text import ErrorText
+from batchbridge.contract.error_text import ErrorText
+from batchbridge.diagnosis import doctor, known_texts
 
 OURS = (batchbridge_trl, batchbridge_verl, batchbridge_easyr1, batchbridge_openrlhf, batchbridge_open_instruct)
 ADDED = [text for package in OURS for text in package.texts.TEXTS]

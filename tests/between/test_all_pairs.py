@@ -9,12 +9,12 @@ import pytest
 from registered import adapters
 from toys import plain_spec, reading_of
 
-from batchbridge.between.convert import Conversion, convert_to
-from batchbridge.between.diff import diff
-from batchbridge.between.effects import leaves
-from batchbridge.between.scale import scale_with
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.comparing.convert import Conversion, convert_to
+from batchbridge.comparing.differences import diff
+from batchbridge.comparing.effects import leaves
+from batchbridge.comparing.scale import scale_with
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading.read import read_source
 
 CASES = {
     "one step per rollout": {"optimizer_step.completions_per_step": 128},

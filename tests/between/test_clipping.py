@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge import convert, plugins, read
-from batchbridge.clipping import UNREACHED, canonical_bound, native_bound
+from batchbridge import convert, read
+from batchbridge.contract import plugins
+from batchbridge.kit.clipping import UNREACHED, canonical_bound, native_bound
 
 TRL = {"num_generations": 4, "gradient_accumulation_steps": 8, "beta": 0.0, "lr_scheduler_type": "constant"}
 BOUNDS = {

@@ -42,7 +42,7 @@ def inputs(run: Run) -> None:
     """Files of the scenes, in the folder where `run` runs."""
     from toys import plain_spec
 
-    from batchbridge.spec import LossTerm
+    from batchbridge.meaning.spec import LossTerm
 
     Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
     kl = {"objective.kl_placement": "reward", "objective.kl_coefficient": 0.1, "objective.kl_estimator": "k1"}

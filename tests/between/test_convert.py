@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from specs import specs
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
-from batchbridge.adapter import Adapter
-from batchbridge.between.convert import Conversion, convert_to, left_behind
-from batchbridge.between.effects import EFFECTS, leaves
+from batchbridge.comparing.convert import Conversion, convert_to, left_behind
+from batchbridge.comparing.effects import EFFECTS, leaves
+from batchbridge.contract.adapter import Adapter
 from batchbridge.errors import Problem
-from batchbridge.spec import LossTerm, Spec
+from batchbridge.meaning.spec import LossTerm, Spec
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_verl.config import VerlAdapter

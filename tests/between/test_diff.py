@@ -11,9 +11,9 @@ from specs import specs
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
-from batchbridge.between.diff import UNIT_OF, Comparison, diff
-from batchbridge.between.effects import BY_FIELD, EFFECTS
-from batchbridge.spec import LossTerm, Spec
+from batchbridge.comparing.differences import UNIT_OF, Comparison, diff
+from batchbridge.comparing.effects import BY_FIELD, EFFECTS
+from batchbridge.meaning.spec import LossTerm, Spec
 
 WHOLE = {"optimizer_step.completions_per_step": 128}
 """One optimizer step for each rollout."""

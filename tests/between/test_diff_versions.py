@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from registered import adapters
 
-from batchbridge import plugins
-from batchbridge.between.diff import Comparison, diff
-from batchbridge.cli import main
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.cli.main import main
+from batchbridge.comparing.differences import Comparison, diff
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading.read import read_source
 
 TRL = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
 EASYR1 = {

@@ -19,10 +19,11 @@ from pasted import PASTED, SAID
 from toys import AnyAdapter
 
 import batchbridge
-from batchbridge import hookimpl, plugins
-from batchbridge.between.doctor import MAX_CHARACTERS, doctor, known_texts
-from batchbridge.error_text import ErrorText
-from batchbridge.error_texts import divisors, multiples
+from batchbridge import hookimpl
+from batchbridge.contract import plugins
+from batchbridge.contract.error_text import ErrorText
+from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts
+from batchbridge.kit.error_texts import divisors, multiples
 
 GOLDEN = Path(__file__).parent / "golden"
 Run = Callable[..., tuple[int, str, str]]

@@ -12,11 +12,12 @@ import pytest
 from registered import adapters
 from toys import plain_spec, reading_of
 
-from batchbridge import plugins, sources
-from batchbridge.between.convert import Conversion, convert_to
-from batchbridge.cli import main
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.cli.main import main
+from batchbridge.comparing.convert import Conversion, convert_to
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading import files
+from batchbridge.reading.read import read_source
 
 FORMS = {
     "trl": ("yaml", "python"),
@@ -66,11 +67,11 @@ def test_a_form_means_what_the_account_says(framework: str, form: str, changes: 
             values={keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
         )
     elif form == "argv":
-        source = sources.load([word for line in text.splitlines() for word in shlex.split(line)])
+        source = files.load_source([word for line in text.splitlines() for word in shlex.split(line)])
     else:
         path = tmp_path / ("run.yaml" if form == "yaml" else "run.sh")
         path.write_text(text, encoding="utf-8")
-        source = sources.load(path, framework=framework)
+        source = files.load_source(path, framework=framework)
     back = read(found, source)
     assert back.verdict == "valid", back.findings
     assert back.spec == found.back.spec

@@ -16,7 +16,7 @@ import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
 import toys
 from batchbridge import plugins
-from batchbridge.cli import main
+from batchbridge.cli.main import main
 registry = plugins.load(())
 registry.manager.register(toys, "toys")
 plugins._installed = lambda: registry
@@ -48,5 +48,5 @@ def test_a_command_imports_no_framework_and_nothing_that_costs(arguments: tuple[
         check=False,
     )
     modules = set(json.loads(run.stderr.splitlines()[-1]))
-    assert "batchbridge.cli" in modules
+    assert "batchbridge.cli.main" in modules
     assert not COSTLY & modules

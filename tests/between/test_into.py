@@ -14,11 +14,11 @@ from registered import adapters
 from toys import plain_spec, reading_of
 
 import batchbridge
-from batchbridge import plugins
-from batchbridge.between.convert import convert_to
-from batchbridge.between.into import Into, convert_into
-from batchbridge.cli import main
-from batchbridge.reading_types import Reading
+from batchbridge.cli.main import main
+from batchbridge.comparing.convert import convert_to
+from batchbridge.comparing.edit_file import Into, convert_into
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Reading
 
 YAML_FRAMEWORKS = ("trl", "open_r1", "verl", "easyr1")
 
@@ -315,8 +315,10 @@ def test_what_cannot_be_meant_is_a_usage_error(wrong: tuple[str, str], files: Pa
 
 
 def test_check_and_help_do_not_load_the_editor(tmp_path: Path) -> None:
-    code = "import sys\nfrom batchbridge.cli import main\nmain(['convert', '--help'])\nnames = sorted(sys.modules)\n"
-    code += "print([m for m in names if 'between' in m])"
+    code = (
+        "import sys\nfrom batchbridge.cli.main import main\nmain(['convert', '--help'])\nnames = sorted(sys.modules)\n"
+    )
+    code += "print([m for m in names if '.edit_' in m])"
     path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
     run = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True

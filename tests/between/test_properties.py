@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from registered import adapters
 from test_all_pairs import account
 
-from batchbridge.between.convert import Conversion, convert_to
-from batchbridge.between.effects import leaves
-from batchbridge.reading_types import Written
-from batchbridge.spec import Spec
+from batchbridge.comparing.convert import Conversion, convert_to
+from batchbridge.comparing.effects import leaves
+from batchbridge.contract.reading import Written
+from batchbridge.meaning.spec import Spec
 
 ASKED = os.environ.get("BATCHBRIDGE_CASES")
 """Cases of each law, over all frameworks or pairs, where a number was asked for."""

@@ -13,11 +13,12 @@ import pytest
 from real import DATASET, VERSIONS, name_of, text_of
 from registered import adapters
 
-from batchbridge import plugins, sources
-from batchbridge.between.effects import leaves
-from batchbridge.cli import main
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.cli.main import main
+from batchbridge.comparing.effects import leaves
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading import files
+from batchbridge.reading.read import read_source
 
 FORM = {
     "trl": "python",
@@ -85,9 +86,9 @@ def read_back(framework: str, path: Path) -> Reading:
         (call,) = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call))
         source = Source(values={word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg})
     elif form == "argv":
-        source = sources.load([word for line in text.splitlines() for word in shlex.split(line)])
+        source = files.load_source([word for line in text.splitlines() for word in shlex.split(line)])
     else:
-        source = sources.load(path, framework=framework)
+        source = files.load_source(path, framework=framework)
     context = Context(framework_version=VERSIONS[framework], world_size=8, dataset_size=DATASET)
     return read_source(source, adapters()[framework], context)
 

@@ -16,14 +16,14 @@ import pytest
 from real import DATASET, VERSIONS, name_of, text_of
 from registered import adapters
 
-from batchbridge import plugins
-from batchbridge.adapter import Adapter
-from batchbridge.between import nearest
-from batchbridge.between.convert import Conversion, convert_to
+from batchbridge.comparing import nearest_spec
+from batchbridge.comparing.convert import Conversion, convert_to
+from batchbridge.contract import plugins
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Reading, Written
 from batchbridge.errors import Problem
-from batchbridge.reading import read
-from batchbridge.reading_types import Reading, Written
-from batchbridge.spec import Spec
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read
 
 SAMPLE = 9
 """Each ninth launch command of the corpus by default; all of them take minutes: `nox -s rewording`."""
@@ -61,7 +61,7 @@ def reworded(adapter: Adapter, version: str | None) -> Callable[[Spec], Written 
     return plain
 
 
-PLAIN = nearest.writer
+PLAIN = nearest_spec.writer
 
 
 def without_words(reading: Reading) -> Reading:
@@ -84,9 +84,9 @@ def differing(readings: Iterator[tuple[str, Reading]], monkeypatch: pytest.Monke
         for framework, adapter in adapters().items():
             if framework == reading.framework or reading.spec is None:
                 continue
-            monkeypatch.setattr(nearest, "writer", PLAIN)
+            monkeypatch.setattr(nearest_spec, "writer", PLAIN)
             plain = convert_to(adapter, reading, version=VERSIONS[framework], given=reading.native)
-            monkeypatch.setattr(nearest, "writer", reworded)
+            monkeypatch.setattr(nearest_spec, "writer", reworded)
             other = convert_to(adapter, without_words(reading), version=VERSIONS[framework], given=reading.native)
             count += 1
             if decided(plain) != decided(other):
@@ -158,5 +158,5 @@ def test_fields_that_are_wrong_decide_another_conversion(monkeypatch: pytest.Mon
     reading = read(recipe, framework="trl", version="1.16.0", world_size=8, dataset_size=10_000)
     adapter = adapters()["open_instruct"]
     plain = convert_to(adapter, reading)
-    monkeypatch.setattr(nearest, "writer", mute)
+    monkeypatch.setattr(nearest_spec, "writer", mute)
     assert decided(plain) != decided(convert_to(adapter, reading))

@@ -12,11 +12,11 @@ from registered import adapters
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
-from batchbridge.between.convert import convert_to
-from batchbridge.between.effects import leaves
-from batchbridge.between.scale import MAX_DEVICES, MAX_JUDGED, Choice, Scaling, scale, scale_with
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.comparing.convert import convert_to
+from batchbridge.comparing.effects import leaves
+from batchbridge.comparing.scale import MAX_DEVICES, MAX_JUDGED, Choice, Scaling, scale, scale_with
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading.read import read_source
 from batchbridge_trl.config import TrlAdapter
 
 KEPT = (

@@ -9,10 +9,10 @@ import pytest
 from registered import adapters
 from test_diff_versions import DOTTED, EASYR1, TRL, VERL
 
-from batchbridge.between.convert import Conversion, FieldReport, convert_to
-from batchbridge.between.diff import diff
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.comparing.convert import Conversion, FieldReport, convert_to
+from batchbridge.comparing.differences import diff
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading.read import read_source
 
 VERSIONS = {
     "trl": "1.16.0",

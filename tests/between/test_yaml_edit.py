@@ -9,7 +9,7 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchbridge.between.yaml_edit import REMOVED, edit, scalar
+from batchbridge.comparing.edit_yaml import REMOVED, edit, scalar
 from batchbridge.errors import CannotEdit
 
 TEXT = """\

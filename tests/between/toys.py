@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
+from batchbridge.contract.reading import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
 from batchbridge.errors import CannotWrite, Problem
-from batchbridge.findings import Fix, Where
-from batchbridge.reading_types import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
-from batchbridge.spec import (
+from batchbridge.meaning.findings import Fix, Where
+from batchbridge.meaning.spec import (
     Carried,
     Horizon,
     Loss,
@@ -181,7 +181,7 @@ def _value(spec: Spec, path: str) -> Any:
 
 def reading_of(spec: Spec, adapter: AnyAdapter | None = None, dataset_size: int | None = None) -> Reading:
     """A reading of `spec` by `anything`, or another of these frameworks, checked."""
-    from batchbridge.reading import read_source
+    from batchbridge.reading.read import read_source
 
     adapter = adapter or AnyAdapter()
     context = Context(world_size=spec.topology.world_size, dataset_size=dataset_size)

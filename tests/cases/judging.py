@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 import batchbridge
-from batchbridge import plugins
-from batchbridge.findings import Finding
+from batchbridge.contract import plugins
+from batchbridge.meaning.findings import Finding
 
 FILE = Path(__file__).with_name("reported.yaml")
 

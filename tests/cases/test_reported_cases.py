@@ -9,7 +9,7 @@ import pytest
 import yaml
 from judging import answer, cases, page, readings, said
 
-from batchbridge.between.doctor import doctor, known_texts
+from batchbridge.diagnosis import doctor, known_texts
 
 CORPUS = Path(__file__).parents[3] / "shared" / "corpus" / "reported_cases.yaml"
 BY_ID = {case["id"]: case for case in cases()}

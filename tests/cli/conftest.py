@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from batchbridge import plugins
-from batchbridge.cli import main
+from batchbridge.cli.main import main
+from batchbridge.contract import plugins
 
 HERE = Path(__file__).parent
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from batchbridge import Spec
 from batchbridge.ledger import Header, StepRecord, Writer
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
-from batchbridge.weights import Normaliser
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+from batchbridge.meaning.weights import Normaliser
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 import batchbridge
-from batchbridge import plugins, proven
+from batchbridge.contract import plugins
+from batchbridge.kit import proven
 from batchbridge.render.json import plain
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -16,7 +16,7 @@ FRAMEWORKS = {"torch", "trl", "transformers", "accelerate", "verl", "openrlhf", 
 LIST_MODULES = """
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
-from batchbridge.cli import main
+from batchbridge.cli.main import main
 sys.exit(main())
 """
 
@@ -43,7 +43,7 @@ def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
     costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}
     assert not costly & modules
     ours = {name for name in modules if name.startswith("batchbridge")}
-    assert ours == {"batchbridge", "batchbridge.cli"}
+    assert ours == {"batchbridge", "batchbridge.cli.main"}
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchbridge import Adapter, Reading, hookimpl, plugins, read
-from batchbridge.findings import Finding
-from batchbridge.reading_types import Context, Source
+from batchbridge import Adapter, Reading, hookimpl, read
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.findings import Finding
 
 
 @contextmanager

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from batchbridge import reading
-from batchbridge.cli import INVALID, UNDECIDED, USAGE
-from batchbridge.reading_types import Reading
-from batchbridge.spec import MicroBatch, Spec
+from batchbridge.cli.main import INVALID, UNDECIDED, USAGE
+from batchbridge.contract.reading import Reading
+from batchbridge.meaning.spec import MicroBatch, Spec
+from batchbridge.reading import read
 
 Run = Callable[..., tuple[int, str, str]]
-REACHED = "from batchbridge.launch import arrived, current; arrived('trainer-1', current().mode)"
+REACHED = "from batchbridge.running.launch import arrived, current; arrived('trainer-1', current().mode)"
 
 
 @pytest.fixture
@@ -73,13 +73,13 @@ def test_like_becomes_the_launchs_spec(run: Run, recipe: Path, tmp_path: Path) -
 
 @pytest.mark.usefixtures("launchable")
 def test_like_is_read_as_the_release_that_is_named(run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    native, versions = reading.read, []
+    native, versions = read.read, []
 
-    def read(*arguments: Any, **options: Any) -> Reading:
+    def noted(*arguments: Any, **options: Any) -> Reading:
         versions.append(options.get("version"))
         return native(*arguments, **options)
 
-    monkeypatch.setattr(reading, "read", read)
+    monkeypatch.setattr(read, "read", noted)
     words = ("--framework", "toy", "--like", str(recipe), "--like-version", "1.2")
     run("run", *words, "--", sys.executable, "-c", "pass")
     assert versions == [None, "1.2"], "the command's own release is the installed one"
@@ -124,14 +124,14 @@ def test_a_budget_that_nothing_can_follow_starts_nothing(run: Run, words: tuple[
 def test_a_budget_of_a_spec_file_is_handed_over_and_one_of_a_configuration_is_not(
     run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = reading.read(str(recipe))
+    own = read.read(str(recipe))
     assert own.spec is not None
     budget = own.spec.replace(**{"micro_batch.tokens_per_device": 64})
     file = tmp_path / "spec.json"
     file.write_text(json.dumps(budget.to_dict()))
     run("run", "--framework", "toy", "--spec", str(file), "--", sys.executable, "-c", LAUNCH)
     assert json.loads((tmp_path / "launch.json").read_text())["spec"]["micro_batch"]["tokens_per_device"] == 64
-    monkeypatch.setattr(reading, "read", lambda *arguments, **options: dataclasses.replace(own, spec=budget))
+    monkeypatch.setattr(read, "read", lambda *arguments, **options: dataclasses.replace(own, spec=budget))
     run("run", "--framework", "toy", "--like", str(recipe), "--", sys.executable, "-c", LAUNCH)
     spec = json.loads((tmp_path / "launch.json").read_text())["spec"]
     assert Spec.from_dict(spec).micro_batch == MicroBatch()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batchbridge import Spec, read
-from batchbridge.spec import walk
+from batchbridge.meaning.spec import walk
 
 jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked against the jsonschema package")
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Any
 
 from batchbridge import Adapter, Finding, Reading, Spec, hookimpl
-from batchbridge.findings import Fix, Where
-from batchbridge.reading_types import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+from batchbridge.contract.reading import Behaviour, Context, Defect, NativeRow, NativeStep, Provenance, Source, Written
+from batchbridge.meaning.findings import Fix, Where
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
 
 FIELDS = {
     "toy.devices": ("topology.world_size", 2),

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.advantages import group_advantages
-from batchbridge.spec import Advantage
+from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.spec import Advantage
 
 REWARDS = st.lists(st.lists(st.integers(-20, 20).map(float), min_size=4, max_size=4), min_size=1, max_size=5)
 

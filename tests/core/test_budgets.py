@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge import plugins
-from batchbridge.budgets import cut_of, objection
-from batchbridge.reading import read
-from batchbridge.spec import MicroBatch
+from batchbridge.contract import plugins
+from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge.meaning.spec import MicroBatch
+from batchbridge.reading.read import read
 
 FIXED = MicroBatch(completions_per_device=2)
 

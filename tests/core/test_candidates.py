@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.candidates import CandidatePlan, plan_of
-from batchbridge.checkpoints import resume, state
-from batchbridge.drift import compare_with_plan
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
+from batchbridge.kit.checkpoints import resume, state
+from batchbridge.kit.drift import compare_with_plan
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
 
 PROMPTS, PLACES, GROUP = 10, 4, 2
 

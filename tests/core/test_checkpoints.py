@@ -15,13 +15,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchbridge import checkpoints
-from batchbridge.attachment import Attachment, Request
-from batchbridge.checkpoints import STATE_FILE, Resumed, resume, state
+from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.errors import CannotAttach, PlanError
-from batchbridge.plan import Plan
-from batchbridge.reading_types import Provenance, Reading
-from batchbridge.spec import (
+from batchbridge.kit import checkpoints
+from batchbridge.kit.checkpoints import STATE_FILE, Resumed, resume, state
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import (
     Carried,
     Horizon,
     Loss,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.derived import UNITS, derive
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.meaning.derived import UNITS, derive
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Order, Rollout, Spec, Topology
 
 # micro-batch 4 x accumulation 2 x 3 devices, 6 completions per prompt, 2 epochs.
 KNOWN = Spec(

@@ -44,8 +44,8 @@ def test_signatures_are_the_real_ones(tmp_path: Path) -> None:
         "adapter.Reading",
         "between.convert.Conversion",
         "between.diff.Comparison",
-        "tuple[batchbridge.findings.Finding, ...]",
-        "tuple[batchbridge.between.doctor.Diagnosis, ...]",
+        "tuple[batchbridge.meaning.findings.Finding, ...]",
+        "tuple[batchbridge.diagnosis.Diagnosis, ...]",
         'is "str"',
     ):
         assert kind in said

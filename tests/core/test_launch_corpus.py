@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import batchbridge
-from batchbridge.reading_types import Reading
+from batchbridge.contract.reading import Reading
 
 SHARED = Path(__file__).parents[3] / "shared" / "corpus" / "launch_argv.jsonl"
 FRAMEWORKS = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attachment import Request
+from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
-from batchbridge.lifecycle import Patched, Runtime
-from batchbridge.patching import Patches
+from batchbridge.kit.lifecycle import Patched, Runtime
+from batchbridge.kit.patches import Patches
 
 REQUEST: Any = SimpleNamespace(mode="enforce", allow=frozenset(), again=False)
 ELSEWHERE = {"weight_probe": "another rank's loss averages otherwise"}

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchbridge.errors import TooLong
-from batchbridge.microbatch import Length, MicroBatches, linear, partition, partition_by_tokens, with_attention
+from batchbridge.meaning.micro_batches import (
+    Length,
+    MicroBatches,
+    linear,
+    partition,
+    partition_by_tokens,
+    with_attention,
+)
 
 token_counts = st.lists(st.integers(0, 500), max_size=40)
 small = st.integers(1, 6)

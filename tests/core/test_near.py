@@ -9,8 +9,8 @@ import time
 import pytest
 
 import batchbridge
-from batchbridge.findings import Finding
-from batchbridge.near import MOST_CHARACTERS, MOST_NAMES, near_names
+from batchbridge.kit.near_names import MOST_CHARACTERS, MOST_NAMES, near_names
+from batchbridge.meaning.findings import Finding
 
 MANY = 15_000
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.order import Bijection, sampling_seed
+from batchbridge.meaning.order import Bijection, sampling_seed
 
 keys = st.lists(st.integers() | st.text(max_size=5), max_size=4).map(tuple)
 small_sizes = st.integers(0, 300)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches, rebound
+from batchbridge.kit.patches import Patches, rebound
 
 
 class Trainer:

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from batchbridge.errors import PlanError
-from batchbridge.order import Bijection
-from batchbridge.plan import Completion, Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
+from batchbridge.meaning.order import Bijection
+from batchbridge.meaning.plan import Completion, Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
 
 
 def make_spec(

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from batchbridge import proven
+from batchbridge.contract.evidence import Code, Evidence, Package, Record
 from batchbridge.errors import CannotAttach
-from batchbridge.evidence import Code, Evidence, Package, Record
-from batchbridge.proven import UNPROVEN, evidence, evidence_here, parse, require
+from batchbridge.kit import proven
+from batchbridge.kit.proven import UNPROVEN, evidence, evidence_here, parse, require
 
 NAME = "framework_of_proven_tests"
 LOOP, LOSS = "    def step(self):\n        return 'step'\n", "    def loss(self):\n        return 'loss'\n"
@@ -160,7 +160,7 @@ def test_control_flow_that_is_allowed_is_measured(framework: ModuleType) -> None
 
 
 def test_a_version_below_the_oldest_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: "0.9")
+    monkeypatch.setattr("batchbridge.kit.versions.installed", lambda distribution: "0.9")
     code = Code("toy", "nowhere", (replace(PACKAGE, distribution="toy"),), oldest="1.0")
     with pytest.raises(CannotAttach, match=r"0\.9 is older than 1\.0") as caught:
         require(code, (UNPROVEN,))
@@ -233,7 +233,7 @@ def test_a_function_that_was_replaced_in_its_module_is_not_the_frameworks(framew
 
 
 def test_our_own_patches_are_looked_through(framework: ModuleType) -> None:
-    from batchbridge.patching import rebound
+    from batchbridge.kit.patches import rebound
 
     trainer, native = framework.Trainer(), framework.Trainer.step
     scope = {"__name__": "batchbridge_toy.enforce", "native": native}

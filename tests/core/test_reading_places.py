@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.findings import Where
-from batchbridge.reading_types import Provenance, Reading
+from batchbridge.contract.reading import Provenance, Reading
+from batchbridge.meaning.findings import Where
 
 
 def test_a_given_key_has_its_place_and_any_other_its_default() -> None:

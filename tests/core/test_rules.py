@@ -11,11 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchbridge import Spec, rules
+from batchbridge import Spec
+from batchbridge.contract.reading import Provenance
 from batchbridge.errors import PlanError
-from batchbridge.plan import Plan
-from batchbridge.reading_types import Provenance
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+from batchbridge.rules import core_rules
 
 SOUND = Spec(
     topology=Topology(world_size=4),
@@ -66,15 +67,15 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 def codes(spec: Spec, dataset_size: int | None = None) -> list[str]:
-    return [finding.code for finding in rules.check(spec, dataset_size)]
+    return [finding.code for finding in core_rules.check(spec, dataset_size)]
 
 
 def test_a_sound_spec_breaks_no_rule() -> None:
-    assert rules.check(SOUND, 104) == ()
+    assert core_rules.check(SOUND, 104) == ()
 
 
 def test_every_rule_has_an_example_that_breaks_it() -> None:
-    assert list(BROKEN) == [rule.code for rule in rules.RULES]
+    assert list(BROKEN) == [rule.code for rule in core_rules.RULES]
 
 
 @pytest.mark.parametrize("code", BROKEN)
@@ -82,8 +83,8 @@ def test_a_broken_rule_is_found(code: str) -> None:
     assert code in codes(SOUND.replace(**BROKEN[code]), 100)
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.code)
-def test_codes_tell_the_severity(rule: rules.Rule) -> None:
+@pytest.mark.parametrize("rule", core_rules.RULES, ids=lambda rule: rule.code)
+def test_codes_tell_the_severity(rule: core_rules.Rule) -> None:
     assert {"BB10": "error", "BB11": "error", "BB12": "warning", "BB13": "warning", "BB14": "note"}[
         rule.code[:4]
     ] == rule.severity
@@ -91,7 +92,7 @@ def test_codes_tell_the_severity(rule: rules.Rule) -> None:
 
 def test_every_rule_stands_in_the_documentation(repository: Path) -> None:
     text = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
-    rows = [f"| {rule.code} | {rule.severity} | {rule.title} |" for rule in rules.RULES]
+    rows = [f"| {rule.code} | {rule.severity} | {rule.title} |" for rule in core_rules.RULES]
     assert [row for row in rows if row not in text] == []
 
 
@@ -107,7 +108,7 @@ def test_every_rule_stands_in_the_documentation(repository: Path) -> None:
     ],
 )
 def test_bounds_come_from_the_annotations(field: str, value: float, said: str) -> None:
-    (finding,) = rules.check(SOUND.replace(**{field: value}))
+    (finding,) = core_rules.check(SOUND.replace(**{field: value}))
     assert finding.code == "BB101"
     assert said in finding.message
 
@@ -117,7 +118,7 @@ def test_all_bounds_are_reported_at_once() -> None:
 
 
 def test_broken_replicas_come_with_the_nearest_legal_sizes() -> None:
-    (finding,) = rules.check(SOUND.replace(**{"topology.world_size": 10, "topology.tensor_parallel": 4}))
+    (finding,) = core_rules.check(SOUND.replace(**{"topology.world_size": 10, "topology.tensor_parallel": 4}))
     assert [fix.text for fix in finding.fixes] == [
         "world size 8",
         "world size 12",
@@ -129,7 +130,9 @@ def test_broken_replicas_come_with_the_nearest_legal_sizes() -> None:
 @pytest.mark.parametrize(("world", "tensor"), [(10**18 + 9, 2), (10**18, 10**17 + 1), (5, 10**18), (10**9 + 7, 2)])
 def test_no_size_makes_the_search_for_replicas_long(world: int, tensor: int) -> None:
     started = time.process_time()
-    (finding,) = rules.check(SOUND.replace(**{"topology.world_size": world, "topology.tensor_parallel": tensor}))[:1]
+    (finding,) = core_rules.check(SOUND.replace(**{"topology.world_size": world, "topology.tensor_parallel": tensor}))[
+        :1
+    ]
     assert finding.code == "BB102"
     assert finding.fixes
     assert time.process_time() - started < 1
@@ -152,7 +155,7 @@ def test_too_few_prompts_for_one_rollout_train_nothing() -> None:
 @pytest.mark.parametrize("scope", ["rollout", "rank", "micro_batch"])
 def test_a_kl_term_has_a_scope_of_its_own(scope: str) -> None:
     kl = LossTerm(aggregation="token_mean", denominator_scope=scope)  # type: ignore[arg-type]  # a Literal in a loop
-    (finding,) = rules.check(SOUND.replace(**{"loss.kl": kl}))
+    (finding,) = core_rules.check(SOUND.replace(**{"loss.kl": kl}))
     assert finding.code == "BB125"
     assert "kl term" in finding.message
 
@@ -182,7 +185,7 @@ def test_what_leaves_membership_open_is_a_note_and_has_no_plan(change: dict[str,
 def test_findings_point_at_the_users_own_key() -> None:
     origin = Provenance(("num_generations",), 1, "file", "run.yaml:3", "run.yaml", 3)
     spec = SOUND.replace(**{"rollout.completions_per_prompt": 0})
-    (finding,) = rules.check(spec, None, {"rollout.completions_per_prompt": origin})
+    (finding,) = core_rules.check(spec, None, {"rollout.completions_per_prompt": origin})
     assert str(finding.where[0]) == "num_generations = 1 (run.yaml:3)"
 
 
@@ -193,7 +196,7 @@ def test_no_spec_of_integers_makes_a_rule_raise(data: st.DataObject) -> None:
         name: data.draw(small | st.none() if name not in REQUIRED else small)
         for name in (*REQUIRED, "optimizer_step.completions_per_step", "micro_batch.completions_per_device")
     }
-    findings = rules.check(SOUND.replace(**fields), data.draw(st.none() | st.integers(1, 50)))
+    findings = core_rules.check(SOUND.replace(**fields), data.draw(st.none() | st.integers(1, 50)))
     assert all(finding.message for finding in findings)
 
 

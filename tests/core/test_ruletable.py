@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchbridge.findings import Fix, Where
-from batchbridge.ruletable import Rule, defects, findings
+from batchbridge.kit.rule_table import Rule, defects, findings
+from batchbridge.meaning.findings import Fix, Where
 
 Sizes = dict[str, int]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.schedules import schedule_parts, schedule_text, transformers_name
+from batchbridge.kit.schedules import schedule_parts, schedule_text, transformers_name
 
 FLOOR = 'cosine_with_min_lr {"min_lr_rate": 0.1}'
 

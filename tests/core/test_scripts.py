@@ -8,9 +8,9 @@ import pytest
 
 import batchbridge
 from bashread import Argument, read_script
-from batchbridge import sources
-from batchbridge.reading_types import Source
-from batchbridge.wrappers import programs, world_size
+from batchbridge.contract.reading import Source
+from batchbridge.reading import files
+from batchbridge.reading.launchers import launched_world_size, programs
 
 TRL = "grpo.py --num_generations 8 --steps_per_generation 2 --max_completion_length 64"
 
@@ -18,7 +18,7 @@ TRL = "grpo.py --num_generations 8 --steps_per_generation 2 --max_completion_len
 def load(folder: Path, text: str, name: str = "run.sh", **options: object) -> Source:
     path = folder / name
     path.write_text(text)
-    return sources.load(path, **options)  # type: ignore[arg-type]  # the tests' own options
+    return files.load_source(path, **options)  # type: ignore[arg-type]  # the tests' own options
 
 
 def codes(source: Source) -> list[str]:
@@ -98,7 +98,7 @@ def test_a_wrapper_without_a_program_is_nothing() -> None:
     ],
 )
 def test_launchers_say_the_world_size(launcher: dict[str, str], size: int | None) -> None:
-    assert world_size(launcher) == size
+    assert launched_world_size(launcher) == size
 
 
 # ---- the training command

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.microbatch import Length
-from batchbridge.plan import Plan
-from batchbridge.shares import cut_shares, deal, steps_cross_rollouts, steps_of_rollout
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.kit.ranks import cut_shares, deal, steps_cross_rollouts, steps_of_rollout
+from batchbridge.meaning.micro_batches import Length
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 
 LENGTHS = st.builds(Length, st.integers(1, 20), st.integers(0, 40))
 

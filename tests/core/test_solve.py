@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.solve import LARGEST, REACH, Variable, divisors, nearest, neighbours
+from batchbridge.rules.nearest_numbers import LARGEST, REACH, Variable, divisors, nearest_numbers, neighbours
 
 small = st.integers(1, 12)
 
@@ -39,7 +39,7 @@ def test_the_nearest_are_those_that_a_search_of_every_number_finds(
         if number % multiple_of == 0 and (not divided or prod(divided) % number == 0) and number % modulus != 1
     ]
     expected = [max((n for n in legal if n < value), default=None), min((n for n in legal if n > value), default=None)]
-    found = nearest(
+    found = nearest_numbers(
         value, multiple_of=multiple_of, divides=divided, low=low, high=high, legal=lambda number: number % modulus != 1
     )
     assert found == [number for number in expected if number is not None]
@@ -47,18 +47,18 @@ def test_the_nearest_are_those_that_a_search_of_every_number_finds(
 
 @pytest.mark.parametrize("wanted", [{"multiple_of": 0}, {"multiple_of": -2}, {"divides": 0}, {"divides": (4, 0)}])
 def test_nothing_is_a_multiple_of_nothing(wanted: dict[str, int]) -> None:
-    assert nearest(3, **wanted) == []  # type: ignore[arg-type]  # the names are the parametrization's
+    assert nearest_numbers(3, **wanted) == []  # type: ignore[arg-type]  # the names are the parametrization's
 
 
 def test_a_rule_that_nothing_is_known_of_is_asked_so_often_and_no_more() -> None:
     asked: list[int] = []
-    assert nearest(10**6, legal=lambda number: bool(asked.append(number))) == []
+    assert nearest_numbers(10**6, legal=lambda number: bool(asked.append(number))) == []
     assert len(asked) == 2 * REACH
 
 
 def test_what_is_known_reaches_any_distance() -> None:
-    assert nearest(1, multiple_of=1_234_567_890) == [1_234_567_890]
-    assert nearest(7, divides=(1 << 31, 3)) == [6, 8]
+    assert nearest_numbers(1, multiple_of=1_234_567_890) == [1_234_567_890]
+    assert nearest_numbers(7, divides=(1 << 31, 3)) == [6, 8]
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=3))
@@ -72,11 +72,11 @@ def test_divisors_are_all_and_only_the_divisors(factors: list[int]) -> None:
 @pytest.mark.parametrize("factors", [(65521, 65521, 7), (2095133040, 2095133040, 2095133040)])
 def test_divisors_of_products_far_above_32_bits_are_those_within_them(factors: tuple[int, ...]) -> None:
     expected = next(number for number in range(LARGEST - 1, 0, -1) if prod(factors) % number == 0)
-    assert nearest(LARGEST, divides=factors) == [expected]
+    assert nearest_numbers(LARGEST, divides=factors) == [expected]
 
 
 def test_the_divisors_of_a_large_prime_are_one_and_itself() -> None:
-    assert nearest(7, divides=4294967291) == [1, 4294967291]
+    assert nearest_numbers(7, divides=4294967291) == [1, 4294967291]
 
 
 def test_divisors_of_the_largest_numbers_take_no_time() -> None:

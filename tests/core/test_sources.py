@@ -12,14 +12,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchbridge import arguments, documents, sources
-from batchbridge.reading_types import Source
+from batchbridge.contract.reading import Source
+from batchbridge.reading import arguments, files, yaml_json
 
 
 def load_text(folder: Path, text: str | bytes, name: str = "run.yaml") -> Source:
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return sources.load(path)
+    return files.load_source(path)
 
 
 def codes(source: Source) -> list[str]:
@@ -145,21 +145,21 @@ def test_a_huge_file_is_refused_by_its_size_without_being_read(tmp_path: Path) -
     with path.open("wb") as stream:
         stream.truncate(1 << 30)
     started = time.process_time()
-    assert codes(sources.load(path)) == ["BB002"]
+    assert codes(files.load_source(path)) == ["BB002"]
     assert time.process_time() - started < 0.5
 
 
 def test_a_missing_file_is_a_finding(tmp_path: Path) -> None:
-    assert sources.load(tmp_path / "none.yaml").problems[0].message == "there is no such file"
+    assert files.load_source(tmp_path / "none.yaml").problems[0].message == "there is no such file"
 
 
 def test_a_directory_is_a_finding(tmp_path: Path) -> None:
-    assert "directory" in sources.load(tmp_path).problems[0].message
+    assert "directory" in files.load_source(tmp_path).problems[0].message
 
 
 def test_a_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert codes(sources.load(tmp_path / "pipe.yaml")) == ["BB001"]
+    assert codes(files.load_source(tmp_path / "pipe.yaml")) == ["BB001"]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads every file")
@@ -167,12 +167,12 @@ def test_an_unreadable_file_is_a_finding(tmp_path: Path) -> None:
     path = tmp_path / "secret.yaml"
     path.write_text("a: 1")
     path.chmod(0)
-    assert codes(sources.load(path)) == ["BB001"]
+    assert codes(files.load_source(path)) == ["BB001"]
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000, ""])
 def test_a_path_that_no_system_has_is_a_finding(path: str) -> None:
-    assert codes(sources.load(path)) == ["BB001"]
+    assert codes(files.load_source(path)) == ["BB001"]
 
 
 def test_python_files_are_refused_by_name(tmp_path: Path) -> None:
@@ -194,45 +194,45 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
 
 def test_the_worst_file_of_the_largest_size_costs_seconds(tmp_path: Path) -> None:
     started = time.process_time()
-    load_text(tmp_path, "a: " + "x" * (sources.MAX_BYTES - 3))
-    load_text(tmp_path, "a: '" + "x\n\n" * (sources.MAX_BYTES // 3 - 5) + "'")
+    load_text(tmp_path, "a: " + "x" * (files.MAX_BYTES - 3))
+    load_text(tmp_path, "a: '" + "x\n\n" * (files.MAX_BYTES // 3 - 5) + "'")
     assert time.process_time() - started < 20
 
 
 def test_an_override_wins_over_the_file_and_its_line_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("a:\n  b: 1\n  c: 2\nd: 3\n")
-    source = sources.load(path, overrides={"a.b": 9, "d": 8, "e.f": 7})
+    source = files.load_source(path, overrides={"a.b": 9, "d": 8, "e.f": 7})
     assert source.values == {"a": {"b": 9, "c": 2}, "d": 8, "e.f": 7}
     assert source.lines == {"a": 1, "a.c": 3}
 
 
 def test_an_override_does_not_change_the_callers_dict() -> None:
     values = {"a": {"b": 1}}
-    sources.load(values, overrides={"a.b": 2})
+    files.load_source(values, overrides={"a.b": 2})
     assert values == {"a": {"b": 1}}
 
 
 def test_arguments_give_values_in_the_frameworks_spelling() -> None:
     argv = ["python", "-m", "train", "--lr", "0.5", "--bf16", "--group=8", "data.size=32", "./x.py", "--name", "[a"]
-    source = sources.load(argv)
+    source = files.load_source(argv)
     assert source.values == {"lr": 0.5, "bf16": True, "group": 8, "data.size": 32, "name": "[a"}
     assert source.argv == tuple(argv)
 
 
 def test_an_object_stays_an_object() -> None:
     thing = object()
-    assert sources.load(thing).native is thing
+    assert files.load_source(thing).native is thing
 
 
 @pytest.mark.parametrize("wrong", [None, b"a: 1", 3, 2.5, True, {1, 2}, ["--a", 1]])
 def test_a_source_of_a_wrong_type_raises(wrong: object) -> None:
     with pytest.raises(TypeError):
-        sources.load(wrong)
+        files.load_source(wrong)
 
 
 def test_a_dict_with_keys_that_are_no_strings_is_a_finding() -> None:
-    assert codes(sources.load({1: 2})) == ["BB005"]
+    assert codes(files.load_source({1: 2})) == ["BB005"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ PLAIN = st.recursive(
 @given(st.dictionaries(st.text("abcdef", min_size=1), PLAIN, min_size=1))
 def test_plain_documents_are_read_as_pyyaml_reads_them(values: dict[str, Any]) -> None:
     text = yaml.safe_dump(values)
-    assert documents.parse_yaml(text, "").value == yaml.safe_load(text)
+    assert yaml_json.parse_yaml(text, "").value == yaml.safe_load(text)
 
 
 _SCALARS = st.sampled_from([*"aZ_/.-019e~:#'[{\n+xé ", "true", "NULL", "On", "yes"])
@@ -267,7 +267,7 @@ _SCALARS = st.sampled_from([*"aZ_/.-019e~:#'[{\n+xé ", "true", "NULL", "On", "y
 @example("0" * 20)
 @example("9" * 19)
 def test_a_scalar_that_needs_no_parser_is_what_the_parser_makes_of_it(text: str) -> None:
-    document = documents.parse_yaml(text, "")
+    document = yaml_json.parse_yaml(text, "")
     if any(found.severity == "error" for found in document.problems):
         with pytest.raises(ValueError, match=r"."):
             arguments.parse_scalar(text)

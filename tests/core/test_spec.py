@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.reading_types import Provenance
-from batchbridge.spec import SCHEMA, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
-from batchbridge.told import Told, spec_of
+from batchbridge.contract.reading import Provenance
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.meaning.spec import (
+    SCHEMA,
+    Horizon,
+    Loss,
+    LossTerm,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+    walk,
+)
 
 MINIMAL: dict[str, Any] = {
     "topology": {"world_size": 3},

@@ -10,8 +10,8 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 import batchbridge
-from batchbridge.findings import Where
-from batchbridge.versions import holds, installed, unknown_version
+from batchbridge.kit.versions import holds, installed, unknown_version
+from batchbridge.meaning.findings import Where
 
 
 @pytest.mark.parametrize("version", ["9" * 5000, "0.9." + "9" * 5000, "\0", "latest"])

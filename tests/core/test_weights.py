@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from batchbridge.spec import Aggregation, DenominatorScope, LossTerm
-from batchbridge.weights import Normaliser, Row, token_weights
+from batchbridge.meaning.spec import Aggregation, DenominatorScope, LossTerm
+from batchbridge.meaning.weights import Normaliser, Row, token_weights
 
 AGGREGATIONS: tuple[Aggregation, ...] = get_args(Aggregation)
 SCOPES: tuple[DenominatorScope, ...] = get_args(DenominatorScope)

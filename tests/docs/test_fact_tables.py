@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.meaning import PROMPT_TOKENS, RESPONSE_TOKENS
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
@@ -47,7 +47,7 @@ def test_easyr1s_token_budget_is_the_padded_width_whatever_the_longest_completio
         PROMPT_TOKENS: 100,
         RESPONSE_TOKENS: 200,
     }
-    spec = EasyR1Adapter().read(load(values), Context(framework_version="0.3.2")).spec
+    spec = EasyR1Adapter().read(load_source(values), Context(framework_version="0.3.2")).spec
     assert spec is not None
     assert spec.micro_batch.tokens_per_device == 3 * (100 + 200)
 
@@ -60,7 +60,7 @@ def test_verls_shuffle_is_no_matter_of_fsdp_before_0_8(
     assert said.startswith("| BB-VERL-076 | all but FSDP to 0.7.1 |")
     values: dict[str, Any] = {"model_engine": engine, f"{ACTOR}shuffle": True}
     adapter = VerlAdapter()
-    findings = adapter.check(adapter.read(load(values), Context(framework_version=version)))
+    findings = adapter.check(adapter.read(load_source(values), Context(framework_version=version)))
     assert ("BB-VERL-076" in [finding.code for finding in findings]) is alike
 
 

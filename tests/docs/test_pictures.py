@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from batchbridge import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.render.pictures import plan_picture
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 
 SVG = "{http://www.w3.org/2000/svg}"
 

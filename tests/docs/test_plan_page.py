@@ -9,8 +9,8 @@ from typing import get_args
 
 import pytest
 
-from batchbridge.order import Bijection, sampling_seed
-from batchbridge.spec import Aggregation
+from batchbridge.meaning.order import Bijection, sampling_seed
+from batchbridge.meaning.spec import Aggregation
 
 ROW = re.compile(r"^\| (\d+) \| `(\(.*\))` \| ([\d, ]+) \|$", re.MULTILINE)
 

@@ -14,9 +14,9 @@ import mutation
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Header, StepRecord, Writer, diff, read_headers, read_steps
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.weights import Normaliser
 from batchbridge.render import json as render_json
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
-from batchbridge.weights import Normaliser
 
 SPEC = Spec(
     topology=Topology(world_size=8),

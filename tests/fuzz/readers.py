@@ -20,14 +20,16 @@ import mutation
 import seeds
 
 import batchbridge
-from batchbridge import arguments, rules
-from batchbridge.between import doctor, yaml_edit
-from batchbridge.cli import main
-from batchbridge.findings import Finding, Phase, Severity
+from batchbridge import diagnosis
+from batchbridge.cli.main import main
+from batchbridge.comparing import edit_yaml
+from batchbridge.meaning.findings import Finding, Phase, Severity
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading import arguments
 from batchbridge.render import between as render_between
 from batchbridge.render import json as render_json
 from batchbridge.render import text as render_text
-from batchbridge.spec import Spec
+from batchbridge.rules import core_rules
 
 CODE = re.compile(r"BB(-[A-Z0-9]+)?-?\d{3}")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -196,8 +198,8 @@ def _edited(made: tuple[str, dict[str, Any]]) -> None:
     """`convert --into`: a text that is edited holds the old values and the changes, and else every byte."""
     text, changes = made
     try:
-        edited = yaml_edit.edit(text, changes)
-    except yaml_edit.CannotEdit as refused:
+        edited = edit_yaml.edit(text, changes)
+    except edit_yaml.CannotEdit as refused:
         if not str(refused).strip():
             raise Wrong("refused without a reason") from refused
         return
@@ -209,7 +211,7 @@ def _edit(rng: random.Random) -> tuple[str, dict[str, Any]]:
     dialect = rng.choice(list(seeds.SETTINGS))
     keys = [*seeds.SETTINGS[dialect], "base.a", "other", "new.key", "base"]
     chosen = rng.sample(keys, rng.choice((0, 1, 1, 2, 4)))
-    changes = {key: yaml_edit.REMOVED if rng.random() < 0.2 else rng.choice(mutation.HOSTILE) for key in chosen}
+    changes = {key: edit_yaml.REMOVED if rng.random() < 0.2 else rng.choice(mutation.HOSTILE) for key in chosen}
     text = (
         rng.choice(seeds.yaml_texts(dialect)) if rng.random() < 0.3 else mutation.text(rng, seeds.yaml_texts(dialect))
     )
@@ -218,7 +220,7 @@ def _edit(rng: random.Random) -> tuple[str, dict[str, Any]]:
 
 def _doctor(made: tuple[str, dict[str, int]]) -> None:
     text, given = made
-    for found in doctor.doctor(text, given, TEXTS):
+    for found in diagnosis.doctor(text, given, TEXTS):
         if not found.text.rule.strip() or found.line < 1 or any(not fix.text.strip() for fix in found.fixes):
             raise Wrong(f"ill-formed diagnosis: {found!r:.300}")
         json.dumps(found.to_dict())
@@ -242,7 +244,7 @@ def _spec(tree: Any) -> None:
         if not str(refused).strip():
             raise Wrong("refused without a reason") from refused
         return
-    findings = rules.check(spec, 8000, {})
+    findings = core_rules.check(spec, 8000, {})
     for finding in findings:
         well_formed(finding)
     if not any(finding.severity == "error" for finding in findings):
@@ -294,7 +296,7 @@ def _command_line(words: list[str]) -> None:
 
 # ---- the table
 
-TEXTS = doctor.known_texts()
+TEXTS = diagnosis.known_texts()
 
 
 def table() -> list[Reader]:

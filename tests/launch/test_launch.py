@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from batchbridge import attach
 from batchbridge.errors import CannotAttach
-from batchbridge.follow import follow
-from batchbridge.launch import ENVIRONMENT, SITE, Launch, current
-from batchbridge.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
+from batchbridge.running.follow import follow
+from batchbridge.running.launch import ENVIRONMENT, SITE, Launch, current_launch
+from batchbridge.running.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
 
 FRAMEWORK = """
 class Trainer:
@@ -106,7 +105,7 @@ def test_a_launch_survives_the_environment() -> None:
 def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     trainer = object()
-    assert current() is None
+    assert current_launch() is None
     assert follow(trainer) is trainer
 
 
@@ -119,7 +118,7 @@ def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: py
         given.append((arguments, options))
         trainer.batchbridge = SimpleNamespace(report=lambda: "report")
 
-    monkeypatch.setattr(attach, "wrap", wrap)
+    monkeypatch.setattr(wrap, "wrap", wrap)
     follow(SimpleNamespace())
     assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"]})]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from batchbridge.ledger import Header, StepRecord, Writer, fingerprint
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
-from batchbridge.weights import Normaliser
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.weights import Normaliser
 
 SPEC = Spec(
     topology=Topology(world_size=1),

@@ -11,8 +11,8 @@ from batchbridge.errors import LedgerError
 from batchbridge.ledger import diff, read_steps
 from batchbridge.ledger.comparing import applied_weights
 from batchbridge.ledger.reading import Ledger
-from batchbridge.spec import LossTerm
-from batchbridge.weights import Normaliser, Row, token_weights
+from batchbridge.meaning.spec import LossTerm
+from batchbridge.meaning.weights import Normaliser, Row, token_weights
 
 
 def change(step_number, **fields):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from scripted_ledger import SPEC, header, record, rows_of
 
-from batchbridge.attachment import Attachment, Request
-from batchbridge.cli import main
-from batchbridge.evidence import Evidence
+from batchbridge.cli.main import main
+from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.evidence import Evidence
+from batchbridge.contract.reading import Reading
 from batchbridge.ledger import Writer, diff, read_headers, read_steps
-from batchbridge.reading_types import Reading
 
 MEASURED = Evidence(
     grade="measured", labels={"trl": None, "accelerate": "1.15.0"}, loss=("trl trainer/grpo_trainer.py: compute_loss",)

@@ -39,7 +39,7 @@ def test_adapters_are_ordinary_entry_points(distribution: importlib.metadata.Dis
 
 def test_the_command_line_is_a_script(distribution: importlib.metadata.Distribution) -> None:
     scripts = distribution.entry_points.select(group="console_scripts")
-    assert {script.name: script.value for script in scripts} == {"batchbridge": "batchbridge.cli:main"}
+    assert {script.name: script.value for script in scripts} == {"batchbridge": "batchbridge.cli.main:main"}
 
 
 def test_every_entry_point_loads(distribution: importlib.metadata.Distribution) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge import plugins
+from batchbridge.contract import plugins
 
 Install = Callable[..., None]
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from batchbridge import Adapter, Finding, Reading, hookimpl, hookspecs, plugins
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Source
+from batchbridge import Adapter, Finding, Reading, hookimpl
+from batchbridge.contract import hookspecs, plugins
+from batchbridge.contract.reading import Context, Source
+from batchbridge.reading.read import read_source
 
 HOOKS: dict[str, Callable[..., Any]] = {
     name: value for name, value in vars(hookspecs).items() if hasattr(value, "batchbridge_spec")

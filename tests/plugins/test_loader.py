@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from batchbridge import Adapter, hookimpl, plugins
-from batchbridge.findings import Finding
+from batchbridge import Adapter, hookimpl
+from batchbridge.contract import plugins
+from batchbridge.meaning.findings import Finding
 
 Install = Callable[..., None]
 Source = Callable[..., str]

@@ -9,9 +9,9 @@ from fractions import Fraction
 
 from toy_adapter import ToyAdapter
 
+from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Where
-from batchbridge.reading_types import Written
+from batchbridge.meaning.findings import Finding, Where
 
 _counter = itertools.count()
 

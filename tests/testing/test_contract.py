@@ -15,7 +15,7 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 import batchbridge.testing
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from batchbridge.ledger import Header, StepRecord, Writer
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.weights import Normaliser
 from batchbridge.testing.equivalence import Apart, FinishedRun
-from batchbridge.weights import Normaliser
 
 SPEC = Spec(
     topology=Topology(world_size=1),
@@ -63,7 +63,9 @@ def test_pytest_finds_the_fixtures_by_themselves() -> None:
 
 
 def test_the_plugin_imports_nothing_that_is_heavy() -> None:
-    heavy = "{'torch', 'transformers', 'numpy', 'yaml', 'pydantic', 'batchbridge.spec', 'batchbridge.testing.tiny'}"
+    heavy = (
+        "{'torch', 'transformers', 'numpy', 'yaml', 'pydantic', 'batchbridge.meaning.spec', 'batchbridge.testing.tiny'}"
+    )
     code = f"import sys, batchbridge.testing.plugin; sys.exit(', '.join({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == ""

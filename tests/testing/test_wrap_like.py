@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
-from batchbridge import CannotAttach, plugins, wrap
-from batchbridge.adapter import Adapter
-from batchbridge.attachment import Attachment, Request
-from batchbridge.candidates import CandidatePlan
-from batchbridge.reading_types import Context, Mode, Reading, Source
-from batchbridge.spec import MicroBatch
+from batchbridge import CannotAttach, wrap
+from batchbridge.contract import plugins
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.reading import Context, Mode, Reading, Source
+from batchbridge.meaning.candidates import CandidatePlan
+from batchbridge.meaning.spec import MicroBatch
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_openrlhf.config import OpenRlhfAdapter

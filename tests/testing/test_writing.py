@@ -1,14 +1,14 @@
-"""What `batchbridge.writing.objections` finds when a written configuration is read back."""
+"""What `batchbridge.kit.writing.objections` finds when a written configuration is read back."""
 
 from __future__ import annotations
 
 import pytest
 from toy_adapter import ToyAdapter
 
+from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
-from batchbridge.reading_types import Context, Reading, Source
-from batchbridge.spec import Spec
-from batchbridge.writing import Problems, objections, remembered
+from batchbridge.kit.writing import Problems, objections, remembered
+from batchbridge.meaning.spec import Spec
 
 SEED = Problem(("order.seed",), "order.seed = 5: toy would do 0")
 CONTEXT = Context(framework_version="2.0", world_size=2)

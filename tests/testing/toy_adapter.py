@@ -6,13 +6,24 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge.adapter import Adapter
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite, PlanError, Problem
-from batchbridge.findings import Finding, Fix, Where
-from batchbridge.plan import Plan
-from batchbridge.reading_types import Behaviour, Context, NativeRow, NativeStep, Provenance, Reading, Source, Written
-from batchbridge.spec import Carried, Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology, walk
-from batchbridge.weights import Row, token_weights
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import (
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+    walk,
+)
+from batchbridge.meaning.weights import Row, token_weights
 
 LOSSES = {"mean": "token_mean", "sum": "token_sum"}
 DEFAULTS: Mapping[str, Any] = {

@@ -28,7 +28,7 @@ from trl import GRPOTrainer
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.errors import BatchDrift
-from batchbridge.proven import UNPROVEN
+from batchbridge.kit.proven import UNPROVEN
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.testing import scripted_trainer
 

@@ -4,8 +4,8 @@
     python tests/upstream/record.py --status tested --folder open_instruct==2026.8.20=CHECKOUT/open_instruct
 
 A release is fetched with pip, alone and without being built or imported; `--folder` takes an unpacked one, a checkout
-say (`verl==0.3.2=CHECKOUT/verl --adapter easyr1`). Statuses are those of `batchbridge.proven`: "tested" only for what
-the native tests run on, which tests/upstream/test_upstream.py holds against the sessions' pins.
+say (`verl==0.3.2=CHECKOUT/verl --adapter easyr1`). Statuses are those of `batchbridge.kit.proven`: "tested" only for
+what the native tests run on, which tests/upstream/test_upstream.py holds against the sessions' pins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from batchbridge.evidence import Code, Package
+from batchbridge.contract.evidence import Code, Package
 
 ADAPTERS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 ROOT = Path(__file__).parents[2] / "adapters"

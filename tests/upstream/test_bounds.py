@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge import plugins
-from batchbridge.evidence import Code
-from batchbridge.proven import records
-from batchbridge.versions import holds
+from batchbridge.contract import plugins
+from batchbridge.contract.evidence import Code
+from batchbridge.kit.proven import records
+from batchbridge.kit.versions import holds
 
 EXTRAS = ("trl", "verl", "openrlhf")
 ADAPTERS = (*EXTRAS, "easyr1", "open_instruct", "open_r1")

@@ -17,8 +17,8 @@ sys.path.insert(0, str(HERE))  # its two scripts are no package
 import record  # noqa: E402  # found by the line above
 import upstream  # noqa: E402  # as above
 
-from batchbridge import proven  # noqa: E402  # as above
-from batchbridge.evidence import Code, Package  # noqa: E402  # as above
+from batchbridge.contract.evidence import Code, Package  # noqa: E402  # as above
+from batchbridge.kit import proven  # noqa: E402  # as above
 
 STEP, LOSS = "def step():\n    return 1\n", "def loss():\n    return 2\n"
 PACKAGE = Package("toyframe", "toyframe", control={"train.py": ("step",)}, loss={"train.py": ("loss",)})

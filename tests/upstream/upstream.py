@@ -19,8 +19,8 @@ from pkgutil import get_data
 
 from record import ROOT, code_of, fetched, record
 
-from batchbridge import declared, proven
-from batchbridge.evidence import Code, Evidence, Package
+from batchbridge.contract.evidence import Code, Evidence, Package
+from batchbridge.kit import declared, proven
 
 WATCHED: Mapping[str, tuple[str, ...]] = {
     "trl": ("trl", "transformers", "accelerate"),

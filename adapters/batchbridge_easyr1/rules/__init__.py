@@ -6,9 +6,8 @@ is never used again. 001 to 009 belong to reading: see `config`.
 
 from __future__ import annotations
 
-from batchbridge import ruletable
-from batchbridge.findings import Finding
-from batchbridge.reading_types import Defect, Reading
+from batchbridge import Finding, Reading
+from batchbridge.kit import Defect, rule_table
 from batchbridge_easyr1.rules.refused import REFUSED
 from batchbridge_easyr1.rules.row import Rule
 from batchbridge_easyr1.rules.silent import SILENT
@@ -24,9 +23,9 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    return ruletable.findings(RULES, run, run.version, lambda keys: reading.where(*keys))
+    return rule_table.findings(RULES, run, run.version, lambda keys: reading.where(*keys))
 
 
 def defects(run: Run) -> tuple[Defect, ...]:
     """The rows that apply, that EasyR1 itself never reports, and that change what is trained."""
-    return ruletable.defects(RULES, run, run.version)
+    return rule_table.defects(RULES, run, run.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batchbridge.findings import Fix
+from batchbridge import Fix
 from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE, KL_ESTIMATORS
 from batchbridge_easyr1.rules.row import (
     Rule,

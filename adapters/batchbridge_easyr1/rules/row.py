@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge import ruletable
-from batchbridge.findings import Fix
-from batchbridge.solve import Variable, neighbours
+from batchbridge import Fix
+from batchbridge.kit import Variable, neighbours, rule_table
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import BATCH, FORWARD, GROUP, MICRO, MINI_ROLLOUT, PROMPTS, holds
 
-Rule = ruletable.Rule[Run]
+Rule = rule_table.Rule[Run]
 
 
 def near(run: Run, keys: tuple[str, ...], legal: Callable[[Mapping[str, int]], bool]) -> tuple[Fix, ...]:

@@ -3,8 +3,8 @@ read; and what runs but has no canonical words."""
 
 from __future__ import annotations
 
-from batchbridge.clipping import UNREACHED
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit.clipping import UNREACHED
 from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO
 from batchbridge_easyr1.rules.row import (
     Rule,

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge.hookspecs import hookimpl
-from batchbridge.launch import call_after_import
+from batchbridge.contract.hookspecs import hookimpl
+from batchbridge.running.launch import call_after_import
 
 ABSENT = ("vllm", "msgspec", "qwen_vl_utils", "wandb")
 HERE = __name__
@@ -166,7 +166,7 @@ def after_workers(module: Any) -> None:
     module.vLLMRollout = rollouts.ScriptedRollout
     module.FSDPVLLMShardingManager = rollouts.Sharding
     if os.environ.get("BATCHBRIDGE_KILL"):
-        from batchbridge import plugins
+        from batchbridge.contract import plugins
 
         plugins.manager().register(Killer(), "batchbridge_easyr1_killer")
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.stepwise import StepDriver
+from batchbridge.kit.step_driver import StepDriver
 from batchbridge_easyr1.testing.scripted import arguments
 from batchbridge_easyr1.testing.steps import optimizer
 

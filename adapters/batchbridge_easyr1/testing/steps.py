@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge.launch import call_after_import
+from batchbridge.running.launch import call_after_import
 from batchbridge.testing.equivalence import ADAM_EPSILON
 
 HOOKS = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from batchbridge.findings import Finding
+from batchbridge import Finding
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT

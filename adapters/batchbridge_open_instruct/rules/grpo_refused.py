@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from batchbridge.findings import Fix
+from batchbridge import Fix
 from batchbridge_open_instruct.meaning import NAMED_KL, SCALES, learners
 from batchbridge_open_instruct.rules.row import BOTH, FAST, FIRST_RELEASE, Facts, Problem, Rule, setting
 from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT

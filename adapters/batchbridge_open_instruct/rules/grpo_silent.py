@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.findings import Fix
+from batchbridge import Fix
 from batchbridge_open_instruct.rules.row import (
     BOTH,
     CORE,

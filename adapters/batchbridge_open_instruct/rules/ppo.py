@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batchbridge.findings import Fix
-from batchbridge.solve import nearest
+from batchbridge import Fix
+from batchbridge.kit import nearest_numbers
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.rules.row import OLD, Facts, Problem, Rule, ppo_rollout, setting
 
@@ -15,7 +15,7 @@ def _ppo_micro(facts: Facts) -> Problem | None:
     return Problem(
         f"local_mini_batch_size {mini} is no multiple of per_device_train_batch_size {micro}",
         ("local_mini_batch_size", "per_device_train_batch_size"),
-        tuple(setting("local_mini_batch_size", size) for size in nearest(mini, multiple_of=micro)),
+        tuple(setting("local_mini_batch_size", size) for size in nearest_numbers(mini, multiple_of=micro)),
     )
 
 
@@ -32,7 +32,7 @@ def _ppo_mini(facts: Facts) -> Problem | None:
         f"{native['number_samples_per_prompt']} = {local} completions per learner are no multiple of "
         f"local_mini_batch_size {mini}",
         ("local_rollout_batch_size", "number_samples_per_prompt", "local_mini_batch_size"),
-        tuple(setting("local_mini_batch_size", size) for size in nearest(mini, divides=local)),
+        tuple(setting("local_mini_batch_size", size) for size in nearest_numbers(mini, divides=local)),
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.findings import Fix, Phase, Severity, Where
+from batchbridge import Fix, Where
+from batchbridge.kit import Phase, Severity
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.launch import call_after_import
+from batchbridge.running.launch import call_after_import
 from batchbridge.testing.equivalence import ADAM_EPSILON
 
 ABSENT = ("vllm", "flash_attn", "bitsandbytes", "liger_kernel")

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge.hookspecs import hookimpl
+from batchbridge.contract.hookspecs import hookimpl
 from batchbridge.testing.tiny import Script
 
 HERE = __name__
@@ -214,6 +214,6 @@ class Killer:
 def after_data_loader(module: Any) -> None:
     """Learners that shall kill themselves know it."""
     if os.environ.get("BATCHBRIDGE_KILL"):
-        from batchbridge import plugins
+        from batchbridge.contract import plugins
 
         plugins.manager().register(Killer(), "batchbridge_open_instruct_killer")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge.hookspecs import hookimpl
+from batchbridge.contract.hookspecs import hookimpl
 
 
 class ScriptedExecutor:
@@ -157,7 +157,7 @@ def _worker(module: Any) -> None:
     if file := os.environ.get("BATCHBRIDGE_CLIPPED"):
         _clipping(Path(file))
     if os.environ.get("BATCHBRIDGE_KILL"):
-        from batchbridge import plugins
+        from batchbridge.contract import plugins
 
         plugins.manager().register(Killer(), "batchbridge_openrlhf_killer")
 

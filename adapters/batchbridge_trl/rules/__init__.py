@@ -7,9 +7,8 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 
 from __future__ import annotations
 
-from batchbridge import ruletable
-from batchbridge.findings import Finding, Where
-from batchbridge.reading_types import Defect, Reading
+from batchbridge import Finding, Reading, Where
+from batchbridge.kit import Defect, rule_table
 from batchbridge_trl.rules.facts import Facts, Rule, facts_of
 from batchbridge_trl.rules.ignored import IGNORED
 from batchbridge_trl.rules.later import LATER
@@ -36,9 +35,9 @@ def check(reading: Reading) -> list[Finding]:
         known = [key for key in keys if key not in rows or not rows[key].fixed]
         return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
 
-    return ruletable.findings(RULES, facts, facts.version, where)
+    return rule_table.findings(RULES, facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The rows that apply, that TRL itself never reports, and that change what is trained."""
-    return ruletable.defects(RULES, facts, facts.version)
+    return rule_table.defects(RULES, facts, facts.version)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from batchbridge import ruletable
-from batchbridge.reading_types import Reading
+from batchbridge import Reading
+from batchbridge.kit import rule_table
 from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
@@ -86,7 +86,7 @@ class Facts(NamedTuple):
         return own or self.sizes.generations
 
 
-Rule = ruletable.Rule[Facts]
+Rule = rule_table.Rule[Facts]
 
 
 def facts_of(reading: Reading) -> Facts | None:

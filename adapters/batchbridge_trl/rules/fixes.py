@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge.findings import Fix
-from batchbridge.solve import LARGEST, Variable, nearest, neighbours
+from batchbridge import Fix
+from batchbridge.kit import LARGEST, Variable, nearest_numbers, neighbours
 from batchbridge_trl.rules.facts import ACCUMULATION, BATCH, EVAL_GENERATIONS, EVAL_MICRO, STEPS, Facts
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import FIELDS
@@ -29,8 +29,8 @@ def evaluation_fixes(facts: Facts) -> tuple[Fix, ...]:
     """The nearest evaluation batches of whole groups, or no evaluation."""
     world = max(facts.sizes.world, 1)
     micro, group = max(facts.native[EVAL_MICRO], 1), max(facts.evaluation_generations, 1)
-    whole_groups = nearest(micro, multiple_of=group // math.gcd(group, world), high=micro + max(micro, 64))
-    groups = nearest(group, divides=(micro, world), high=group + max(group, 64))
+    whole_groups = nearest_numbers(micro, multiple_of=group // math.gcd(group, world), high=micro + max(micro, 64))
+    groups = nearest_numbers(group, divides=(micro, world), high=group + max(group, 64))
     changes = [*({EVAL_MICRO: size} for size in whole_groups), *({EVAL_GENERATIONS: size} for size in groups)]
     return (*map(_fix, changes), Fix('eval_strategy = "no"', {"eval_strategy": "no"}))
 

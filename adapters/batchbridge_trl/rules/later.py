@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchbridge.schedules import WITHOUT_ARGUMENTS
+from batchbridge.kit.schedules import WITHOUT_ARGUMENTS
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.facts import (
     ACCUMULATION,

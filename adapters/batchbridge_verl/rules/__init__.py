@@ -9,9 +9,8 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 
 from __future__ import annotations
 
-from batchbridge import ruletable
-from batchbridge.findings import Finding, Where
-from batchbridge.reading_types import Defect, Reading
+from batchbridge import Finding, Reading, Where
+from batchbridge.kit import Defect, rule_table
 from batchbridge_verl.rules.later import LATER
 from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
@@ -34,9 +33,9 @@ def check(reading: Reading) -> list[Finding]:
         said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
         return reading.where(*(said or keys[:1]))
 
-    return ruletable.findings(RULES, run, run.version, where)
+    return rule_table.findings(RULES, run, run.version, where)
 
 
 def defects(run: Run) -> tuple[Defect, ...]:
     """The rows that apply, that verl itself never reports, and that change what is trained."""
-    return ruletable.defects(RULES, run, run.version)
+    return rule_table.defects(RULES, run, run.version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from batchbridge.findings import Fix
+from batchbridge import Fix
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,

@@ -6,9 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batchbridge import ruletable
-from batchbridge.findings import Fix
-from batchbridge.solve import Variable, neighbours
+from batchbridge import Fix
+from batchbridge.kit import Variable, neighbours, rule_table
 from batchbridge_verl.run import DYNAMIC, GPUS, GROUP, MICRO, MINI, NODES, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR
 
@@ -23,7 +22,7 @@ ENGINE_WORKERS = ">=0.7.1"
 Test = Callable[[Run], str | None]
 Fixes = Callable[[Run], tuple[Fix, ...]]
 
-Rule = ruletable.Rule[Run]
+Rule = rule_table.Rule[Run]
 
 _SIZE_KEYS = {"prompts": PROMPTS, "group": GROUP, "mini": MINI, "micro": MICRO, "world": "devices"}
 

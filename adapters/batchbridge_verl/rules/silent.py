@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 
-from batchbridge.clipping import UNREACHED
-from batchbridge.findings import Fix
+from batchbridge import Fix
+from batchbridge.kit.clipping import UNREACHED
 from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.later import remainder
 from batchbridge_verl.rules.row import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from batchbridge.findings import Fix
+from batchbridge import Fix
 from batchbridge_verl.rules.row import AGGREGATION, DEVICES, Fixes, Rule, Test, fix, mini_fixes, near, setting, shared
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PARALLEL, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from batchbridge.launch import call_after_import
+from batchbridge.running.launch import call_after_import
 
 
 def record(module: Any) -> None:

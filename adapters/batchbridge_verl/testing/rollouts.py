@@ -20,7 +20,8 @@ import torch
 import verl.workers.rollout.base as base
 import verl.workers.rollout.replica as replica
 
-from batchbridge import hookimpl, plugins
+from batchbridge import hookimpl
+from batchbridge.contract import plugins
 from batchbridge_verl import sampling
 from batchbridge_verl.testing.server import ScriptedServer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchbridge.launch import call_after_import
+from batchbridge.running.launch import call_after_import
 
 HOOKS = {"verl.workers.engine.fsdp.transformer_impl": f"{__name__}:after_engine"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from pocketgrpo_batchbridge.config import DEFAULTS, PocketAdapter
 

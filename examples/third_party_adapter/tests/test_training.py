@@ -12,7 +12,8 @@ pytest.importorskip("torch")
 
 import batchbridge
 import pocketgrpo
-from batchbridge import CannotAttach, Plan, Spec, plugins, unwrap, wrap
+from batchbridge import CannotAttach, Plan, Spec, unwrap, wrap
+from batchbridge.contract import plugins
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.testing.snapshots import keep_steps, snapshots
 from pocketgrpo_batchbridge.config import DEFAULTS

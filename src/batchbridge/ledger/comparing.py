@@ -14,11 +14,11 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal, get_args
 
-from batchbridge.briefs import brief
 from batchbridge.errors import LedgerError
 from batchbridge.ledger.reading import Ledger, decode, merge
 from batchbridge.ledger.records import KEY
-from batchbridge.weights import Normaliser
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.weights import Normaliser
 
 Aspect = Literal["order", "membership", "content", "weights", "advantage", "clock", "old_logprobs", "gradient"]
 """In what a step differs, the deepest cause first.

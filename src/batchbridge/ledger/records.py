@@ -24,8 +24,8 @@ from typing import Any, Literal, Protocol
 
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import speedups
-from batchbridge.spec import Spec
-from batchbridge.weights import Normaliser
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Normaliser
 
 SCHEMA = "batchbridge-ledger/1"
 
@@ -75,7 +75,8 @@ class Header:
     dataset_size: prompts. world_size, rank: training processes. started: "fresh" for a run's first start. at_step: the
     first optimizer step that this start will record; 0 when fresh. start_id: any text that all ranks of one start share
     and no other start has; without it readers tell starts apart by `at_step` and `world_size`. evidence: what speaks
-    for the framework's code (`batchbridge.evidence.Evidence.to_dict`); None, or missing in older ledgers: unknown.
+    for the framework's code (`batchbridge.contract.evidence.Evidence.to_dict`); None, or missing in older ledgers:
+    unknown.
     """
 
     framework: str

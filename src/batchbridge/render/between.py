@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.render.text import PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
-    from batchbridge.between.convert import Conversion, FieldReport
-    from batchbridge.between.diff import Comparison, Difference
-    from batchbridge.between.doctor import Diagnosis
-    from batchbridge.between.into import Into
-    from batchbridge.between.scale import Choice, Scaling
-    from batchbridge.reading_types import Reading
+    from batchbridge.comparing.convert import Conversion, FieldReport
+    from batchbridge.comparing.differences import Comparison, Difference
+    from batchbridge.comparing.edit_file import Into
+    from batchbridge.comparing.scale import Choice, Scaling
+    from batchbridge.contract.reading import Reading
+    from batchbridge.diagnosis import Diagnosis
 
 _NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree
 
-from batchbridge.plan import Plan
-from batchbridge.spec import LossTerm
-from batchbridge.weights import Row, token_weights
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import LossTerm
+from batchbridge.meaning.weights import Row, token_weights
 
 PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
 INK, PALE, UNTRAINED = "#222222", "#dddddd", "#ffffff"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from batchbridge.candidates import CandidatePlan
-from batchbridge.derived import UNITS, derive
-from batchbridge.plan import Plan, RolloutPlan, StepPlan
+from batchbridge.meaning.candidates import CandidatePlan
+from batchbridge.meaning.derived import UNITS, derive
+from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
 from batchbridge.render.text import number
 
 _SHOWN = 12

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchbridge.findings import Finding, Where
-    from batchbridge.reading_types import Behaviour, Provenance, Reading
-    from batchbridge.spec import LossTerm, Spec
+    from batchbridge.contract.reading import Behaviour, Provenance, Reading
+    from batchbridge.meaning.findings import Finding, Where
+    from batchbridge.meaning.spec import LossTerm, Spec
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 """Draws (headers, rows); the commands pass rich's on a terminal."""
@@ -198,7 +198,7 @@ def _count(value: int | float | None, one: str, many: str | None = None) -> str:
 
 def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> Iterator[str]:
     """Every field that the source says or that follows from it, in schema order; then the schema's own defaults."""
-    from batchbridge.spec import walk
+    from batchbridge.meaning.spec import walk
 
     rows, defaults, unset = [], [], []
     for path, value, quantity in walk(spec):
@@ -236,7 +236,7 @@ def _origin(origin: Provenance) -> str:
 
 
 def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
-    from batchbridge.derived import UNITS
+    from batchbridge.meaning.derived import UNITS
 
     rows = [(name, number(derived.get(name)), unit) for name, unit in UNITS.items()]
     yield from table(("number", "value", "unit"), rows).splitlines()

@@ -1,4 +1,4 @@
-"""The contract of `batchbridge.adapter.Adapter` as tests that every adapter author runs.
+"""The contract of `batchbridge.contract.adapter.Adapter` as tests that every adapter author runs.
 
     class TestMyAdapter(AdapterContract):
         adapter_class = MyAdapter
@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, g
 
 from packaging.specifiers import SpecifierSet
 
-from batchbridge.adapter import Adapter
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Behaviour, Context, NativeRow, Reading, Source, Written
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, Phase, Severity, verdict
-from batchbridge.reading_types import Behaviour, Context, NativeRow, Reading, Source, Written
-from batchbridge.spec import DenominatorScope, LossTerm, Spec, walk
-from batchbridge.writing import UNKNOWN
+from batchbridge.kit.writing import UNKNOWN
+from batchbridge.meaning.findings import Finding, Phase, Severity, verdict
+from batchbridge.meaning.spec import DenominatorScope, LossTerm, Spec, walk
 
 if TYPE_CHECKING:
     import pytest

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from batchbridge.objectives import kl_losses, policy_losses
-from batchbridge.plan import Plan
-from batchbridge.spec import Advantage, LossTerm, Objective, Spec
+from batchbridge.meaning.objectives import kl_losses, policy_losses
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Advantage, LossTerm, Objective, Spec
+from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.tiny import Script
-from batchbridge.weights import Row, token_weights
 
 Surrogate = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 """Loss per token from the new and old log-probabilities and the completion's advantage."""

@@ -31,7 +31,8 @@ class Snapshot:
 
 def watched(native: Callable[..., Any], look: Callable[..., object]) -> Callable[..., Any]:
     """A function that calls `look` with its arguments before every call of `native`. A trainer whose functions are
-    watched so keeps its grade: `batchbridge.proven` looks through what BatchBridge itself has put around a function."""
+    watched so keeps its grade: `batchbridge.kit.proven` looks through what BatchBridge itself has put around a
+    function."""
 
     @functools.wraps(native)
     def call(*arguments: Any, **options: Any) -> Any:

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 

@@ -27,11 +27,11 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from batchbridge.plan import Plan
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.equivalence import ADAM_EPSILON, CONTROL, LEAST_MOVEMENT, TRAJECTORY_BAR
 from batchbridge.testing.oracle import Sample, ScriptedRun, logprobs, relative_error, step_gradient
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge.weights import Row, token_weights
 
 FIGURES = "BATCHBRIDGE_TRAJECTORIES"
 """The environment variable that names a file for the figures of every comparison, one JSON object per line."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 
 PHASES = ("config", "construction", "worker_start", "first_rollout", "optimizer_step")
@@ -23,7 +23,7 @@ NUMBERS = {
 def disagreements(version: str, row: Mapping[str, Any]) -> list[str]:
     """What differs between us and `row`, a recorded line; empty where nothing does."""
     context = Context(framework_version=version, dataset_size=row["prompts"])
-    reading = read_source(load(row["settings"]), EasyR1Adapter(), context)
+    reading = read_source(load_source(row["settings"]), EasyR1Adapter(), context)
     errors = [found for found in reading.findings if found.severity == "error" and found.phase in PHASES]
     phase = min((found.phase for found in errors), key=PHASES.index, default=None)
     mine = ", ".join(f"{found.code} ({found.phase}: {found.message})" for found in errors) or "nothing wrong"
@@ -38,7 +38,7 @@ def disagreements(version: str, row: Mapping[str, Any]) -> list[str]:
     if reading.spec is None or reading.derived is None:
         return []
     ours = {name: reading.derived[field] for name, field in NUMBERS.items()}
-    ours["training_steps"] = EasyR1Adapter().read(load(row["settings"]), context).run.training_steps
+    ours["training_steps"] = EasyR1Adapter().read(load_source(row["settings"]), context).run.training_steps
     portion, prompts = reading.spec.rollout.prompts_per_generation_batch, reading.spec.rollout.prompts_per_rollout
     # What becomes of generation batches that do not divide a rollout is EasyR1's own: the plan leaves the totals open.
     left_over = portion is not None and prompts is not None and prompts % portion

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.advantages import group_advantages
-from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.contract.reading import Context, Mode
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.plan import Completion, Plan
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Mode
-from batchbridge.sources import load
-from batchbridge.spec import Spec
-from batchbridge.weights import Row, token_weights
+from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.plan import Completion, Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 
 THREE = "trainer.max_steps=3"
@@ -136,7 +136,7 @@ LATER_CASES = {"gspo": 5, "gspo_token": 5, "cispo": 5, "sapo": 5}
 """Objectives and how many aggregations each is measured with; the later ones are not in 0.3.2."""
 GROUP, PROMPTS = 4, 12
 MEASURED_TO = 64 * 2.0**-23
-"""Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
+"""Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
 
 
 SCRIPTS = {"gradients": ("gradients",), "runs": ("fits",), "tampering": ("gradients", "tampering")}
@@ -464,7 +464,7 @@ def check_prediction(run: Mapping[str, Any], argv: Sequence[str]) -> None:
     from batchbridge.testing.tiny import Script
 
     context = Context(framework_version=run["framework_version"], dataset_size=run["dataset_size"])
-    reading = read_source(load(list(argv)), EasyR1Adapter(), context)
+    reading = read_source(load_source(list(argv)), EasyR1Adapter(), context)
     script = Script()
     lengths = {
         (prompt, sample): sum(script.loss_mask(prompt, sample)) for prompt in range(PROMPTS) for sample in range(GROUP)

@@ -17,11 +17,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import verdict
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Source
-from batchbridge.sources import load
+from batchbridge.meaning.findings import verdict
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.rules import RULES
 from batchbridge_easyr1.settings import SETTINGS, keys_of, settings_of
@@ -58,12 +58,12 @@ DEFAULTS = {version: recorded(version)[0]["defaults"] for version in VERSIONS}
 
 def read(source, *, version="0.3.3.dev0", world=None, prompts=None):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return EasyR1Adapter().read(load(source), context)
+    return EasyR1Adapter().read(load_source(source), context)
 
 
 def judge(values, *, version="0.3.3.dev0", world=None, prompts=None):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return read_source(load({**RUN, **values}), EasyR1Adapter(), context).findings
+    return read_source(load_source({**RUN, **values}), EasyR1Adapter(), context).findings
 
 
 def codes(values, **said):
@@ -92,7 +92,7 @@ def test_a_published_command_means_its_sizes(name, prompts, step, world, steps):
     assert (spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step) == (prompts, step)
     assert spec.topology.world_size == world
     assert reading.derived["optimizer_steps_per_rollout"] == steps
-    assert EasyR1Adapter().detect(load(COMMANDS[name]["argv"])) == 1.0
+    assert EasyR1Adapter().detect(load_source(COMMANDS[name]["argv"])) == 1.0
 
 
 @pytest.mark.shared
@@ -104,7 +104,7 @@ def test_every_command_of_the_corpus_is_read_without_an_error():
         entry = json.loads(line)
         if entry["repository"] == "hiyouga/EasyR1":
             for argv in entry["commands"]:
-                reading = read_source(load(argv), EasyR1Adapter(), Context(framework_version="0.3.3.dev0"))
+                reading = read_source(load_source(argv), EasyR1Adapter(), Context(framework_version="0.3.3.dev0"))
                 assert reading.verdict == "valid", entry["path"]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from batchbridge.between.diff import UNIT_OF
-from batchbridge.proven import records
-from batchbridge.refusals import PLANNED
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.kit.proven import records
+from batchbridge.kit.refusals import PLANNED
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.enforced import ENFORCED
 from batchbridge_easyr1.runtime import SETTABLE

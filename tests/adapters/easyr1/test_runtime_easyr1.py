@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from batchbridge.attachment import Request
-from batchbridge.candidates import CandidatePlan, plan_of
+from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.reading import read
-from batchbridge.refusals import refuse
-from batchbridge.spec import MicroBatch, Spec
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import refuse
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.spec import MicroBatch, Spec
+from batchbridge.reading.read import read
 from batchbridge_easyr1 import runtime, sampling
 from batchbridge_easyr1.clock import Ticks
 from batchbridge_easyr1.config import EasyR1Adapter

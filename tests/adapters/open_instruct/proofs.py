@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge.advantages import group_advantages
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading import read
-from batchbridge.spec import Spec
-from batchbridge.weights import Row, token_weights
+from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.reading.read import read
 
 MEASURED_TO = 64 * 2.0**-23
-"""Relative, of a weight measured in float32; see `batchbridge.measuring.TOLERANCE`."""
+"""Relative, of a weight measured in float32; see `batchbridge.kit.measuring.TOLERANCE`."""
 COLUMNS = ("rollout", "pass", "prompt", "sample", "rank", "response_tokens", "weights", "advantage")
 SCALARS = ("step", "ranks", "gradient_norm", "learning_rate", "lr_tick", "skipped")
 SPLITS = 3

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import batchbridge
 from bashread import Argument, read_script
-from batchbridge.arguments import parse_arguments
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import Finding, verdict
-from batchbridge.reading_types import Context, Source
-from batchbridge.sources import load
-from batchbridge.wrappers import programs
+from batchbridge.meaning.findings import Finding, verdict
+from batchbridge.reading.arguments import parse_arguments
+from batchbridge.reading.files import load_source
+from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter, OpenInstructReading
 from batchbridge_open_instruct.rules import RULES
@@ -177,7 +177,7 @@ def test_flags_are_read_as_the_parser_reads_them(flags: str, key: str, value: ob
 
 def test_an_override_replaces_an_argument() -> None:
     argv = ("python", "open_instruct/grpo_fast.py", "--num_learners_per_node", "2", "4")
-    source = load(list(argv), overrides={"num_learners_per_node": 3})
+    source = load_source(list(argv), overrides={"num_learners_per_node": 3})
     reading = OpenInstructAdapter().read(source, Context(framework_version=HEAD))
     assert reading.native["num_learners_per_node"] == (3,)
 
@@ -194,7 +194,7 @@ def test_a_launch_script_reads_from_end_to_end(tmp_path: Path) -> None:
         "uv run python open_instruct/grpo_fast.py \\\n  --num_unique_prompts_rollout 48 \\\n"
         "  --num_samples_per_prompt_rollout 16 --num_learners_per_node $LEARNERS 2>&1 | tee log\n"
     )
-    source = load(script)
+    source = load_source(script)
     assert source.values["num_unique_prompts_rollout"] == 48
     reading = batchbridge.read(source, framework="open_instruct", version=HEAD)
     assert reading.spec is not None
@@ -439,7 +439,7 @@ def _published() -> list[tuple[str, tuple[str, ...]]]:
         for command in row["commands"]
         for program in programs([Argument(word, 1) for word in command])
     ]
-    return [(path, argv) for path, argv in commands if OpenInstructAdapter().detect(load(list(argv)))]
+    return [(path, argv) for path, argv in commands if OpenInstructAdapter().detect(load_source(list(argv)))]
 
 
 @pytest.mark.shared
@@ -459,7 +459,7 @@ def test_a_stale_published_command_is_valid_without_the_flags_that_are_named() -
     stale = both = mendable = 0
     for path, argv in _published():
         version = PPO_LAST if "ppo" in argv[1] else HEAD
-        source = load(list(argv))
+        source = load_source(list(argv))
         reading = OpenInstructAdapter().read(source, Context(framework_version=version))
         named = [found.where[0].key for found in reading.findings if found.code == "BB-OI-003"]
         if not named:

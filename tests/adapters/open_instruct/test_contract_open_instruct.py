@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.spec import Spec
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.spec import Spec
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_instruct.config import OpenInstructAdapter
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.between.diff import UNIT_OF
-from batchbridge.refusals import PLANNED
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.kit.refusals import PLANNED
 from batchbridge_open_instruct.config import OpenInstructAdapter
 from batchbridge_open_instruct.enforced import ENFORCED
 from batchbridge_open_instruct.runtime import SETTABLE

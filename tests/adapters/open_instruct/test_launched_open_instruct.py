@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.launch import ENVIRONMENT, Launch
-from batchbridge.reading import read
+from batchbridge.reading.read import read
+from batchbridge.running.launch import ENVIRONMENT, Launch
 from batchbridge_open_instruct import config, feed, launched, proven
 from batchbridge_open_instruct.config import OpenInstructAdapter
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from batchbridge import wrap
-from batchbridge.attachment import Request
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.plan import Plan
-from batchbridge.proven import records
-from batchbridge.reading import read
-from batchbridge.reading_types import Context, Mode, Source
-from batchbridge.refusals import reasons_against, split
-from batchbridge.sources import load
-from batchbridge.spec import Spec, Staleness
+from batchbridge.kit.proven import records
+from batchbridge.kit.refusals import reasons_against, split
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec, Staleness
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read
 from batchbridge_open_instruct import feed, proven, runtime
 from batchbridge_open_instruct.config import OpenInstructAdapter
 
@@ -163,7 +163,7 @@ def test_that_the_script_generates_ahead_hides_no_other_reason(
 ) -> None:
     seen = view(num_mini_batches=2, sequence_parallel_size=2)
     learner = PolicyTrainerRayProcess(args=seen.args, streaming_config=seen.config)
-    own = load(COMMAND)
+    own = load_source(COMMAND)
     context = Context(framework_version=NEWEST, world_size=2, dataset_size=12)
     monkeypatch.setattr(runtime, "source_of", lambda trainer: (own, context))
     monkeypatch.setattr(runtime, "_checkout", lambda: NEWEST)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl.config import TrlAdapter
 
@@ -27,7 +27,7 @@ WORLDS = range(1, 65)
 
 def findings(values, world, *, version="1.16.0"):
     adapter = OpenR1Adapter()
-    reading = adapter.read(load(values), Context(framework_version=version, world_size=world))
+    reading = adapter.read(load_source(values), Context(framework_version=version, world_size=world))
     return reading, [*reading.findings, *adapter.check(reading)]
 
 
@@ -62,7 +62,7 @@ def test_keys_that_trl_has_dropped_are_findings_and_the_batch_is_still_read():
 
 
 def test_a_trl_that_is_not_known_fails_closed():
-    reading = OpenR1Adapter().read(load(RECIPES["qwen"]), Context(framework_version="0.14.0", world_size=8))
+    reading = OpenR1Adapter().read(load_source(RECIPES["qwen"]), Context(framework_version="0.14.0", world_size=8))
     assert [finding.code for finding in reading.findings] == ["BB-TRL-002"]
 
 
@@ -87,7 +87,7 @@ def test_the_reading_says_that_it_is_open_r1s():
 
 
 def test_a_recipe_is_detected_by_the_keys_that_only_open_r1_has():
-    recipe, plain = load({**RECIPES["qwen"], **OWN}), load(RECIPES["qwen"])
+    recipe, plain = load_source({**RECIPES["qwen"], **OWN}), load_source(RECIPES["qwen"])
     assert OpenR1Adapter().detect(recipe) > TrlAdapter().detect(recipe)
     assert OpenR1Adapter().detect(plain) < TrlAdapter().detect(plain)
 
@@ -101,7 +101,7 @@ def test_the_world_size_comes_from_the_accelerate_configs_of_the_recipes_folder(
     ):
         path.parent.mkdir(parents=True)
         path.write_text(text)
-    reading = OpenR1Adapter().read(load(recipe), Context(framework_version="1.16.0"))
+    reading = OpenR1Adapter().read(load_source(recipe), Context(framework_version="1.16.0"))
     assert reading.spec.topology.world_size == 8
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.spec import Horizon
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.spec import Horizon
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_r1.config import OpenR1Adapter
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from unittest import mock
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import holds
 

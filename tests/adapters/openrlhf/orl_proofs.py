@@ -15,14 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batchbridge import plugins
-from batchbridge.advantages import group_advantages
+from batchbridge.contract import plugins
 from batchbridge.ledger import digest_floats, read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading import read
-from batchbridge.spec import Spec
+from batchbridge.meaning.advantages import group_advantages
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
-from batchbridge.weights import Row, token_weights
 
 RECORDED = Path(__file__).parent / "recorded"
 PROMPTS, GROUP, ROLLOUTS = 12, 3, 3

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import batchbridge
-from batchbridge import plugins
-from batchbridge.between.convert import left_behind
-from batchbridge.between.diff import diff
+from batchbridge.comparing.convert import left_behind
+from batchbridge.comparing.differences import diff
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import verdict
-from batchbridge.reading_types import Context, Source
-from batchbridge.sources import load
-from batchbridge.spec import LossTerm
+from batchbridge.meaning.findings import verdict
+from batchbridge.meaning.spec import LossTerm
+from batchbridge.reading.files import load_source
 from batchbridge_openrlhf import declared
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.options import ABSENT, OPTIONS, RELEASES, defaults_of, names_of, options_of
@@ -34,7 +34,7 @@ COMMANDS = Path(__file__).parent / "launch_commands.json"
 
 def read(values, *, version="0.11.2", world=None, prompts=None, **overrides):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return OpenRlhfAdapter().read(load(values, overrides=overrides or None), context)
+    return OpenRlhfAdapter().read(load_source(values, overrides=overrides or None), context)
 
 
 def codes(reading):

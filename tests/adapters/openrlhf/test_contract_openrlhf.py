@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.spec import Advantage, Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.spec import Advantage, Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 

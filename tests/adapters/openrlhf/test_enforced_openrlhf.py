@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.between.diff import UNIT_OF
+from batchbridge.comparing.differences import UNIT_OF
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.enforced import ENFORCED
 from batchbridge_openrlhf.proven import CODE

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Reading, Source
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.reading.read import read_source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
 RUN = {"train.batch_size": 128, "rollout.batch_size": 16, "rollout.n_samples_per_prompt": 8}

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orl_outcomes import ours
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context, Source
+from batchbridge.reading.files import load_source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required
 from batchbridge_openrlhf.options import RELEASES, options_of
@@ -42,7 +42,9 @@ ALWAYS = {"BB-ORL-043", "BB-ORL-060"}
 
 def findings(values, *, version="0.11.2", prompts=None, world=None):
     adapter = OpenRlhfAdapter()
-    reading = adapter.read(load(values), Context(framework_version=version, world_size=world, dataset_size=prompts))
+    reading = adapter.read(
+        load_source(values), Context(framework_version=version, world_size=world, dataset_size=prompts)
+    )
     assert [finding.code for finding in reading.findings if finding.severity == "error"] == []
     return list(adapter.check(reading))
 
@@ -184,7 +186,9 @@ def test_a_mapping_may_leave_the_models_to_be_added():
 
 
 def test_a_value_that_argparse_takes_and_nothing_else_does_is_no_error_of_the_parser():
-    (finding,) = OpenRlhfAdapter().read(load({"actor.adam.lr": "nan"}), Context(framework_version="0.11.2")).findings
+    (finding,) = (
+        OpenRlhfAdapter().read(load_source({"actor.adam.lr": "nan"}), Context(framework_version="0.11.2")).findings
+    )
     assert (finding.code, finding.severity, finding.phase) == ("BB-ORL-004", "error", "never")
 
 
@@ -305,7 +309,7 @@ def test_what_dynamic_batches_do_depends_on_the_deepspeed_that_the_release_requi
 
 def test_a_loud_end_is_no_silent_defect_of_the_run():
     adapter = OpenRlhfAdapter()
-    values = load({**OLD, **DYNAMIC, "zero_stage": 2})
+    values = load_source({**OLD, **DYNAMIC, "zero_stage": 2})
     named = {
         version: {defect.code for defect in adapter.read(values, Context(framework_version=version)).behaviour.defects}
         for version in ("0.8.10", "0.9.0", "0.9.1")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from batchbridge import wrap
-from batchbridge.attachment import Request
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.reading import Context, Mode, Source
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.plan import Plan
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Mode, Source
-from batchbridge.spec import LossTerm
-from batchbridge.workers import Orders, Receipt
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import LossTerm
+from batchbridge.reading.read import read_source
 from batchbridge_openrlhf import runtime
 from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens

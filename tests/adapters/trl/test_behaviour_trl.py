@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
-from batchbridge.torch_random import LARGEST, TorchGenerator
+from batchbridge.contract.reading import Context
+from batchbridge.kit.torch_random import LARGEST, TorchGenerator
+from batchbridge.reading.files import load_source
 from batchbridge_trl.config import TrlAdapter
 
 RUN = {
@@ -21,7 +21,7 @@ RUN = {
 
 
 def reading(values, *, world=2, version="1.16.0"):
-    return TrlAdapter().read(load(values), Context(framework_version=version, world_size=world))
+    return TrlAdapter().read(load_source(values), Context(framework_version=version, world_size=world))
 
 
 def steps(values, prompts, *, world=2, length=lambda prompt, sample: 1 + prompt + sample):

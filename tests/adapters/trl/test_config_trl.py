@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import batchbridge
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import verdict
-from batchbridge.reading_types import Context, Source
+from batchbridge.meaning.findings import verdict
+from batchbridge.reading.files import load_source
 from batchbridge.render.text import explain
-from batchbridge.solve import LARGEST
-from batchbridge.sources import load
+from batchbridge.rules.nearest_numbers import LARGEST
 from batchbridge_open_r1.config import OpenR1Adapter
 from batchbridge_trl import declared
 from batchbridge_trl.config import TrlAdapter
@@ -37,7 +37,7 @@ ARTICLE = {
 
 def read(values, *, version="1.16.0", world=3, prompts=None):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return TrlAdapter().read(load(values), context)
+    return TrlAdapter().read(load_source(values), context)
 
 
 def codes(reading):

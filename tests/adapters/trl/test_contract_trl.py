@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.spec import (
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.spec import (
     Advantage,
     Carried,
     Horizon,

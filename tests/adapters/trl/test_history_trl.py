@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trl_verdicts import our_rule, rule_of_text
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import transformers_of
 

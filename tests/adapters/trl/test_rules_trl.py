@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.rules import RULES
 from batchbridge_trl.settings import holds
@@ -33,7 +33,9 @@ RELEASES = (
 
 def findings(values, *, world=1, version="1.16.0", prompts=None):
     adapter = TrlAdapter()
-    reading = adapter.read(load(values), Context(framework_version=version, world_size=world, dataset_size=prompts))
+    reading = adapter.read(
+        load_source(values), Context(framework_version=version, world_size=world, dataset_size=prompts)
+    )
     assert reading.findings == ()
     return list(adapter.check(reading))
 

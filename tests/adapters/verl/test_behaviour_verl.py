@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_verl.config import VerlAdapter
 
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
@@ -29,7 +29,7 @@ DEPRECATED = {"trainer.use_v1": False}
 
 
 def reading(values, version="0.9.1"):
-    return VerlAdapter().read(load({**RUN, **values}), Context(framework_version=version))
+    return VerlAdapter().read(load_source({**RUN, **values}), Context(framework_version=version))
 
 
 def steps(values, prompts=4, version="0.9.1"):

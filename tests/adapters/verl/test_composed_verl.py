@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_verl import composed
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import MARKERS
@@ -88,7 +88,7 @@ def hydra():
 
 
 def read(values=RUN, version="0.9.1"):
-    return VerlAdapter().read(load(dict(values)), Context(framework_version=version))
+    return VerlAdapter().read(load_source(dict(values)), Context(framework_version=version))
 
 
 def codes(reading):
@@ -127,7 +127,7 @@ def test_a_key_of_the_site_is_known_on_a_command_line(package, hydra):
 
 
 def read_words(words):
-    return VerlAdapter().read(load(words), Context(framework_version="0.9.1"))
+    return VerlAdapter().read(load_source(words), Context(framework_version="0.9.1"))
 
 
 def test_verl_itself_is_not_imported(package, hydra):
@@ -168,7 +168,7 @@ def test_a_configuration_that_hydra_cannot_compose_is_named(package, hydra):
 
 def test_reading_where_verl_is_not_installed_imports_neither_hydra_nor_omegaconf():
     code = (
-        "import sys; from batchbridge.adapter import Context; from batchbridge.sources import load; "
+        "import sys; from batchbridge.contract.adapter import Context; from batchbridge.reading.files import load; "
         "from batchbridge_verl.config import VerlAdapter; "
         f"VerlAdapter().read(load({RUN!r}), Context(framework_version='0.9.1')); "
         "sys.exit(', '.join({'hydra', 'omegaconf', 'verl', 'torch'} & set(sys.modules)))"

@@ -14,12 +14,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.findings import verdict
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context, Source
-from batchbridge.sources import load
-from batchbridge.spec import Loss, LossTerm
+from batchbridge.meaning.findings import verdict
+from batchbridge.meaning.spec import Loss, LossTerm
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 from batchbridge_verl import composed
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import look
@@ -42,7 +42,7 @@ VERSIONS = ("0.4.0", "0.4.1", "0.5.0", "0.6.0", "0.6.1", "0.7.0", "0.7.1", "0.8.
 
 def read(source, *, version="0.9.1", world=None, prompts=None):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return VerlAdapter().read(load(source), context)
+    return VerlAdapter().read(load_source(source), context)
 
 
 def command(*words):
@@ -102,7 +102,7 @@ def test_every_command_of_the_corpus_is_read_without_an_error_of_ours():
         if entry["repository"] != "verl-project/verl":
             continue
         for argv in entry["commands"]:
-            reading = read_source(load(argv), adapter, Context(framework_version="0.9.1"))
+            reading = read_source(load_source(argv), adapter, Context(framework_version="0.9.1"))
             found += [(f.code, f.where[0].key) for f in reading.findings if f.severity == "error" and not f.undecided]
     # The corpus is of 0.10.0.dev: these keys are in no dataclass of 0.9.1; one example has micro-batches larger than a
     # device's share.
@@ -546,7 +546,7 @@ def test_no_input_makes_reading_or_checking_raise(values, world, version):
 @given(st.lists(st.text(max_size=20) | st.sampled_from(command()), max_size=6))
 def test_no_words_make_reading_raise(words):
     adapter = VerlAdapter()
-    reading = adapter.read(load(words), Context(framework_version="0.9.1"))
+    reading = adapter.read(load_source(words), Context(framework_version="0.9.1"))
     assert verdict([*reading.findings, *adapter.check(reading)]) in ("valid", "invalid", "undecided")
 
 
@@ -580,7 +580,7 @@ def test_gspo_is_ppos_surrogate_with_the_ratio_of_whole_sequences():
 
 
 def test_gspo_of_verl_and_the_sequence_level_of_trl_are_one_surrogate():
-    from batchbridge.spec import walk
+    from batchbridge.meaning.spec import walk
     from batchbridge_trl.config import TrlAdapter
 
     theirs = TrlAdapter().read(
@@ -727,7 +727,7 @@ def test_a_file_with_interpolations_is_followed(tmp_path):
 def test_a_key_twice_in_a_file_is_a_finding(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(RUN) + "data.max_prompt_length: 9\ndata.max_prompt_length: 8\n")
-    found = read_source(load(file), VerlAdapter(), Context(framework_version="0.9.1")).findings
+    found = read_source(load_source(file), VerlAdapter(), Context(framework_version="0.9.1")).findings
     assert any("data.max_prompt_length" in finding.message and "twice" in finding.message for finding in found)
 
 
@@ -749,7 +749,7 @@ def test_every_valid_command_of_the_corpus_is_written_and_read_again_as_it_was()
     for line in file.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         for argv in entry["commands"] if entry["repository"] == "verl-project/verl" else ():
-            reading = read_source(load(argv), adapter, context)
+            reading = read_source(load_source(argv), adapter, context)
             # One rollout ahead is another program, which no settings choose.
             if reading.verdict == "valid" and reading.spec.staleness.mode == "sync":
                 again = adapter.read(Source(values=adapter.write(reading.spec, "0.9.1").values), context)

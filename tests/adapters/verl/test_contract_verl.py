@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.spec import (
+from batchbridge.contract.reading import Context, Source
+from batchbridge.meaning.spec import (
     Advantage,
     Carried,
     Horizon,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.between.diff import UNIT_OF
-from batchbridge.refusals import PLANNED
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.kit.refusals import PLANNED
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.enforced import ENFORCED
 from batchbridge_verl.proven import CODE

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from batchbridge import rules as core
-from batchbridge.findings import verdict
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.meaning.findings import verdict
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
+from batchbridge.rules import core_rules
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.rules import RULES
 
@@ -35,7 +35,7 @@ PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 
 def judge(values, *, version="0.9.1", world=None, prompts=None):
     context = Context(framework_version=version, world_size=world, dataset_size=prompts)
-    return read_source(load({**RUN, **values}), VerlAdapter(), context).findings
+    return read_source(load_source({**RUN, **values}), VerlAdapter(), context).findings
 
 
 def codes(values, **said):
@@ -242,7 +242,7 @@ def test_every_rule_has_a_case():
 
 @pytest.mark.parametrize(("values", "version", "code"), STANDING)
 def test_what_holds_for_every_run_of_its_kind_is_a_defect_and_no_finding(values, version, code):
-    reading = VerlAdapter().read(load({**RUN, **values}), Context(framework_version=version))
+    reading = VerlAdapter().read(load_source({**RUN, **values}), Context(framework_version=version))
     assert code in [defect.code for defect in reading.behaviour.defects]
     assert code not in codes(values, version=version)
 
@@ -280,7 +280,7 @@ def test_every_row_names_its_source_what_verl_does_and_a_way_out():
 
 def test_the_default_estimator_trains_a_critic():
     values = {key: value for key, value in RUN.items() if key != "algorithm.adv_estimator"}
-    found = read_source(load(values), VerlAdapter(), Context(framework_version="0.9.1")).findings
+    found = read_source(load_source(values), VerlAdapter(), Context(framework_version="0.9.1")).findings
     assert "BB-VERL-034" in [finding.code for finding in found]
 
 
@@ -343,10 +343,14 @@ def test_reported_fewer_prompts_than_a_mini_batch_is_an_error():
 
 
 def test_the_core_shares_a_token_budget_among_context_parallel_devices():
-    spec = VerlAdapter().read(load({**RUN, f"{ACTOR}use_dynamic_bsz": True}), Context(framework_version="0.9.1")).spec
+    spec = (
+        VerlAdapter()
+        .read(load_source({**RUN, f"{ACTOR}use_dynamic_bsz": True}), Context(framework_version="0.9.1"))
+        .spec
+    )
     short = spec.replace(**{"micro_batch.tokens_per_device": 512})
     shared = short.replace(**{"topology.context_parallel": 2})
-    assert ["BB107" in [f.code for f in core.check(each)] for each in (short, shared)] == [True, False]
+    assert ["BB107" in [f.code for f in core_rules.check(each)] for each in (short, shared)] == [True, False]
 
 
 # ---- verl's own validator
@@ -363,7 +367,7 @@ def test_recorded_verdicts_of_verls_own_validator_and_the_first_rule_that_speaks
     different = []
     for row in rows:
         context = Context(framework_version=version)
-        findings = read_source(load(row["values"]), VerlAdapter(), context).findings
+        findings = read_source(load_source(row["values"]), VerlAdapter(), context).findings
         refused = [finding.code for finding in findings if finding.severity == "error" and finding.phase == "config"]
         if next(iter(refused), None) != row["code"]:
             different.append((refused, row))

@@ -18,18 +18,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge.attachment import Request
-from batchbridge.candidates import CandidatePlan, plan_of
-from batchbridge.checkpoints import STATE_FILE
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.evidence import Evidence
+from batchbridge.contract.reading import Mode, Reading
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
-from batchbridge.evidence import Evidence
-from batchbridge.layout import fillers, layout
-from batchbridge.patching import Patches
-from batchbridge.reading import read
-from batchbridge.reading_types import Mode, Reading
-from batchbridge.spec import LossTerm, MicroBatch, Spec, Staleness
-from batchbridge.stepwise import RolloutRows, merged
-from batchbridge.workers import Orders, Receipt
+from batchbridge.kit.checkpoints import STATE_FILE
+from batchbridge.kit.layout import fillers
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.ranks import layout
+from batchbridge.kit.step_driver import RolloutRows, merged
+from batchbridge.kit.workers import Orders, Receipt
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.spec import LossTerm, MicroBatch, Spec, Staleness
+from batchbridge.reading.read import read
 from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.config import VerlAdapter
@@ -234,7 +235,7 @@ def test_another_project_an_old_release_and_unknown_code_are_refused(
     monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str
 ) -> None:
     monkeypatch.setattr(runtime, "installed", lambda: found)
-    monkeypatch.setattr("batchbridge.versions.installed", lambda distribution: found and found.version)
+    monkeypatch.setattr("batchbridge.kit.versions.installed", lambda distribution: found and found.version)
     request = Request(spec=spec_of(), plan=None, reading=read(COMMAND, version="0.9.1"), mode="enforce")
     with pytest.raises(CannotAttach, match=reason):
         VerlAdapter().attach(trainer_of(request.reading, V1_TRAINER, {}), request)
@@ -451,7 +452,7 @@ def test_observing_what_cannot_be_told_is_refused_before_anything_is_patched(
     trainer = trainer_of(reading, V1_TRAINER, {}, **attributes)
     before = dict(vars(trainer))
     monkeypatch.setattr(runtime, "installed", lambda: Installed("verl", "0.9.1"))
-    monkeypatch.setattr("batchbridge.lifecycle.graded", lambda code, request, *parts: request)
+    monkeypatch.setattr("batchbridge.kit.lifecycle.graded", lambda code, request, *parts: request)
     request = Request(spec=reading.spec, plan=None, reading=reading, mode="observe")
     with pytest.raises(CannotAttach) as refused:
         VerlAdapter().check_attach(trainer, request)
@@ -566,7 +567,7 @@ def test_a_launched_trainer_runs_the_method_that_wrapping_it_patched(monkeypatch
         trainer.batchbridge = SimpleNamespace(report=lambda: "attached")
         trainer.init_workers = lambda: (native(), ran.append("orders"))
 
-    monkeypatch.setattr("batchbridge.follow.follow", follow)
+    monkeypatch.setattr("batchbridge.running.follow.follow", follow)
     launched.v0(SimpleNamespace(RayPPOTrainer=Trainer))  # type: ignore[arg-type]  # stands for a module
     Trainer().init_workers()
     assert ran == ["native", "orders"]

@@ -14,9 +14,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-CORE = ("plan", "weights", "microbatch", "order")
-"""Modules of the core."""
-MEASURING = ("measuring", "sharded")
+CORE = {name: f"meaning/{name}.py" for name in ("plan", "weights", "order")} | {
+    "microbatch": "meaning/micro_batches.py"
+}
+"""Modules of the core, by the names that records have for them."""
+MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "enforce", "trainer*", "driver", "feed", "rows", "epochs")
 """Names of the modules of an adapter that act on a run, where it has them."""
@@ -26,7 +28,7 @@ FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 def files(framework: str) -> dict[str, Path]:
     """The modules of a framework's digest, by name, as this interpreter would import them."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
-    found = {f"batchbridge.{name}": core / f"{name}.py" for name in CORE}
+    found = {f"batchbridge.{name}": core / file for name, file in CORE.items()}
     for part in PARTS:
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
     return found
@@ -40,7 +42,7 @@ def digests(framework: str) -> dict[str, str]:
 def measuring(framework: str) -> dict[str, str]:
     """Module -> digest, of the code that measures what a wrapped run trains; for records of what was measured."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
-    found = {f"batchbridge.{name}": core / f"{name}.py" for name in MEASURING}
+    found = {f"batchbridge.{name}": core / file for name, file in MEASURING.items()}
     found[f"batchbridge_{framework}.watching"] = adapter / "watching.py"
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 

@@ -147,8 +147,8 @@ def oracle_steps(folder: Path) -> list[OracleStep]:
     import torch
 
     from batchbridge.ledger import read_headers
-    from batchbridge.plan import Plan
-    from batchbridge.spec import Spec
+    from batchbridge.meaning.plan import Plan
+    from batchbridge.meaning.spec import Spec
     from batchbridge.testing.oracle import ScriptedRun, relative_error
     from batchbridge.testing.snapshots import snapshots
     from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
@@ -219,8 +219,8 @@ def led(case: Case, header: Mapping[str, Any], fault: Fault | None = None, polic
 
     policy: to start from; the tiny policy by default.
     """
-    from batchbridge.plan import Plan
-    from batchbridge.spec import Spec
+    from batchbridge.meaning.plan import Plan
+    from batchbridge.meaning.spec import Spec
     from batchbridge.testing.trajectories import adamw, reference_run, sgd
 
     spec = Spec.from_dict(header["spec"])

@@ -20,8 +20,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch's own deprecated parts, which vLLM imports
     from vllm import LLM, SamplingParams
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge_easyr1.sampling import seeded as easyr1_seeded
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine

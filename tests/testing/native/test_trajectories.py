@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.equivalence import ADAM_EPSILON, TRAJECTORY_BAR
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge.testing.trajectories import (

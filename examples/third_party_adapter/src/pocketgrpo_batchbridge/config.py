@@ -5,31 +5,47 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Adapter, Finding, Reading, Spec
-from batchbridge.attachment import Attachment, Request
-from batchbridge.errors import CannotWrite, Problem
-from batchbridge.findings import Fix, Where
-from batchbridge.near import near_names
-from batchbridge.reading_types import Behaviour, Context, NativeRow, NativeStep, Provenance, Source, Written
-from batchbridge.ruletable import Rule, defects, findings
-from batchbridge.solve import Variable, neighbours
-from batchbridge.spec import (
+from batchbridge import (
+    Adapter,
+    Attachment,
+    Behaviour,
+    CannotWrite,
+    Finding,
+    Fix,
+    Problem,
+    Provenance,
+    Reading,
+    Source,
+    Spec,
+    Where,
+    Written,
+)
+from batchbridge.kit import (
     Advantage,
     Carried,
+    Context,
     Horizon,
     Loss,
     LossTerm,
     MicroBatch,
+    NativeRow,
+    NativeStep,
     Objective,
     OptimizerStep,
     Order,
+    Request,
     Rollout,
+    Row,
     Topology,
+    Variable,
+    neighbours,
+    token_weights,
     walk,
 )
-from batchbridge.versions import holds, installed, unknown_version
-from batchbridge.weights import Row, token_weights
-from batchbridge.writing import objections
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.rule_table import Rule, defects, findings
+from batchbridge.kit.versions import holds, installed, unknown_version
+from batchbridge.kit.writing import objections
 
 DEFAULTS: Mapping[str, Any] = {
     "groups": 4,

@@ -6,13 +6,10 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge.advantages import group_advantages
-from batchbridge.attachment import Attachment, Request
-from batchbridge.errors import CannotAttach
-from batchbridge.patching import Patches
-from batchbridge.spec import walk
-from batchbridge.weights import Normaliser, Row, token_weights
-from batchbridge.workers import Orders, Recorder, TrainedRow, facts
+from batchbridge import Attachment, CannotAttach
+from batchbridge.kit import Normaliser, Request, Row, group_advantages, token_weights, walk
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 
 FREE = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage.", "order.", "horizon.", "loss.policy.")
 """Groups of fields in which the plan and the weights decide; every other field must be what the trainer does."""

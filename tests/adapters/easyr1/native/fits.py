@@ -24,8 +24,8 @@ from proofs import CONTINUES, FITS, LIKE, TAMPERED_WITH
 
 from batchbridge import unwrap, wrap
 from batchbridge.errors import CannotAttach
-from batchbridge.reading import read_source
-from batchbridge.spec import Spec
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.testing.local import trainer
 

@@ -24,14 +24,14 @@ import torch
 import verl
 
 from batchbridge.errors import BatchDrift
-from batchbridge.layout import layout
+from batchbridge.kit.ranks import layout
+from batchbridge.kit.workers import Orders
 from batchbridge.ledger import read_steps
-from batchbridge.plan import Plan
-from batchbridge.spec import Objective, Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
 from batchbridge.testing.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
-from batchbridge.workers import Orders
 from batchbridge_easyr1.engine import install, remove
 from batchbridge_easyr1.testing.workers import actor_worker, batch, full_gradient
 

@@ -25,9 +25,9 @@ from verl.trainer.core_algos import average_loss
 from verl.workers.actor import dp_actor
 
 from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.kit.probing import TOKENS
 from batchbridge.ledger import read_steps
-from batchbridge.plan import Plan
-from batchbridge.probing import TOKENS
+from batchbridge.meaning.plan import Plan
 from batchbridge_easyr1.engine import install, probe, remove
 
 TAMPERED = 3

@@ -17,8 +17,8 @@ import torch
 from started import fit_failed, fit_run, parameters
 
 from batchbridge.ledger import diff
-from batchbridge.plan import Plan
-from batchbridge.spec import Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 from batchbridge.testing.trajectories import (
     FAULTS,
     Fault,

@@ -26,12 +26,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from batchbridge.attach import unwrap, wrap
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading import read
-from batchbridge.spec import Advantage, LossTerm, Spec, Staleness
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Advantage, LossTerm, Spec, Staleness
+from batchbridge.reading.read import read
+from batchbridge.running.wrap import unwrap, wrap
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.steps import moved
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer

@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import proofs
 
-from batchbridge.attach import wrap
 from batchbridge.errors import CannotAttach
-from batchbridge.reading import read
-from batchbridge.spec import Staleness
+from batchbridge.meaning.spec import Staleness
+from batchbridge.reading.read import read
+from batchbridge.running.wrap import wrap
 from batchbridge_open_instruct.testing.job import Job, prepare
 
 PROMPTS, ROLLOUTS = 12, 3

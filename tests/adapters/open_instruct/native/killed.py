@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import proofs
 from open_instruct import grpo_fast  # noqa: F401 - before the fork, once for both learners
 
-from batchbridge.attach import wrap
-from batchbridge.reading import read
-from batchbridge.spec import Staleness
+from batchbridge.meaning.spec import Staleness
+from batchbridge.reading.read import read
+from batchbridge.running.wrap import wrap
 from batchbridge_open_instruct.testing.job import Job, prepare
 
 

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import proofs
 import torch
 
-from batchbridge.reading import read
-from batchbridge.spec import Staleness
+from batchbridge.meaning.spec import Staleness
+from batchbridge.reading.read import read
 from batchbridge.testing.half_saved import half_saved_beside_latest
 from batchbridge_open_instruct.testing import scripted
 from batchbridge_open_instruct.testing.engines import digest

@@ -23,8 +23,8 @@ RANKS, ROLLOUTS = 2, 3
 def wrap_here(learner: Any, ledger: str) -> str:
     """In a learner's process."""
     from batchbridge import wrap
-    from batchbridge.reading import read
-    from batchbridge.spec import Staleness
+    from batchbridge.meaning.spec import Staleness
+    from batchbridge.reading.read import read
 
     own = read(learner, framework="open_instruct").spec
     assert own is not None

@@ -25,11 +25,11 @@ import torch
 import torch.distributed as dist
 from gradients import ROLLOUTS, Bench, of_this_rank, wanted
 
-from batchbridge.attach import unwrap, wrap
+from batchbridge.contract.reading import Mode
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading_types import Mode
+from batchbridge.meaning.plan import Plan
+from batchbridge.running.wrap import unwrap, wrap
 from batchbridge_open_instruct.testing.job import Job, prepare
 
 TAMPERED = 3

@@ -12,8 +12,8 @@ import proofs
 import pytest
 import torch
 
-from batchbridge.plan import Plan
-from batchbridge.spec import Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 from batchbridge.testing.trajectories import (
     FAULTS,
     Fault,

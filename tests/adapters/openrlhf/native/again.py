@@ -20,8 +20,8 @@ import torch
 from batchbridge import unwrap, wrap
 from batchbridge.errors import BatchBridgeError
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.reading import read
-from batchbridge.spec import MicroBatch
+from batchbridge.meaning.spec import MicroBatch
+from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
 from batchbridge_openrlhf.testing.workers import full_parameters, save_policy
 

@@ -35,8 +35,8 @@ import ray
 from batchbridge import wrap
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.spec import MicroBatch, Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.testing.oracle import ScriptedRun, advantages, double, relative_error
 from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
@@ -237,7 +237,7 @@ def enforced(folder: Path, name: str, spec: Callable[[Spec], Spec] | None = None
     bench, ledger = Bench(folder, **changes), folder / name
     like = None
     if spec is not None:
-        from batchbridge.reading import read
+        from batchbridge.reading.read import read
 
         own = read(bench.trainer, framework="openrlhf").spec
         assert own is not None
@@ -267,7 +267,7 @@ def two_passes(own: Spec) -> Spec:
 
 def by_budget(folder: Path) -> dict[str, Any]:
     """The run of fixed micro-batches with budgets from a spec: every pass, and where it ends."""
-    from batchbridge.reading import read
+    from batchbridge.reading.read import read
 
     bench = Bench(folder)
     own = read(bench.trainer, framework="openrlhf").spec

@@ -29,12 +29,13 @@ torch.set_num_threads(1)
 from tampering import LOSSES, WAYS, Run
 
 from batchbridge import unwrap, wrap
+from batchbridge.contract.reading import Mode
 from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.workers import Orders
 from batchbridge.ledger import read_steps
-from batchbridge.patching import Patches
-from batchbridge.plan import Plan
-from batchbridge.reading_types import Mode
-from batchbridge.spec import (
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import (
     Horizon,
     Loss,
     LossTerm,
@@ -46,11 +47,10 @@ from batchbridge.spec import (
     Spec,
     Topology,
 )
+from batchbridge.meaning.weights import Row, token_weights
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge.weights import Row, token_weights
-from batchbridge.workers import Orders
 from batchbridge_openrlhf.engine import IDENTITY, KL_COEFFICIENT, install, remove
 
 PROMPTS, GROUP, STEP_SIZE = 6, 4, 5
@@ -289,7 +289,7 @@ class Bench:
 
 
 def _rule() -> Any:
-    from batchbridge.spec import Advantage
+    from batchbridge.meaning.spec import Advantage
 
     return Advantage(baseline="group_mean", scale="group", epsilon=1e-9, ddof=1)
 

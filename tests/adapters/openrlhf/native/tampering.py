@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge.patching import Patches
+from batchbridge.kit.patches import Patches
 
 STEP = 3
 """The optimizer step that is tampered with; the ones before it are sound."""

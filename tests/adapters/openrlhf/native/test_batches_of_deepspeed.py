@@ -7,7 +7,7 @@ import random
 import pytest
 from real_openrlhf import prepare, run, strategy_of, world_of
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
 VERSION = "0.11.2"

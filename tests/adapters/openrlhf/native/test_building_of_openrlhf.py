@@ -6,7 +6,7 @@ import random
 
 from real_openrlhf import build
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
 VERSION = "0.11.2"

@@ -18,12 +18,12 @@ import pytest
 import torch
 from packaging.version import Version
 
-from batchbridge import plugins
-from batchbridge.between.doctor import doctor
+from batchbridge.contract import plugins
+from batchbridge.diagnosis import doctor
 from batchbridge.ledger import diff, read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading import read
-from batchbridge.spec import Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
 from batchbridge.testing.trajectories import FAULTS, Fault, assert_other_end, assert_same_end, reference_run, sgd
 

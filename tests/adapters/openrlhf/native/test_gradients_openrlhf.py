@@ -22,8 +22,8 @@ import torch
 from tampering import LOSSES, STEP, WAYS
 
 from batchbridge.ledger import diff, read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.spec import Spec
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
 
 SCRIPT = Path(__file__).parent / "gradients.py"
 ONE_TRAINER = ("sequence_mean", "sequence_mean, empty ones counted", "dual clip", "gspo", "token_mean, k3 and entropy")

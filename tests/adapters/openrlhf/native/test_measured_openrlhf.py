@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge.measuring import Tap
-from batchbridge.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.kit.measuring import Tap
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, Objective, OptimizerStep, Rollout, Spec, Topology
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS
 from batchbridge_openrlhf.testing import cpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import holds
 

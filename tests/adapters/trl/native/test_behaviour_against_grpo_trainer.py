@@ -17,8 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from batchbridge.reading_types import Context, Source
-from batchbridge.torch_random import TorchGenerator
+from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_trl.config import TrlAdapter
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"t{i}" for i in range(61))]

@@ -11,8 +11,8 @@ import pytest
 from trl import GRPOTrainer
 
 from batchbridge import CannotAttach, wrap
+from batchbridge.kit.proven import evidence_here
 from batchbridge.ledger import read_headers
-from batchbridge.proven import evidence_here
 from batchbridge_trl.proven import CODE
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from batchbridge import CannotAttach, Spec, read, unwrap, wrap
 from batchbridge.ledger import read_steps
-from batchbridge.spec import Advantage, Horizon
+from batchbridge.meaning.spec import Advantage, Horizon
 from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, gradient_errors
 

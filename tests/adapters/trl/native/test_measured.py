@@ -283,7 +283,7 @@ def test_parameters_are_the_same_with_and_without_the_hooks(
         torch.manual_seed(0)
         built = wrap(trainer(str(hooked), **tampering.RUN))
         if not hooked:
-            monkeypatch.setattr("batchbridge.measuring.Tap.watch", lambda tap, logprobs, rows: logprobs)
+            monkeypatch.setattr("batchbridge.kit.measuring.Tap.watch", lambda tap, logprobs, rows: logprobs)
             monkeypatch.setattr("batchbridge_trl.recording.StepLog.measure", lambda log: [])
             monkeypatch.setattr("batchbridge_trl.recording.StepLog.check", lambda log, step, objections: None)
         built.train()

@@ -1,4 +1,5 @@
-"""`batchbridge.measuring` on losses that are written down here: what it reads off, and what it must not overlook."""
+"""`batchbridge.kit.measuring` on losses that are written down here: what it reads off, and what it must not
+overlook."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ import pytest
 import torch
 
 from batchbridge.errors import CannotAttach, LostGradient
-from batchbridge.measuring import Rows, Tap, Witness
-from batchbridge.objectives import kl_losses, policy_losses
-from batchbridge.probing import CUT, batches, normaliser, verdict
-from batchbridge.spec import LossTerm, Objective
-from batchbridge.weights import Normaliser
+from batchbridge.kit.measuring import Rows, Tap, Witness
+from batchbridge.kit.probing import CUT, batches, normaliser, verdict
+from batchbridge.meaning.objectives import kl_losses, policy_losses
+from batchbridge.meaning.spec import LossTerm, Objective
+from batchbridge.meaning.weights import Normaliser
 
 PPO = Objective(surrogate="ppo", ratio_level="token", clip_low=0.2, clip_high=0.28, dual_clip=3.0)
 KL = dataclasses.replace(PPO, kl_placement="loss", kl_coefficient=0.1, kl_estimator="k3")

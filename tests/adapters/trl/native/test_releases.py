@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from batchbridge import CannotAttach, unwrap, wrap
-from batchbridge.measuring import Rows
-from batchbridge.patching import Patches
+from batchbridge.kit.measuring import Rows
+from batchbridge.kit.patches import Patches
 from batchbridge_trl import releases
 from batchbridge_trl.watching import Watch
 

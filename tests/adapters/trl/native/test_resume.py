@@ -16,7 +16,7 @@ import torch
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, Spec, wrap
-from batchbridge.checkpoints import STATE_FILE
+from batchbridge.kit.checkpoints import STATE_FILE
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has

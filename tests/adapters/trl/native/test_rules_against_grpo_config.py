@@ -10,7 +10,7 @@ import trl
 from near_legal import sizes
 from trl import GRPOConfig
 
-from batchbridge.reading_types import Context, Source
+from batchbridge.contract.reading import Context, Source
 from batchbridge_trl.config import TrlAdapter
 
 NATIVE_RULES = {

@@ -11,7 +11,7 @@ import torch
 from representative import cells
 
 from batchbridge import wrap
-from batchbridge.spec import MicroBatch
+from batchbridge.meaning.spec import MicroBatch
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, gradient_errors

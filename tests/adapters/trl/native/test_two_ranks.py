@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from batchbridge import CannotAttach, wrap
-from batchbridge.checkpoints import STATE_FILE
+from batchbridge.kit.checkpoints import STATE_FILE
 from batchbridge.ledger import diff, read_steps
 from batchbridge.testing.equivalence import TRAJECTORY_BAR
 from batchbridge.testing.tiny import tiny_policy

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge import BatchDrift, Plan, hookimpl, plugins, wrap
+from batchbridge import BatchDrift, Plan, hookimpl, wrap
+from batchbridge.contract import plugins
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge_trl.releases import has
 from batchbridge_trl.testing import TAKES_ROLLOUTS, flat_parameters, undivided

@@ -19,8 +19,8 @@ from trl import GRPOTrainer
 import batchbridge
 import batchbridge_trl.runtime as runtime
 from batchbridge import BatchDrift, CannotAttach, Plan, unwrap, wrap
+from batchbridge.kit.proven import records
 from batchbridge.ledger import diff, read_headers
-from batchbridge.proven import records
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
 from batchbridge_trl.releases import has, lacks
 from batchbridge_trl.testing import flat_parameters
@@ -82,14 +82,14 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
 
 def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
-    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "0.17.0")
+    monkeypatch.setattr("batchbridge.kit.versions.installed", lambda name: "0.17.0")
     with pytest.raises(CannotAttach, match=r"trl 0\.17\.0 is older than 0\.18\.0"):
         wrap(built)
 
 
 def test_a_new_number_with_known_code_is_wrapped(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
-    monkeypatch.setattr("batchbridge.versions.installed", lambda name: "1.99.0")
+    monkeypatch.setattr("batchbridge.kit.versions.installed", lambda name: "1.99.0")
     monkeypatch.setattr(runtime, "installed_version", lambda name: "1.99.0")
     found = wrap(built).batchbridge
     assert (found.framework_version, found.evidence.grade) == ("1.99.0", "proven")

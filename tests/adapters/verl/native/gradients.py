@@ -14,13 +14,13 @@ import torch
 torch.set_num_threads(1)
 
 from batchbridge.errors import BatchDrift
-from batchbridge.layout import layout
-from batchbridge.plan import Plan
-from batchbridge.spec import Objective, Spec
+from batchbridge.kit.ranks import layout
+from batchbridge.kit.versions import holds
+from batchbridge.kit.workers import Orders
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
-from batchbridge.versions import holds
-from batchbridge.workers import Orders
 from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 from batchbridge_verl.testing.workers import batch, full_gradient, training_worker

@@ -23,7 +23,7 @@ import ray
 
 from batchbridge import unwrap, wrap
 from batchbridge.errors import CannotAttach
-from batchbridge.versions import holds
+from batchbridge.kit.versions import holds
 
 
 def build(folder: Path) -> Any:

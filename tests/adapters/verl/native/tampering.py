@@ -15,7 +15,7 @@ from verl.trainer.ppo import core_algos
 from verl.workers.engine.fsdp import transformer_impl
 
 from batchbridge.errors import BatchDrift, CannotAttach
-from batchbridge.plan import Plan
+from batchbridge.meaning.plan import Plan
 from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, install, probe, remove
 
 TAMPERED = 3

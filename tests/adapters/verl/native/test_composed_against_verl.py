@@ -8,10 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from batchbridge.patching import Patches
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
-from batchbridge.spec import MicroBatch
+from batchbridge.contract.reading import Context
+from batchbridge.kit.patches import Patches
+from batchbridge.meaning.spec import MicroBatch
+from batchbridge.reading.files import load_source
 from batchbridge_verl import composed, runtime
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import installed, package_folder
@@ -51,7 +51,7 @@ def test_the_default_of_every_canonical_field_is_the_composed_one(folder):
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1,
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 1,
     }
-    reading = VerlAdapter().read(load(minimal), Context(framework_version=VERSION))
+    reading = VerlAdapter().read(load_source(minimal), Context(framework_version=VERSION))
     theirs = composed.compose(folder, VERSION, "fsdp")
     fields = [entry.key for entry in meaning(reading.run).values() if entry.key and entry.key not in minimal]
     different = {

@@ -8,8 +8,8 @@ from importlib import metadata
 
 import pytest
 
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
 from batchbridge_verl.composed import defaults_for
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.fields import stranger
@@ -82,7 +82,7 @@ def test_a_key_that_is_appended_is_refused_where_verl_refuses_it(word, taken):
     else:
         with pytest.raises(Exception, match="unexpected keyword argument"):
             omega_conf_to_dataclass(config.actor_rollout_ref.actor)
-    source = load(["python3", "-m", "verl.trainer.main_ppo", *words])
+    source = load_source(["python3", "-m", "verl.trainer.main_ppo", *words])
     codes = [finding.code for finding in VerlAdapter().read(source, Context(framework_version=VERSION)).findings]
     assert ("BB-VERL-080" in codes) == (not taken)
 

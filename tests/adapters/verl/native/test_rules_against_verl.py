@@ -15,9 +15,9 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
-from batchbridge.reading import read_source
-from batchbridge.reading_types import Context
-from batchbridge.sources import load
+from batchbridge.contract.reading import Context
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.rules import RULES
 from batchbridge_verl.rules.validated import VALIDATED
@@ -47,7 +47,7 @@ def validator(script):
 
 def refused(values, version):
     """The rules that speak before any worker starts, in their order."""
-    findings = read_source(load(values), VerlAdapter(), Context(framework_version=version)).findings
+    findings = read_source(load_source(values), VerlAdapter(), Context(framework_version=version)).findings
     return [finding.code for finding in findings if finding.severity == "error" and finding.phase == "config"]
 
 
@@ -104,7 +104,7 @@ def test_the_rollouts_dataclass_refuses_what_our_rule_refuses(values, refuses, v
             stack.enter_context(pytest.raises(Exception))  # noqa: PT011 - hydra wraps what the dataclass raises
         omega_conf_to_dataclass(rollout)
     said = {f"actor_rollout_ref.rollout.{key}": value for key, value in {"name": "vllm", **values}.items()}
-    findings = read_source(load(said), VerlAdapter(), Context(framework_version=validator.version)).findings
+    findings = read_source(load_source(said), VerlAdapter(), Context(framework_version=validator.version)).findings
     assert ("BB-VERL-069" in [finding.code for finding in findings]) is refuses
 
 

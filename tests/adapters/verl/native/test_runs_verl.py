@@ -24,11 +24,12 @@ from typing import Any
 import pytest
 import torch
 
-from batchbridge.candidates import CandidatePlan
+from batchbridge.kit.versions import holds
 from batchbridge.ledger import diff, read_headers, read_steps
-from batchbridge.plan import Plan
-from batchbridge.reading import read
-from batchbridge.spec import Spec
+from batchbridge.meaning.candidates import CandidatePlan
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read
 from batchbridge.testing.half_saved import half_saved
 from batchbridge.testing.trajectories import (
     FAULTS,
@@ -38,7 +39,6 @@ from batchbridge.testing.trajectories import (
     assert_same_end,
     reference_run,
 )
-from batchbridge.versions import holds
 from batchbridge_verl.testing.cuts import cuts_in
 from batchbridge_verl.testing.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, prepare
 
@@ -665,7 +665,7 @@ def test_v0_follows_its_behaviour_completion_by_completion(observed_v0: Run) -> 
     """L1: the adapter's prediction against the recorded steps of the unwrapped run."""
     assert observed_v0.code == 0, observed_v0.text[-20000:]
     reading = read([*command(Path("x"), 2, *UNBALANCED)[1:]], framework="verl", dataset_size=PROMPTS)
-    from batchbridge import plugins
+    from batchbridge.contract import plugins
     from batchbridge.testing.tiny import Script
 
     script = Script()

@@ -24,7 +24,7 @@ import torch
 from orl_proofs import PROMPTS, ROLLOUTS, WHOLE, keep, rounded, summary
 
 from batchbridge.ledger import diff, read_steps
-from batchbridge.reading import read
+from batchbridge.reading.read import read
 from batchbridge.testing.half_saved import half_saved_beside_latest
 from batchbridge.testing.trajectories import assert_other_end, assert_same_end
 from batchbridge_openrlhf.testing.scripted import command, environment

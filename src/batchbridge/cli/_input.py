@@ -1,0 +1,145 @@
+"""The options that every command with a configuration shares, and the reading that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading, Source
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
+
+_SIZE = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.argument("file", required=False, type=click.Path(path_type=str)),
+    click.option("--framework", metavar="NAME", help="Whose configuration it is; detected from FILE by default."),
+    click.option(
+        "--set",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting in the framework's own spelling; repeat.",
+    ),
+    click.option("--framework-version", metavar="VERSION", help="Default: the installed version."),
+    click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy."),
+    click.option("--nodes", type=_SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
+    click.option("--gpus", type=_SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),
+    click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset."),
+    click.option(
+        "--env",
+        "env",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="An environment variable of a launch script, or its argument by number (1=VALUE); repeat.",
+    ),
+    click.option("--command", "command_number", type=_SIZE, metavar="NUMBER", help="Which command of a launch script."),
+    click.option("--json", "as_json", is_flag=True, help="For programs."),
+)
+
+
+def input_options(function: _F) -> _F:
+    """Adds FILE, --framework, --set, the sizes and --json."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def reading_from(**said: Any) -> tuple[str, Reading]:
+    """(what was read, for a person; the reading), from the options. Raises `click.UsageError`."""
+    name, _, read = source_and_reading(**said)
+    return name, read
+
+
+def source_and_reading(**said: Any) -> tuple[str, Source, Reading]:
+    """As `reading_from`, with what was read between them."""
+    from batchbridge import read
+
+    asked = asked_for(**said)
+    name, source = asked.pop("name"), asked["source"]
+    return name, source, read(**asked)
+
+
+def asked_for(
+    *,
+    file: str | None,
+    framework: str | None,
+    settings: tuple[str, ...],
+    framework_version: str | None,
+    world_size: int | None,
+    nodes: int | None,
+    gpus: int | None,
+    dataset_size: int | None,
+    env: tuple[str, ...] = (),
+    command_number: int | None = None,
+) -> dict[str, Any]:
+    """The options as arguments of `batchbridge.explain` and `batchbridge.check`. Raises `click.UsageError`."""
+    from batchbridge.contract import plugins
+
+    if file is None and not framework:
+        raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
+    if framework is not None and framework not in plugins.adapters():
+        broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
+        known = ", ".join(plugins.adapters()) or "none"
+        raise click.UsageError(f"--framework {framework}: no such adapter; installed: {known}{broken}")
+    if world_size is not None and (nodes is not None or gpus is not None):
+        raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
+    if nodes is not None and gpus is None:
+        raise click.UsageError("--nodes needs --gpus (devices per node)")
+    if gpus is not None:
+        world_size = (nodes or 1) * gpus
+    source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
+    return {
+        "source": source,
+        "framework": framework,
+        "version": framework_version,
+        "world_size": world_size,
+        "dataset_size": dataset_size,
+        "name": file or "arguments",
+    }
+
+
+def source_from(
+    *,
+    file: str | None,
+    framework: str | None,
+    settings: tuple[str, ...],
+    env: tuple[str, ...] = (),
+    command_number: int | None = None,
+) -> Source:
+    """What is to be read: the file with the settings, or the settings alone. Raises `click.UsageError`."""
+    from batchbridge.contract.reading import Source
+    from batchbridge.reading import files
+
+    overrides = dict(_setting(text) for text in settings)
+    variables = dict(_variable(text) for text in env)
+    if file is not None:
+        return files.load_source(file, overrides=overrides, env=variables, framework=framework, command=command_number)
+    # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
+    return Source(values=overrides, argv=settings, env=variables)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    from batchbridge.reading import arguments
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise click.UsageError(f"--set {text}: expected KEY=VALUE")
+    try:
+        return key.strip(), arguments.parse_scalar(value)
+    except ValueError as error:
+        raise click.UsageError(f"--set {text}: {error}") from None
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or "\0" in value:
+        raise click.UsageError(f"--env {text}: expected NAME=VALUE")
+    return name, value

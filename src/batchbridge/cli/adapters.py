@@ -1,0 +1,80 @@
+"""`batchbridge adapters`: who reads what, and what is wrong with plugins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchbridge.cli._tables import table_for_stdout
+from batchbridge.cli.main import FINE, INVALID
+
+if TYPE_CHECKING:
+    from batchbridge.contract.adapter import Adapter
+
+
+def _rows() -> list[dict[str, Any]]:
+    from batchbridge.contract import plugins
+
+    return [
+        {
+            "framework": name,
+            "reads": adapter.versions,
+            "tables_to": adapter.newest_version or None,
+            "enforces": adapter.enforced_versions or None,
+            "distribution": adapter.distribution,
+            "installed": _installed_version(adapter.distribution),
+            "code": _code_of(adapter),
+            "provided_by": plugins.provider(name),
+        }
+        for name, adapter in plugins.adapters().items()
+    ]
+
+
+def _code_of(adapter: Adapter) -> str | None:
+    """How the installed framework's code is graded, and the recorded releases that it is; nothing is imported."""
+    from batchbridge.kit import proven
+
+    code = adapter.code()
+    if code is None or proven.package_folder(code.packages[0]) is None:
+        return None
+    found = proven.evidence_here(code)
+    return f"{found.grade}: {found.label}" if found.label else found.text()
+
+
+def _installed_version(distribution: str | None) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    if distribution is None:
+        return None
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+@click.command("adapters", short_help="List adapters and plugin problems.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(as_json: bool) -> int:
+    """List the installed adapters: framework, versions read and enforced, how the installed code is graded,
+    and who provides each.
+
+    Problems of plugins follow, and make the exit code 2.
+    """
+    from batchbridge.contract import plugins
+    from batchbridge.render import json, text
+
+    rows, problems = _rows(), plugins.problems()
+    if as_json:
+        click.echo(json.dumps({"adapters": rows, "problems": [problem.to_dict() for problem in problems]}))
+    else:
+        cells = [
+            [text.clean(text.one_line(value if value is not None else "-")) for value in row.values()] for row in rows
+        ]
+        if cells:
+            click.echo(table_for_stdout()([key.replace("_", " ") for key in rows[0]], cells))
+        else:
+            click.echo("no adapters are installed")
+        for problem in problems:
+            click.echo(text.clean(f"{problem.code} {problem.severity}  {text.one_line(problem.message)}"))
+    return INVALID if problems else FINE

@@ -1,0 +1,29 @@
+"""`batchbridge check`: findings, and one line that sums them up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from batchbridge.cli._input import EXIT_CODES, asked_for, input_options
+
+
+@click.command("check", short_help="List what is wrong with a configuration.")
+@input_options
+def command(as_json: bool, **source: Any) -> int:
+    """List what is wrong with a configuration, with the nearest fixes.
+
+    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
+    replaces what it says.
+    """
+    from batchbridge import check
+
+    found = check(**asked_for(**source))
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        click.echo(str(found))
+    return EXIT_CODES[found.verdict]

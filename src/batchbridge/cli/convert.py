@@ -1,0 +1,140 @@
+"""`batchbridge convert`: a configuration in another framework's form, and what became of every field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batchbridge.cli._input import input_options, source_and_reading
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.comparing.convert import Conversion
+    from batchbridge.comparing.edit_file import Into
+
+EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
+
+
+@click.command("convert", short_help="Write a configuration in another framework's form.")
+@input_options
+@click.option("--to", required=True, metavar="NAME", help="The framework to write for.")
+@click.option("--to-version", metavar="VERSION", help="Its version; default: the newest that is known.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+@click.option("--format", "form", metavar="FORM", help="One of the target's forms (yaml, python, ...).")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Edit this YAML file of the target's; with -o it stays as it is, and the edited text goes there.",
+)
+@click.option("--dry-run", is_flag=True, help="Write no file; say what would become of every field.")
+@click.option("--allow-lossy", is_flag=True, help="Write it although something is approximate or lost.")
+def command(
+    as_json: bool,
+    to: str,
+    to_version: str | None,
+    output: Path | None,
+    overwrite: bool,
+    form: str | None,
+    into: Path | None,
+    dry_run: bool,
+    allow_lossy: bool,
+    **source: Any,
+) -> int:
+    """Write a configuration in another framework's form, and say what became of every field.
+
+    The configuration goes to standard output and the account to standard error; with -o the account goes to standard
+    output. A conversion that loses something is refused (exit code 3) unless --allow-lossy is given.
+
+    With --into an existing file of the target's is edited: only the keys that must change do, and everything else in
+    it stays, comments, order and anchors included.
+    """
+    from batchbridge.comparing.convert import convert
+    from batchbridge.contract import plugins
+
+    if to not in plugins.adapters():
+        raise click.UsageError(f"--to {to}: no such adapter; installed: {', '.join(plugins.adapters()) or 'none'}")
+    if output is not None and output.exists() and not overwrite:
+        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
+    name, read, reading = source_and_reading(**source)
+    try:
+        found = convert(reading, to, version=to_version, given=dict(read.values))
+    except ValueError as error:
+        raise click.UsageError(f"--to-version {to_version}: {error}") from None
+    edited = None
+    if into is not None:
+        edited = _edited(into, found, form)
+        found = edited.conversion
+    code = EXIT_CODES[found.verdict]
+    if code == NOT_EQUIVALENT and allow_lossy and found.written is not None:
+        code = FINE
+    if edited is not None and edited.problems and code == FINE:
+        code = INVALID
+    text = None
+    if code == FINE and found.written is not None:
+        text = _text(found.written.text, form) if edited is None else edited.text
+    target = output or into
+    if as_json:
+        from batchbridge.render import json
+
+        data = found.to_dict()
+        click.echo(json.dumps(data if edited is None else {**data, "into": edited.to_dict()}))
+    else:
+        from batchbridge.render import between
+
+        account = between.conversion(name, found)
+        if edited is not None:
+            account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
+        click.echo(account, err=target is None and text is not None and not dry_run)
+        if found.verdict == "lossy" and text is None and found.written is not None:
+            click.echo("nothing was written: --allow-lossy accepts what is approximate or lost")
+    if text is not None and not dry_run:
+        if target is not None:
+            _write(text, target, edited)
+        elif not as_json:
+            click.echo(text, nl=not text.endswith("\n"))
+    return code
+
+
+def _edited(into: Path, found: Conversion, form: str | None) -> Into:
+    from batchbridge.comparing.edit_file import FORM, convert_into
+    from batchbridge.contract import plugins
+
+    if form not in (None, FORM):
+        raise click.UsageError(f"--format {form}: with --into a YAML file is edited")
+    installed = plugins.adapters()
+    return convert_into(installed[found.framework], found, into, installed)
+
+
+def _done(edited: Into, text: str | None, output: Path | None, dry_run: bool) -> str:
+    """What happens to the edited file, for a person."""
+    if text is None or edited.problems:
+        return "nothing was written"
+    if dry_run:
+        return "nothing was written (--dry-run)"
+    if output is not None:
+        return f"written to {output}; {edited.path} stays as it is"
+    return f"{edited.path} was edited" if edited.changes else f"{edited.path} stays as it is"
+
+
+def _write(text: str, target: Path, edited: Into | None) -> None:
+    """The whole file or nothing of it."""
+    from batchbridge.comparing.edit_file import save
+
+    try:
+        if edited is None:
+            target.write_text(text, encoding="utf-8")
+        elif edited.changes or target != edited.path:
+            save(text, target, edited.path)
+    except OSError as error:
+        raise click.UsageError(f"{target}: cannot be written: {error.strerror}") from None
+
+
+def _text(texts: Any, form: str | None) -> str:
+    """The text in the form that was asked for; the target's first form by default."""
+    if form is not None and form not in texts:
+        raise click.UsageError(f"--format {form}: this framework is written as {', '.join(texts)}")
+    return str(texts[form or next(iter(texts))])

@@ -1,0 +1,99 @@
+"""`batchbridge diff`: the differences in meaning between two configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from batchbridge.cli._input import reading_from
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SIZE = click.IntRange(min=1)
+EXIT_CODES = {"equivalent": FINE, "invalid": INVALID, "not equivalent": NOT_EQUIVALENT, "undecided": UNDECIDED}
+
+
+def _for_each_side(function: _F) -> _F:
+    """Every option of an input three times: for both sides, for A, and for B."""
+    options: list[Callable[[_F], _F]] = []
+    for flag, name, metavar, kind, what in (
+        ("framework", "framework", "NAME", str, "Whose configuration it is"),
+        ("framework-version", "version", "VERSION", str, "The framework's version"),
+        ("world-size", "world_size", "DEVICES", _SIZE, "Devices that train the policy"),
+    ):
+        short = "version" if flag == "framework-version" else flag
+        options.append(click.option(f"--{flag}", name, metavar=metavar, type=kind, help=f"{what}, of both."))
+        for side in ("a", "b"):
+            options.append(
+                click.option(
+                    f"--{short}-{side}",
+                    f"{name}_{side}",
+                    metavar=metavar,
+                    type=kind,
+                    help=f"The same, of {side.upper()}.",
+                )
+            )
+    for side in ("a", "b"):
+        options.append(
+            click.option(
+                f"--set-{side}",
+                f"set_{side}",
+                metavar="KEY=VALUE",
+                multiple=True,
+                help=f"A setting of {side.upper()} in its framework's own spelling; repeat.",
+            )
+        )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command("diff", short_help="Say how two configurations differ in meaning.")
+@click.argument("a", type=click.Path(path_type=str))
+@click.argument("b", type=click.Path(path_type=str), required=False)
+@_for_each_side
+@click.option("--dataset-size", type=_SIZE, metavar="PROMPTS", help="Prompts in the dataset, of both.")
+@click.option("--env", metavar="NAME=VALUE", multiple=True, help="An environment variable of launch scripts; repeat.")
+@click.option("--command-a", type=_SIZE, metavar="NUMBER", help="Which command of launch script A.")
+@click.option("--command-b", type=_SIZE, metavar="NUMBER", help="Which command of launch script B.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...], as_json: bool, **sides: Any) -> int:
+    """Say how configurations A and B differ in meaning, the largest effect first.
+
+    A and B are files in their frameworks' own forms, or launch scripts. Without B, A is compared with itself:
+    under another version (--version-b), on other devices (--world-size-b), or with another setting (--set-b).
+    """
+    from batchbridge.comparing.differences import compare
+
+    names = (a, a if b is None else b)
+    readings = []
+    for side, file in zip("ab", names, strict=True):
+        said = {
+            name: sides[f"{name}_{side}"] if sides[f"{name}_{side}"] is not None else sides[name]
+            for name in ("framework", "version", "world_size")
+        }
+        _, reading = reading_from(
+            file=file,
+            framework=said["framework"],
+            settings=sides[f"set_{side}"],
+            framework_version=said["version"],
+            world_size=said["world_size"],
+            nodes=None,
+            gpus=None,
+            dataset_size=dataset_size,
+            env=env,
+            command_number=sides[f"command_{side}"],
+        )
+        readings.append(reading)
+    found = compare(readings[0], readings[1])
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        from batchbridge.render import between
+
+        click.echo(between.comparison(names, found))
+    return EXIT_CODES[found.verdict]

@@ -1,0 +1,32 @@
+"""`batchbridge explain`: the whole reading, for a person."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from batchbridge.cli._input import EXIT_CODES, asked_for, input_options
+from batchbridge.cli._tables import table_for_stdout
+
+
+@click.command("explain", short_help="Say what a configuration will train.")
+@input_options
+def command(as_json: bool, **source: Any) -> int:
+    """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
+
+    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
+    replaces what it says.
+    """
+    from batchbridge import explain
+
+    found = explain(**asked_for(**source))
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(found.to_dict()))
+    else:
+        from batchbridge.render import text
+
+        click.echo(text.explain(found.name, found.reading, table_for_stdout()))
+    return EXIT_CODES[found.verdict]

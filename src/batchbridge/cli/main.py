@@ -1,0 +1,118 @@
+"""The command line: `batchbridge COMMAND`. Thin: a table of commands, whose bodies are imported on use.
+
+Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage. `--help` imports click and nothing else.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
+INTERRUPTED, BROKEN_PIPE = 130, 141
+"""As a shell reports a process that died of SIGINT or SIGPIPE."""
+
+COMMANDS = {
+    "explain": ("batchbridge.cli.explain", "Say in words and units what a configuration will train."),
+    "check": ("batchbridge.cli.check", "List what is wrong with a configuration, with the nearest fixes."),
+    "plan": ("batchbridge.cli.plan", "Show which completions each optimizer step trains on."),
+    "diff": ("batchbridge.cli.diff", "Say how two configurations differ in meaning, largest effect first."),
+    "convert": ("batchbridge.cli.convert", "Write a configuration in another framework's form, with an account."),
+    "scale": ("batchbridge.cli.scale", "Find the same run on another number of devices."),
+    "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the legal neighbours."),
+    "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
+    "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
+    "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
+    "ledger": ("batchbridge.cli.ledger", "Show the ledger of a run, or the first difference of two runs."),
+}
+"""Command name to the module whose `command` is its body, and its line in `--help`."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands stand in `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the body."""
+        if cmd_name not in COMMANDS:
+            return None
+        import importlib
+
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the commands where one is unknown, without importing them."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            ctx.fail(f"no such command: {args[0]!r}; commands: {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table: help needs no body."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from batchbridge import __version__
+
+    click.echo(f"batchbridge {__version__}")
+    ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+)
+def cli() -> None:
+    """One meaning of batch size for TRL, verl, EasyR1, OpenRLHF and Open-Instruct."""
+
+
+_COLLECTED_AFTER = 100_000
+"""Objects made before cycles are looked for. Python's default is 700: a command, which makes few cycles and ends soon,
+would look for them again and again."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code; the entry point of the distribution."""
+    if arguments is None:
+        gc.set_threshold(_COLLECTED_AFTER)  # the process is the command's own
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a pipe in an ASCII locale must not crash on a user's text
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        # Not `cli.main`: it exits with 1 when a pipe breaks, and with 2, which means "invalid" here, for usage.
+        with cli.make_context("batchbridge", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            code = cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader is gone (`| head`); what Python flushes at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code if isinstance(code, int) else FINE

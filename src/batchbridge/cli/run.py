@@ -1,0 +1,130 @@
+"""`batchbridge run`: starts a training command with the adapter in every one of its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchbridge.cli.main import INVALID, UNDECIDED
+
+
+@click.command()
+@click.option(
+    "--spec", "spec_file", type=click.Path(exists=True, dir_okay=False), help="What the run shall mean: JSON."
+)
+@click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
+@click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
+@click.option("--mode", type=click.Choice(["enforce", "verify", "observe"]), default="enforce", show_default=True)
+@click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
+@click.option(
+    "--tokens-per-device",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Micro-batches of at most N tokens, instead of the command's own.",
+)
+@click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
+@click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(
+    spec_file: str | None,
+    like: str | None,
+    like_version: str | None,
+    mode: str,
+    ledger: str | None,
+    tokens_per_device: int | None,
+    allow: tuple[str, ...],
+    framework: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Runs COMMAND so that it trains what its configuration (or --spec, or --like) means.
+
+    Each trainer that COMMAND builds in any of its processes is wrapped before it trains; one that its own script has
+    wrapped is left alone. The exit code is the command's own; 2 where its configuration is invalid and nothing was
+    started, 4 where it ended well without a trainer that BatchBridge wrapped.
+    """
+    from batchbridge.contract import plugins
+    from batchbridge.meaning.spec import MicroBatch
+    from batchbridge.reading import read
+    from batchbridge.render.text import check
+    from batchbridge.running.launch import TRAINER, Launch
+
+    if spec_file is not None and like is not None:
+        raise click.UsageError("give --spec or --like, not both")
+    if like_version is not None and like is None:
+        raise click.UsageError("--like-version is the version of what --like names")
+    if tokens_per_device is not None and mode != "enforce":
+        raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
+    own = read.read(list(words), framework=framework)
+    known = own.framework != read.UNKNOWN
+    adapters = plugins.adapters()
+    # A script of one's own may say nothing of its framework: the trainer that it builds does.
+    asked = [adapters[own.framework]] if own.framework in adapters else [] if known else list(adapters.values())
+    hooks = {module: hook for adapter in asked for module, hook in adapter.hooks().items()}
+    if not hooks:
+        able = ", ".join(name for name, other in adapters.items() if other.hooks()) or "none"
+        raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
+    if known and own.verdict == "invalid":
+        click.echo(check(" ".join(words[:3]), own), err=True)
+        return INVALID
+    spec: Mapping[str, Any] | None = None
+    if spec_file is not None:
+        spec = json.loads(Path(spec_file).read_text(encoding="utf-8"))
+    elif like is not None:
+        world_size = None if own.spec is None else own.spec.topology.world_size
+        other = read.read(like, version=like_version, world_size=world_size)
+        if other.verdict == "invalid" or (other.spec is None and world_size is not None):
+            click.echo(check(like, other), err=True)
+            return INVALID
+        if other.spec is not None:
+            # Of a configuration that is read, micro-batches are no part.
+            spec = other.spec.replace(micro_batch=MicroBatch()).to_dict()
+    with tempfile.TemporaryDirectory(prefix="batchbridge-run-") as arrivals:
+        launch = Launch(
+            framework=own.framework,
+            hooks=hooks,
+            mode=mode,
+            spec=spec,
+            like=None if like is None or spec is not None else str(Path(like).absolute()),
+            like_version=like_version,
+            ledger=None if ledger is None else str(Path(ledger).absolute()),
+            tokens_per_device=tokens_per_device,
+            allow=list(allow),
+            arrivals=arrivals,
+        )
+        code = _run(list(words), launch.environment(os.environ))
+        if code == 0 and not any(Path(arrivals).glob(f"{TRAINER}-*")):
+            click.echo(
+                f"batchbridge: the command ended without a trainer{f' of {own.framework}' if known else ''} that could "
+                "be reached: it ran natively, or not at all",
+                err=True,
+            )
+            return UNDECIDED
+    return code
+
+
+def _run(words: list[str], environment: Mapping[str, str]) -> int:
+    """The command's exit code; signals that end us reach it first."""
+    process = subprocess.Popen(words, env=dict(environment))
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    sys.stdout.flush()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,1 @@
+"""Two configurations or specifications: differences, conversions, scales, edits."""

@@ -1,0 +1,347 @@
+"""From one framework's reading to another framework's configuration, with an account of every canonical field.
+
+What the target cannot say is first looked for elsewhere: the fields that its refusal names are set to the nearest value
+that it takes. The account is then made by reading the written configuration back, never from what was intended, so
+nothing differs that it does not name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchbridge.comparing.differences import UNIT_OF, Comparison, compare, total_steps
+from batchbridge.comparing.effects import EFFECTS, Effect, leaves
+from batchbridge.comparing.nearest_spec import Search
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.errors import Problem
+from batchbridge.kit.versions import holds
+from batchbridge.kit.writing import remembered
+from batchbridge.meaning.briefs import brief
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read, read_source
+from batchbridge.reading.yaml_json import flat
+
+Status = Literal["exact", "equivalent", "patched", "filled", "approximate", "inexpressible"]
+"""exact: the same value. equivalent: another value with the same meaning (another split, say). patched: the
+configuration cannot say it, `wrap` (or `run`) brings it about. filled: the source leaves it open, and the target's
+default fills it in. approximate: another number, with its factor. inexpressible: another meaning."""
+LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldReport:
+    """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source."""
+
+    field: str
+    aspect: str
+    unit: str
+    status: Status
+    source: Any
+    target: Any
+    reason: str = ""
+    factor: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Conversion:
+    """A conversion and its account.
+
+    written: the target's configuration; None where none could be written. back: what it means, read again. refused:
+    problems of the target with the source's specification. left_behind: native keys of the source that no
+    canonical field came from; None where it is not known which keys were given. natively: what the target's own run
+    would do otherwise than its specification (scopes, known defects).
+    """
+
+    source: Reading
+    framework: str
+    framework_version: str | None
+    written: Written | None
+    back: Reading | None
+    fields: tuple[FieldReport, ...] = ()
+    refused: tuple[Problem, ...] = ()
+    left_behind: Mapping[str, Any] | None = None
+    natively: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        lost = sum(field.status in LOSSY for field in self.fields)
+        ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}"
+        return brief(self, ways, self.verdict, f"{len(self.fields)} fields, {lost} lost or approximate")
+
+    @property
+    def lossy(self) -> bool:
+        """Whether any field means something else in the target, or nothing could be written."""
+        return self.written is None or any(field.status in LOSSY for field in self.fields)
+
+    @property
+    def verdict(self) -> Literal["complete", "lossy", "invalid", "undecided"]:
+        """ "invalid" and "undecided" where the source or the result is; else whether anything is lost."""
+        readings = [self.source, *([] if self.back is None else [self.back])]
+        for verdict in ("invalid", "undecided"):
+            if any(reading.verdict == verdict for reading in readings):
+                return "invalid" if verdict == "invalid" else "undecided"
+        return "lossy" if self.lossy else "complete"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "verdict": self.verdict,
+            "from": {"framework": self.source.framework, "framework_version": self.source.framework_version},
+            "to": {"framework": self.framework, "framework_version": self.framework_version},
+            "values": None if self.written is None else dict(self.written.values),
+            "text": None if self.written is None else dict(self.written.text),
+            "fields": [field.to_dict() for field in self.fields],
+            "refused": [problem.reason for problem in self.refused],
+            "left_behind": None if self.left_behind is None else dict(self.left_behind),
+            "natively": list(self.natively),
+            "findings": [finding.to_dict() for finding in (self.back or self.source).findings],
+        }
+
+
+def convert(
+    source: object,
+    to: str,
+    *,
+    version: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    world_size: int | None = None,
+    dataset_size: int | None = None,
+) -> Conversion:
+    """A configuration in another framework's form, with an account of every canonical field.
+
+    Args:
+        source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        to: The framework to write for.
+        version: Its version; by default the newest that can say it.
+        given: The native keys that the user gave, to say which are left behind; by default those of `source`, where it
+            is no `Reading`.
+        world_size: Devices that train the policy, where `source` is no `Reading`.
+        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+
+    Returns:
+        The written configuration, what it means when it is read again, and what became of every field.
+
+    Raises:
+        TypeError: `source` has a type that `read` does not take.
+        ValueError: There is no adapter for `to`, it does not know `version`, or a size is below 1.
+    """
+    from batchbridge.contract import plugins
+
+    if isinstance(source, Reading):
+        reading = read(source, world_size=world_size, dataset_size=dataset_size)
+    else:
+        loaded = load_source(source)
+        given = loaded.values if given is None and loaded.native is None else given
+        reading = read(loaded, world_size=world_size, dataset_size=dataset_size)
+
+    installed = plugins.adapters()
+    if to not in installed:
+        raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
+    return convert_to(installed[to], reading, version=version, given=given)
+
+
+def convert_to(
+    adapter: Adapter, reading: Reading, *, version: str | None = None, given: Mapping[str, Any] | None = None
+) -> Conversion:
+    """As `convert`, with the target's adapter."""
+    if version is not None and (unknown := _unknown_version(adapter, version)) is not None:
+        raise ValueError(unknown)
+    left = None if given is None else left_behind(reading, given)
+    start = Conversion(
+        source=reading,
+        framework=adapter.framework,
+        framework_version=version,
+        written=None,
+        back=None,
+        left_behind=left,
+    )
+    if reading.spec is None:
+        return start
+    with remembered():
+        return _searched(adapter, reading, version, start)
+
+
+def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Conversion) -> Conversion:
+    """`start` with what the search found for the specification of `reading`, and the account of it."""
+    assert reading.spec is not None
+    search = Search(adapter, version, reading.dataset_size)
+    written = search.nearest(reading.spec)
+    start = dataclasses.replace(start, refused=search.refused)
+    if written is None:
+        return start
+    context = Context(
+        framework_version=version or written.framework_version,
+        world_size=reading.spec.topology.world_size,
+        dataset_size=reading.dataset_size,
+    )
+    back = read_source(Source(values=written.values), adapter, context)
+    if back.spec is not None and (usual := search.in_usual_form(reading.spec, back.spec, written)) is not written:
+        written = usual
+        back = read_source(Source(values=written.values), adapter, context)
+    start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
+    if back.spec is None:
+        return start
+    return dataclasses.replace(start, fields=tuple(account(adapter, reading, back)), natively=tuple(natively(back)))
+
+
+def _unknown_version(adapter: Adapter, version: str) -> str | None:
+    """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
+    try:
+        if holds(adapter.versions, version):
+            return None
+    except ValueError:  # no version, or a number of more digits than Python reads
+        pass  # no version at all: what the adapter says of it counts
+    try:
+        reading = adapter.read(Source(), Context(framework_version=version, world_size=1))
+    except Exception:  # an adapter that cannot read an empty configuration says nothing about versions
+        return None
+    wrong = [found.message for found in reading.findings if found.severity == "error"]
+    return wrong[0] if wrong and not reading.native and reading.spec is None else None
+
+
+def left_behind(reading: Reading, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given native keys (flat, dotted) that no canonical field came from, by provenance."""
+    used: set[str] = set()
+    for origin in reading.provenance.values():
+        used |= set(origin.keys)
+    used |= {
+        f"{key}." for key in used
+    }  # a setting below a used one (`lr_scheduler_kwargs.min_lr_rate`) is used with it
+    return {
+        key: value
+        for key, value in flat(given)
+        if not any(part in used for part in _heads(key)) and key.lstrip("+~-") not in used
+    }
+
+
+def _heads(key: str) -> Iterator[str]:
+    """The key, and each group that it stands in, with a dot behind it."""
+    yield key
+    yield from (key[: place.end()] for place in re.finditer(r"\.", key))
+
+
+# ---- the account
+
+
+def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[FieldReport]:
+    """One report for each leaf of the schema, from what the written configuration means when it is read back.
+
+    Both readings have a specification.
+    """
+    assert reading.spec is not None
+    assert back.spec is not None
+    source, target = leaves(reading.spec), leaves(back.spec)
+    # The canonical meaning is what is converted: what either framework does on its own is said apart.
+    found = compare(_without_behaviour(reading), _without_behaviour(back))
+    wrapped = compare(_without_behaviour(reading), _without_behaviour(_wrapped(adapter, source, back)))
+    brought = {same.field: same.reason for same in wrapped.no_difference}
+    for effect in EFFECTS:
+        one, other = source[effect.field], target[effect.field]
+        group, _, name = effect.field.partition(".")
+        term = name.partition(".")[0]
+        if group == "loss" and getattr(reading.spec.loss, term) is None and getattr(back.spec.loss, term) is None:
+            one = other = None  # as the policy term on both sides, which has reports of its own
+        status, reason, factor = _status(adapter, effect, one, other, reading, back, found, brought)
+        yield FieldReport(
+            field=effect.field,
+            aspect=effect.aspect,
+            unit=UNIT_OF[effect.field],
+            status=status,
+            source=one,
+            target=other,
+            reason=reason,
+            factor=factor,
+        )
+
+
+def _wrapped(adapter: Adapter, source: Mapping[str, Any], back: Reading) -> Reading:
+    """What the written configuration means in a run that is wrapped to do as the source does."""
+    if back.spec is None or not _patches(adapter, back.framework_version):
+        return back
+    own = leaves(back.spec)
+    patched = {path: value for path, value in source.items() if value != own[path] and adapter.enforces(path, value)}
+    return dataclasses.replace(back, spec=back.spec.replace(**patched))
+
+
+def _status(
+    adapter: Adapter,
+    effect: Effect,
+    one: Any,
+    other: Any,
+    reading: Reading,
+    back: Reading,
+    found: Comparison,
+    brought: Mapping[str, str],
+) -> tuple[Status, str, float | None]:
+    """brought: fields whose values mean the same once the run is wrapped, and why."""
+    if one == other:
+        return "exact", "", None
+    assert reading.spec is not None
+    assert back.spec is not None
+    if not effect.counts(reading.spec, back.spec):
+        return "equivalent", "it has no effect with these settings", None
+    length = effect.field.startswith("horizon.") and effect.field != "horizon.lr_tick"
+    for same in found.no_difference:
+        if same.field == effect.field or (length and same.field == "horizon"):
+            return "equivalent", same.reason, None
+    if one is None and effect.missing == "unfixed":
+        reason = f"{reading.framework} fixes nothing, and each launch has another; {adapter.framework} has {other}"
+        return "filled", reason, None
+    if _patches(adapter, back.framework_version) and adapter.enforces(effect.field, one):
+        return "patched", effect.reason, None
+    if effect.field in brought:
+        return "patched", f"once wrapped it means the same: {brought[effect.field]}", None
+    if one is None and effect.missing == "unknown":
+        return "filled", f"the source leaves it open; {adapter.framework} has {other}", None
+    if length:
+        totals = total_steps(reading), total_steps(back)
+        if totals[0] and totals[1]:
+            return "approximate", f"{totals[0]:,} optimizer steps become {totals[1]:,}", totals[1] / totals[0]
+        return "inexpressible", "the length is given in another unit, and the number of prompts is open", None
+    if other is None and effect.missing == "unfixed":
+        reason = f"{adapter.framework} fixes nothing, and each launch has another: {effect.reason}"
+        return "inexpressible", reason, None
+    if other is None and effect.missing == "unknown":
+        return "inexpressible", f"{adapter.framework} does not say it; {effect.reason}", None
+    if _number(one) and _number(other) and one and effect.field != "order.seed":
+        return "approximate", effect.reason, other / one
+    return "inexpressible", effect.reason, None
+
+
+def _patches(adapter: Adapter, version: str | None) -> bool:
+    """Whether a running trainer of this version may be patched."""
+    if not adapter.enforced_versions or version is None:
+        return False
+    try:
+        return holds(adapter.enforced_versions, version)
+    except ValueError:  # no version, or a number of more digits than Python reads
+        return False
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _without_behaviour(reading: Reading) -> Reading:
+    return dataclasses.replace(reading, behaviour=None)
+
+
+def natively(back: Reading) -> Iterator[str]:
+    """What the target's own run does otherwise than its specification says: scopes, known defects."""
+    if back.behaviour is None:
+        return
+    if back.behaviour.denominator_scope != "optimizer_step":
+        yield (
+            f"denominators are counted per {back.behaviour.denominator_scope.replace('_', '-')} "
+            f"({back.behaviour.denominator_formula}), not per optimizer step"
+        )
+    for defect in back.behaviour.defects:
+        yield f"{defect.code}: {defect.summary}"

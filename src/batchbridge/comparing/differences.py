@@ -1,0 +1,492 @@
+"""What differs in meaning between two readings, the largest effect first.
+
+Plan, weights, clock, order, objective and carried settings are compared; where a step runs and in which portions is no
+part of the meaning, unless a native denominator makes it one. What the frameworks would really do (scopes, known
+defects, order) is compared too: two runs can differ though their specifications agree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
+from batchbridge.contract.reading import Provenance, Reading
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.derived import UNITS
+from batchbridge.meaning.spec import Spec, walk
+from batchbridge.reading.read import read
+
+Kind = Literal["differs", "unknown", "same"]
+"""differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""
+Verdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
+
+    `field` is canonical (`rollout.prompts_per_rollout`), or begins with `native.` where the frameworks' own runs
+    differ.
+    """
+
+    field: str
+    aspect: str
+    unit: str
+    a: Any
+    b: Any
+    kind: Kind
+    reason: str
+    from_a: str = ""
+    from_b: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison:
+    """Two readings held against each other.
+
+    differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
+    values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
+    frameworks decide by timing or random state, a's then b's; it does not count.
+    """
+
+    a: Reading
+    b: Reading
+    differences: tuple[Difference, ...] = ()
+    cannot_tell: tuple[Difference, ...] = ()
+    no_difference: tuple[Difference, ...] = ()
+    derived: tuple[tuple[str, str, Any, Any], ...] = ()
+    left_open: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def __repr__(self) -> str:
+        sides = f"{self.a.framework} with {self.b.framework}"
+        return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "invalid" or "undecided" where a reading is; else what the differences say."""
+        verdicts = {self.a.verdict, self.b.verdict}
+        if "invalid" in verdicts:
+            return "invalid"
+        if "undecided" in verdicts or self.a.spec is None or self.b.spec is None:
+            return "undecided"
+        if self.differences:
+            return "not equivalent"
+        return "undecided" if self.cannot_tell else "equivalent"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types: verdict, a, b (framework, framework_version, verdict), and the lists of this class."""
+        return {
+            "verdict": self.verdict,
+            **{
+                side: {
+                    "framework": reading.framework,
+                    "framework_version": reading.framework_version,
+                    "verdict": reading.verdict,
+                    "findings": [finding.to_dict() for finding in reading.findings],
+                }
+                for side, reading in (("a", self.a), ("b", self.b))
+            },
+            "differences": [difference.to_dict() for difference in self.differences],
+            "cannot_tell": [difference.to_dict() for difference in self.cannot_tell],
+            "no_difference_in_meaning": [difference.to_dict() for difference in self.no_difference],
+            "derived": [dict(zip(("name", "unit", "a", "b"), row, strict=True)) for row in self.derived],
+            "left_open_natively": {"a": list(self.left_open[0]), "b": list(self.left_open[1])},
+        }
+
+
+def diff(a: object, b: object, *, world_size: int | None = None, dataset_size: int | None = None) -> Comparison:
+    """The differences in meaning between two configurations, the largest effect first.
+
+    Args:
+        a: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        b: The same, of the other side.
+        world_size: Devices that train the policy, of each side that is no `Reading`.
+        dataset_size: Prompts in the dataset, of each side that is no `Reading`.
+
+    Returns:
+        The differences; without a specification on both sides only the verdicts.
+
+    Raises:
+        TypeError: A side has a type that `read` does not take.
+        ValueError: A size is below 1.
+    """
+    one, other = (
+        side if isinstance(side, Reading) else read(side, world_size=world_size, dataset_size=dataset_size)
+        for side in (a, b)
+    )
+    return compare(one, other)
+
+
+def compare(a: Reading, b: Reading) -> Comparison:
+    """As `diff`, of two readings."""
+    left_open = tuple(() if reading.behaviour is None else reading.behaviour.undecided for reading in (a, b))
+    if a.spec is None or b.spec is None:
+        return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))
+    found = [*_fields(a, b), *_dataset(a, b), *_native(a, b)]
+    ranked = sorted(found, key=lambda difference: _rank(difference.field))
+    by_kind = {kind: tuple(d for d in ranked if d.kind == kind) for kind in ("differs", "unknown", "same")}
+    return Comparison(
+        a=a,
+        b=b,
+        differences=by_kind["differs"],
+        cannot_tell=by_kind["unknown"],
+        no_difference=by_kind["same"],
+        derived=tuple(_derived(a, b)),
+        left_open=(left_open[0], left_open[1]),
+    )
+
+
+# ---- fields
+
+
+@dataclass(frozen=True)
+class Same:
+    """Values of `fields` that differ and yet mean the same in these two specs with this number of prompts."""
+
+    fields: tuple[str, ...]
+    reason: str
+    holds: Callable[[Spec, Spec, int | None], bool]
+
+
+def _both(test: Callable[[Spec], bool]) -> Callable[[Spec, Spec, int | None], bool]:
+    return lambda a, b, prompts: test(a) and test(b)
+
+
+def _whole_rollouts_per_step(spec: Spec) -> bool:
+    rollout, step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+    return bool(rollout and step and step % rollout == 0)
+
+
+def _whole_steps(spec: Spec) -> bool:
+    """Every pass over every rollout ends with a full step."""
+    rollout, step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+    return bool(rollout and step and rollout % step == 0)
+
+
+def _whole_steps_everywhere(a: Spec, b: Spec, prompts: int | None) -> bool:
+    whole = _whole_rollouts(a, b, prompts) or all(s.order.last_rollout in ("drop", "wrap") for s in (a, b))
+    return whole and _whole_steps(a) and _whole_steps(b)
+
+
+def _whole_rollouts(a: Spec, b: Spec, prompts: int | None) -> bool:
+    sizes = [spec.rollout.prompts_per_rollout for spec in (a, b)]
+    return prompts is not None and all(size and prompts % size == 0 for size in sizes)
+
+
+def _one_step_per_rollout(spec: Spec) -> bool:
+    rollout, step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+    return bool(rollout and step and step == rollout * spec.optimizer_step.passes_per_rollout)
+
+
+def _on_policy(spec: Spec) -> bool:
+    own = spec.objective.old_logprobs in ("detached", "rollout_start")
+    return own and spec.staleness.mode == "sync" and _one_step_per_rollout(spec)
+
+
+SAME: tuple[Same, ...] = (
+    Same(
+        ("optimizer_step.rollout_shuffle",),
+        "an optimizer step takes whole rollouts: order inside one does not matter",
+        _both(_whole_rollouts_per_step),
+    ),
+    Same(
+        ("optimizer_step.step_may_span", "order.last_optimizer_step"),
+        "sizes divide: every pass over a rollout ends with a full step",
+        _whole_steps_everywhere,
+    ),
+    Same(("order.last_rollout",), "the number of prompts divides: there is no remainder", _whole_rollouts),
+    Same(
+        ("objective.old_logprobs",),
+        "a rollout is trained on in one optimizer step: both are the weights that generated it, and the ratio is 1",
+        _both(_on_policy),
+    ),
+    Same(
+        ("horizon.lr_tick",),
+        "a rollout is trained on in one optimizer step",
+        _both(_one_step_per_rollout),
+    ),
+)
+"""Source: the definitions of the plan (docs/plan.md) and of the ratio."""
+
+_HORIZONS = ("optimizer_steps", "rollouts", "epochs")
+
+
+def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
+    assert a.spec is not None
+    assert b.spec is not None
+    one, other = leaves(a.spec), leaves(b.spec)
+    split_counts = _scopes_that_see_the_split(a, b)
+    same_horizon = [n for n in _HORIZONS if getattr(a.spec.horizon, n) is not None] == [
+        n for n in _HORIZONS if getattr(b.spec.horizon, n) is not None
+    ]
+    same_surrogate = a.spec.objective.surrogate == b.spec.objective.surrogate
+    for effect in EFFECTS:
+        field = effect.field
+        if one[field] == other[field] or not effect.counts(a.spec, b.spec):
+            continue
+        if field.startswith(("loss.kl.", "loss.entropy.")):
+            term = field.split(".")[1]
+            if getattr(a.spec.loss, term) is None and getattr(b.spec.loss, term) is None:
+                continue  # it follows the policy term, whose difference is said already
+        if field.startswith("horizon.") and field != "horizon.lr_tick" and not same_horizon:
+            continue
+        if effect.of_surrogate and None in (one[field], other[field]) and not same_surrogate:
+            continue  # another loss has no such bound: that difference is said already
+        kind, reason = _judge(effect, one[field], other[field], a, b, split_counts)
+        # What the split changes natively are the weights.
+        aspect = "weights" if effect.aspect == "split" and kind == "differs" else effect.aspect
+        yield _difference(effect.field, aspect, one[field], other[field], kind, reason, a, b)
+    if not same_horizon:
+        yield from _horizons(a, b)
+
+
+def _judge(
+    effect: Effect, one: Any, other: Any, a: Reading, b: Reading, split_counts: Mapping[str, str]
+) -> tuple[Kind, str]:
+    assert a.spec is not None
+    assert b.spec is not None
+    if effect.aspect == "split":
+        group = effect.field.split(".")[0]
+        return ("differs", split_counts[group]) if group in split_counts else ("same", SPLIT)
+    for same in SAME:
+        if effect.field in same.fields and same.holds(a.spec, b.spec, _prompts(a, b)):
+            return "same", same.reason
+    if effect.missing == "unknown" and (one is None or other is None):
+        return "unknown", f"one side does not say it; {effect.reason}"
+    if effect.missing == "unfixed" and (one is None or other is None):
+        return "differs", f"{(a if one is None else b).framework} fixes nothing, and each launch has another"
+    return "differs", effect.reason
+
+
+def _scopes_that_see_the_split(a: Reading, b: Reading) -> dict[str, str]:
+    """`topology` and `micro_batch`, where a denominator makes them matter, with the reason. Source: invariant I9."""
+    found: dict[str, str] = {}
+    for reading in (a, b):
+        scopes = [] if reading.behaviour is None else [reading.behaviour.denominator_scope]
+        if reading.spec is not None:
+            scopes += [term.denominator_scope for term in terms(reading.spec.loss).values()]
+        for scope in scopes:
+            reason = f"{reading.framework} counts denominators per {scope.replace('_', '-')}: the gradient sees it"
+            if scope in ("rank", "micro_batch"):
+                found.setdefault("topology", reason)
+            if scope == "micro_batch":
+                found.setdefault("micro_batch", reason)
+    return found
+
+
+def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
+    """Lengths that are given in different units: compared as optimizer steps, where the number of prompts is known."""
+    lengths = [_length(reading) for reading in (a, b)]
+    totals = [total_steps(reading) for reading in (a, b)]
+    if None in totals:
+        kind: Kind = "unknown"
+        reason = "the lengths are in different units, and the total of optimizer steps is open: how many prompts?"
+    elif totals[0] == totals[1]:
+        kind, reason = "same", f"both are {totals[0]:,} optimizer steps with this number of prompts"
+    else:
+        kind, reason = "differs", BY_FIELD["horizon.optimizer_steps"].reason
+    paths = [_length_path(reading) for reading in (a, b)]
+    yield Difference(
+        field="horizon",
+        aspect="clock",
+        unit="",
+        a=lengths[0],
+        b=lengths[1],
+        kind=kind,
+        reason=reason,
+        from_a=_origin(a, paths[0]),
+        from_b=_origin(b, paths[1]),
+    )
+
+
+def total_steps(reading: Reading) -> int | None:
+    """Optimizer steps of the whole run (optimizer steps); None while that is open."""
+    known = reading.derived.get("total_optimizer_steps")
+    if known is not None or reading.spec is None:
+        return known
+    rollouts, per_rollout = reading.spec.horizon.rollouts, reading.derived.get("optimizer_steps_per_rollout")
+    whole = isinstance(per_rollout, int) and reading.spec.order.last_rollout != "short"
+    return rollouts * per_rollout if rollouts is not None and per_rollout and whole else None
+
+
+def _length_path(reading: Reading) -> str:
+    assert reading.spec is not None
+    names = [name for name in _HORIZONS if getattr(reading.spec.horizon, name) is not None]
+    return f"horizon.{names[0]}" if names else "horizon"
+
+
+def _length(reading: Reading) -> str:
+    assert reading.spec is not None
+    values = {n: v for n in _HORIZONS if (v := getattr(reading.spec.horizon, n)) is not None}
+    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in values.items()) or "open"
+
+
+def _dataset(a: Reading, b: Reading) -> Iterator[Difference]:
+    if a.dataset_size is not None and b.dataset_size is not None and a.dataset_size != b.dataset_size:
+        yield Difference(
+            field="dataset_size",
+            aspect="plan",
+            unit="prompts",
+            a=a.dataset_size,
+            b=b.dataset_size,
+            kind="differs",
+            reason="epochs have other lengths, and the runs see other prompts",
+        )
+
+
+# ---- what the frameworks do on their own
+
+
+def _native(a: Reading, b: Reading) -> Iterator[Difference]:
+    one, other = a.behaviour, b.behaviour
+    if one is None or other is None or a.spec is None or b.spec is None:
+        return
+    agree = a.spec.loss == b.spec.loss
+    though = ", though the specifications agree" if agree else ""
+    if one.denominator_scope != other.denominator_scope:
+        yield _native_difference(
+            "native.denominator_scope",
+            f"{one.denominator_scope}: {one.denominator_formula}",
+            f"{other.denominator_scope}: {other.denominator_formula}",
+            f"native runs differ{though}: denominators are counted over something else",
+            a,
+            b,
+        )
+    elif agree and a.framework == b.framework and one.denominator_formula != other.denominator_formula:
+        yield _native_difference(
+            "native.denominator_formula",
+            one.denominator_formula,
+            other.denominator_formula,
+            f"native runs differ{though}: these versions or settings divide by something else",
+            a,
+            b,
+        )
+    yield from _defects(a, b)
+    shuffled = "none" not in (a.spec.order.prompt_shuffle, b.spec.order.prompt_shuffle)
+    if shuffled and a.spec.order.seed == b.spec.order.seed and one.order != other.order and a.framework != b.framework:
+        yield _native_difference(
+            "native.order",
+            one.order,
+            other.order,
+            "native runs see the prompts in other orders, whatever the seeds are",
+            a,
+            b,
+        )
+
+
+def _defects(a: Reading, b: Reading) -> Iterator[Difference]:
+    """Known defects that one side has alone, or that both have with other numbers; one row for each code."""
+    assert a.behaviour is not None
+    assert b.behaviour is not None
+    one, other = ({d.code: d for d in side.defects} for side in (a.behaviour, b.behaviour))
+    for code in dict.fromkeys([*one, *other]):
+        left, right = one.get(code), other.get(code)
+        if left is not None and right is not None and left.same_as(right):
+            continue
+        holders = [f"{r.framework} {r.framework_version}" for r, d in ((a, left), (b, right)) if d is not None]
+        yield Difference(
+            field=f"native.defect.{code}",
+            aspect="native",
+            unit="",
+            a=None if left is None else left.summary,
+            b=None if right is None else right.summary,
+            kind="differs",
+            reason=f"known defect of {' and '.join(dict.fromkeys(holders))} with these settings",
+            from_a="" if left is None else left.source,
+            from_b="" if right is None else right.source,
+        )
+
+
+def _native_difference(field: str, one: str, other: str, reason: str, a: Reading, b: Reading) -> Difference:
+    sources = ["" if r.behaviour is None else r.behaviour.source for r in (a, b)]
+    return Difference(
+        field=field,
+        aspect="native",
+        unit="",
+        a=one,
+        b=other,
+        kind="differs",
+        reason=reason,
+        from_a=sources[0],
+        from_b=sources[1],
+    )
+
+
+_SPECIAL_RANKS = {
+    "dataset_size": RANK["rollout.prompts_per_rollout"] + 0.5,
+    "horizon": RANK["horizon.optimizer_steps"] - 0.5,
+    "native.denominator_scope": RANK["loss.policy.denominator_scope"] + 0.2,
+    "native.denominator_formula": RANK["loss.policy.denominator_scope"] + 0.3,
+    "native.order": RANK["order.seed"] + 0.5,
+}
+_DEFECT_RANK = RANK["loss.policy.denominator_scope"] + 0.4
+
+
+def _rank(field: str) -> float:
+    return RANK.get(field, _SPECIAL_RANKS.get(field, _DEFECT_RANK))
+
+
+# ---- helpers
+
+
+def _derived(a: Reading, b: Reading) -> Iterator[tuple[str, str, Any, Any]]:
+    one, other = a.derived, b.derived
+    for name, unit in UNITS.items():
+        if one.get(name) != other.get(name):
+            yield name, unit, one.get(name), other.get(name)
+
+
+def _prompts(a: Reading, b: Reading) -> int | None:
+    """The number of prompts (prompts), where both sides have the same."""
+    return a.dataset_size if a.dataset_size == b.dataset_size else None
+
+
+def _difference(
+    field: str, aspect: str, one: Any, other: Any, kind: Kind, reason: str, a: Reading, b: Reading
+) -> Difference:
+    return Difference(
+        field=field,
+        aspect=aspect,
+        unit=UNIT_OF.get(field, ""),
+        a=one,
+        b=other,
+        kind=kind,
+        reason=reason,
+        from_a=_origin(a, field),
+        from_b=_origin(b, field),
+    )
+
+
+def _origin(reading: Reading, field: str) -> str:
+    """Where a reading's value comes from, for a person; empty where it is the schema's own default."""
+    origin: Provenance | None = reading.provenance.get(field)
+    if origin is None:
+        return ""
+    if origin.key is None:
+        return origin.detail
+    return f"{origin.key} = {origin.value} ({origin.detail})"
+
+
+def _units() -> dict[str, str]:
+    from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
+
+    term = LossTerm(aggregation="token_mean")
+    spec = Spec(
+        topology=Topology(world_size=1),
+        rollout=Rollout(prompts_per_rollout=1, completions_per_prompt=1),
+        optimizer_step=OptimizerStep(completions_per_step=1),
+        loss=Loss(policy=term, kl=term, entropy=term),
+        horizon=Horizon(epochs=1.0),
+    )
+    return {path: quantity.unit for path, _, quantity in walk(spec)}
+
+
+UNIT_OF = _units()
+"""Unit by leaf of the schema."""

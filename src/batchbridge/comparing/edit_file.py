@@ -1,0 +1,371 @@
+"""A conversion into an existing YAML file of the target's: what must change in it changes, and nothing else.
+
+Keys whose effective value is another one are set. An interpolation is replaced only where it does not follow by itself.
+Keys of the file that then still contradict the conversion are removed, as few as will do. The account is made from
+reading the edited text back; what it does not confirm is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively
+from batchbridge.comparing.edit_yaml import REMOVED, edit, same
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.errors import CannotEdit
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.findings import Finding
+from batchbridge.reading.files import SCRIPTS, load_source
+from batchbridge.reading.read import DETECTED, read_source
+from batchbridge.reading.yaml_json import flat, parse_yaml
+
+FORM = "yaml"
+"""The form that is edited: an adapter that writes it has YAML configurations."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of one key of the file: `old` is None where it was not there, `new` where it is gone."""
+
+    key: str
+    old: Any
+    new: Any
+    action: str
+    """set (another value), added, or removed."""
+    reason: str = ""
+    """Why a key had to go."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Into:
+    """An edited file. conversion: with the edited text and its account. text: the whole new text. kept: keys of the
+    file that stay as they are. against: what the file's own settings make another meaning of, though no key could be
+    changed against it (the account has these fields too). problems: why nothing can be edited; `text` is None then."""
+
+    path: Path
+    conversion: Conversion
+    text: str | None
+    changes: tuple[Change, ...] = ()
+    kept: int = 0
+    against: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self, self.path, f"{len(self.changes)} changes", f"{len(self.problems)} problems")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "file": str(self.path),
+            "changes": [change.to_dict() for change in self.changes],
+            "keys_kept": self.kept,
+            "against": list(self.against),
+            "problems": list(self.problems),
+        }
+
+
+def convert_into(adapter: Adapter, found: Conversion, path: Path, others: Mapping[str, Adapter]) -> Into:
+    """The conversion `found`, to `adapter`'s framework, edited into the YAML file `path`; the file is not written.
+
+    others: the installed adapters by name, to tell whose file it is.
+    """
+    if found.written is None or found.back is None or found.back.spec is None:
+        return Into(path=path, conversion=found, text=None)
+    text, problems = _load(path)
+    if text is None:
+        return _refused(path, found, problems)
+    if FORM not in found.written.text:
+        forms = ", ".join(found.written.text)
+        return _refused(path, found, (f"{adapter.framework} has no YAML configuration; it is written as {forms}",))
+    document = parse_yaml(text, str(path))
+    if document.problems or not isinstance(document.value, dict | None):
+        return _refused(path, found, tuple(map(_said, document.problems)) or ("the file is no mapping of settings",))
+    if document.value is None:
+        return _Editing(adapter, found, path, text).whole()
+    source = Source(values=document.value, lines=document.lines, path=path)
+    if stranger := _stranger(adapter, source, others):
+        return _refused(path, found, (stranger,))
+    return _Editing(adapter, found, path, text).edited()
+
+
+def _load(path: Path) -> tuple[str | None, tuple[str, ...]]:
+    """The text of a YAML file that has no problem, or why it is not edited."""
+    if path.suffix.lower() in (*SCRIPTS, ".json"):
+        return None, (f"this is a {path.suffix} file; YAML files are edited",)
+    problems = [found for found in load_source(path).problems if found.code != EMPTY]
+    if problems:
+        return None, tuple(_said(found) for found in problems)
+    return decoded(path.read_bytes())[0], ()
+
+
+EMPTY = "BB005"
+"""The loader's finding for files without a mapping; what else they may hold is asked here."""
+_MARKS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+
+
+def decoded(data: bytes) -> tuple[str, bytes, str]:
+    """(text, byte order mark, codec) of a file that the loader has read already."""
+    mark, codec = next(((mark, codec) for mark, codec in _MARKS if data.startswith(mark)), (b"", "utf-8"))
+    return data[len(mark) :].decode(codec), mark, codec
+
+
+def save(text: str, path: Path, like: Path) -> None:
+    """Writes `text` in the encoding of the file `like`, whole or not at all; a link's target is written.
+
+    Raises `OSError`.
+    """
+    _, mark, codec = decoded(like.read_bytes())
+    target = path.resolve()
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        beside.write_bytes(mark + text.encode(codec))
+        if target.exists():
+            shutil.copymode(target, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _said(found: Finding) -> str:
+    line = found.where[0].line if found.where else None
+    return f"line {line}: {found.message}" if line else found.message
+
+
+def _refused(path: Path, found: Conversion, problems: tuple[str, ...]) -> Into:
+    return Into(path=path, conversion=found, text=None, problems=problems)
+
+
+def _stranger(adapter: Adapter, source: Source, others: Mapping[str, Adapter]) -> str | None:
+    """Why the file is another framework's, where it surely is."""
+    own = adapter.detect(source)
+    for name, other in others.items():
+        likely = other.detect(source)
+        # Frameworks share keys (Open-R1 has TRL's): only a file with next to nothing of its own is a stranger's.
+        if name != adapter.framework and likely >= DETECTED and own < likely / 4:
+            return f"this is no file of {adapter.framework}: it reads as {name} ({likely:.0%})"
+    return None
+
+
+_LESS: Mapping[Status, int] = {
+    "exact": 0,
+    "equivalent": 0,
+    "filled": 0,
+    "patched": 1,
+    "approximate": 2,
+    "inexpressible": 3,
+}
+
+
+def _less(field: FieldReport, alone: FieldReport) -> bool:
+    """Whether a field means less of the source than in the conversion alone."""
+    if _LESS[field.status] != _LESS[alone.status]:
+        return _LESS[field.status] > _LESS[alone.status]
+    if field.field.startswith("topology."):  # where the run is said to run is no matter of taste
+        return not same(field.target, alone.target)
+    if field.factor is None or alone.factor is None:
+        return False
+    return abs(math.log(field.factor or 1e-9)) > abs(math.log(alone.factor or 1e-9)) + 1e-9
+
+
+_ROUNDS = 4
+"""Values that depend on each other by interpolation settle after two."""
+
+
+class _Editing:
+    """One file, one conversion."""
+
+    def __init__(self, adapter: Adapter, found: Conversion, path: Path, text: str) -> None:
+        assert found.written is not None
+        self.adapter, self.found, self.path, self.text = adapter, found, path, text
+        self.refused: set[str] = set()
+        """Removed keys that the target itself refuses."""
+        # Keys of the written YAML form only: others (an engine that a defaults list names) are said elsewhere.
+        said = parse_yaml(found.written.text[FORM], "").value
+        named = {key for key, _ in flat(said)} if isinstance(said, dict) else set()
+        self.wanted = {
+            key: value
+            for key, value in found.written.values.items()
+            if key in named or any(name.startswith(f"{key}.") for name in named)
+        }
+
+    def whole(self) -> Into:
+        """A file without settings: the written configuration behind its comments."""
+        assert self.found.written is not None
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        kept = self.text.rstrip()
+        text = (kept + newline if kept else "") + self.found.written.text[FORM].replace("\n", newline)
+        reading = self._read(text)
+        if problems := self._errors(reading):
+            return _refused(self.path, self.found, tuple(map(_said, problems)))
+        values = parse_yaml(text, "").value
+        return self._into(text, reading, [Change(key, None, value, "added") for key, value in flat(values)], 0)
+
+    def edited(self) -> Into:
+        """The edited text and its account, or why there is none."""
+        try:
+            return self._edited()
+        except CannotEdit as refused:
+            return _refused(self.path, self.found, refused.problems)
+
+    def _edited(self) -> Into:
+        changes: dict[str, Any] = {}
+        reading = self._read(self.text)
+        if self._contradicts(reading):
+            changes, reading = self._set(reading)
+            changes, reading = self._remove(changes, reading)
+            changes, reading = self._needed(changes, reading)
+        if problems := self._errors(reading):
+            return _refused(self.path, self.found, tuple(map(_said, problems)))
+        before = dict(flat(parse_yaml(self.text, "").value))
+        listed = [self._change(key, value, before) for key, value in changes.items()]
+        text = edit(self.text, changes) if changes else self.text
+        return self._into(text, reading, listed, sum(key not in changes for key in before))
+
+    def _change(self, key: str, value: Any, before: Mapping[str, Any]) -> Change:
+        if value is REMOVED:
+            version = f"{self.found.framework} {self.found.framework_version}"
+            why = (
+                f"{version} refuses the configuration with it"
+                if key in self.refused
+                else "it contradicts the conversion"
+            )
+            return Change(key, before.get(key), None, "removed", why)
+        there = key in before or any(other.startswith(f"{key}.") for other in before)
+        return Change(key, before.get(key), value, "set" if there else "added")
+
+    def _into(self, text: str, reading: Reading, changes: list[Change], kept: int) -> Into:
+        assert self.found.written is not None
+        written = dataclasses.replace(self.found.written, text={FORM: text})
+        done = dataclasses.replace(
+            self.found,
+            written=written,
+            back=reading,
+            fields=self._account(reading),
+            natively=tuple(natively(reading)),
+        )
+        against = tuple(self._against(reading))
+        return Into(path=self.path, conversion=done, text=text, changes=tuple(changes), kept=kept, against=against)
+
+    def _set(self, reading: Reading) -> tuple[dict[str, Any], Reading]:
+        """Every key whose effective value is another one, literal values first: interpolations may follow them."""
+        changes: dict[str, Any] = {}
+        values = dict(flat(parse_yaml(self.text, "").value))
+        for _ in range(_ROUNDS):
+            other = {
+                key: value
+                for key, value in self.wanted.items()
+                if key not in changes and not self._means(reading, values, key, value)
+            }
+            literal = {key: value for key, value in other.items() if "${" not in str(values.get(key))}
+            if not other:
+                break
+            changes |= literal or other
+            text = edit(self.text, changes)
+            values, reading = dict(flat(parse_yaml(text, "").value)), self._read(text)
+        return changes, reading
+
+    def _means(self, reading: Reading, values: Mapping[str, Any], key: str, value: Any) -> bool:
+        """Whether the file means `value` by `key`, in its words or by the framework's default."""
+        if key in reading.native:
+            return same(reading.native[key], value)
+        return key in values and same(values[key], value)
+
+    def _remove(self, changes: dict[str, Any], reading: Reading) -> tuple[dict[str, Any], Reading]:
+        """Removes the keys that contradict, one by one, as long as that helps."""
+        tried: set[str] = set()
+        while rest := self._contradicts(reading):
+            suspects = [key for key in self._suspects(reading) if key not in changes and key not in tried]
+            refused = {place.key for one in self._errors(reading) for place in one.where}
+            for key in suspects:
+                tried.add(key)
+                fewer = {**changes, key: REMOVED}
+                again = self._read(edit(self.text, fewer))
+                if self._contradicts(again) < rest:
+                    changes, reading = fewer, again
+                    self.refused |= {key} & refused
+                    break
+            else:
+                break
+        return changes, reading
+
+    def _needed(self, changes: dict[str, Any], reading: Reading) -> tuple[dict[str, Any], Reading]:
+        """Leaves out each new key without which every field comes out as well: the default says it."""
+        wanted = self._statuses(reading)
+        there = dict(flat(parse_yaml(self.text, "").value))
+        for key in [key for key in changes if key not in there]:
+            fewer = {other: value for other, value in changes.items() if other != key}
+            try:
+                again = self._read(edit(self.text, fewer) if fewer else self.text)
+            except CannotEdit:
+                continue
+            if not self._errors(again) and wanted is not None and self._statuses(again) == wanted:
+                changes, reading = fewer, again
+        return changes, reading
+
+    def _statuses(self, reading: Reading) -> list[tuple[Status, Any]] | None:
+        return None if reading.spec is None else [(field.status, field.target) for field in self._account(reading)]
+
+    def _suspects(self, reading: Reading) -> Iterator[str]:
+        """Keys of the file that stand behind a contradiction: by findings, then by where worse fields come from."""
+        mine = [key for key, _ in flat(parse_yaml(self.text, "").value) if key not in self.wanted]
+        named: list[str | None] = [place.key for one in self._errors(reading) for place in one.where]
+        for field in self._worse(reading):
+            origin = reading.provenance.get(field.field)
+            if origin is not None:
+                named += origin.keys
+        yield from dict.fromkeys(
+            key for name in named if name for key in mine if key == name or key.startswith(f"{name}.")
+        )
+
+    def _contradicts(self, reading: Reading) -> int:
+        """How much stands between the file and the meaning of the conversion."""
+        open_run = len(self.found.fields) if reading.spec is None else 0
+        return open_run + len(self._errors(reading)) + len(self._worse(reading))
+
+    def _against(self, reading: Reading) -> Iterator[str]:
+        for field in self._worse(reading):
+            origin = reading.provenance.get(field.field)
+            why = f" ({origin.key or origin.detail})" if origin is not None else ""
+            yield f"{field.field} is {field.target}{why}, not {field.source}"
+
+    def _errors(self, reading: Reading) -> list[Finding]:
+        """Errors and open questions that the conversion alone does not have."""
+        known = [] if self.found.back is None else self.found.back.findings
+        wrong = [one for one in reading.findings if one.severity == "error" or one.undecided]
+        return [one for one in wrong if not any(one.same_as(other) for other in known)]
+
+    def _worse(self, reading: Reading) -> list[FieldReport]:
+        """Fields that mean less of the source than in the conversion alone."""
+        if reading.spec is None:
+            return []
+        alone = {field.field: field for field in self.found.fields}
+        return [field for field in self._account(reading) if _less(field, alone[field.field])]
+
+    def _account(self, reading: Reading) -> tuple[FieldReport, ...]:
+        return tuple(account(self.adapter, self.found.source, reading))
+
+    def _read(self, text: str) -> Reading:
+        assert self.found.back is not None
+        assert self.found.back.spec is not None
+        document = parse_yaml(text, str(self.path))
+        source = Source(
+            values=document.value or {}, lines=document.lines, path=self.path, problems=tuple(document.problems)
+        )
+        context = Context(
+            framework_version=self.found.framework_version,
+            world_size=self.found.back.spec.topology.world_size,
+            dataset_size=self.found.back.dataset_size,
+        )
+        return read_source(source, self.adapter, context)

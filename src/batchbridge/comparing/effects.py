@@ -1,0 +1,288 @@
+"""What a difference in each canonical field does to a run, the largest effect first: the table behind `diff`.
+
+Every leaf of the schema has one row (a test holds the two together). The order of the rows is the ranking; its
+source: what decides whether two runs train identically (plan, weights, clock), then what moves a curve and is no batch
+setting; within each, the reach of one wrong number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchbridge.meaning.spec import Loss, LossTerm, Spec, walk
+
+Aspect = Literal["plan", "weights", "clock", "order", "objective", "carried", "split"]
+"""What a field belongs to. `split`: how a step is cut and where it runs, no part of the meaning (see `SPLIT`)."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A row. `missing`: what None says ("value": something definite, off or unlimited; "unknown": nothing; "unfixed":
+    that nothing fixes it, and each launch has another). `matters`: whether the field has any effect in a spec; a field
+    without effect on both sides is no difference."""
+
+    field: str
+    aspect: Aspect
+    reason: str
+    missing: Literal["value", "unknown", "unfixed"] = "value"
+    matters: Callable[[Spec], bool] = lambda spec: True
+    on: Literal["either side", "both sides"] = "either side"
+    """Where the field must matter to count. A KL estimator is no further difference where one side has no KL at all."""
+    of_surrogate: bool = False
+    """Part of one surrogate: that another one lacks it is no further difference."""
+
+    def counts(self, a: Spec, b: Spec) -> bool:
+        """Whether a difference in this field has any effect."""
+        return (any if self.on == "either side" else all)(self.matters(spec) for spec in (a, b))
+
+
+def _kl(spec: Spec) -> bool:
+    """Whether there may be a KL penalty."""
+    return spec.objective.kl_placement != "none" and spec.objective.kl_coefficient != 0
+
+
+def _kl_in_loss(spec: Spec) -> bool:
+    return _kl(spec) and spec.objective.kl_placement != "reward"
+
+
+def _entropy(spec: Spec) -> bool:
+    return bool(spec.objective.entropy_coefficient)
+
+
+def _entropy_term(spec: Spec) -> bool:
+    return _entropy(spec) or spec.loss.entropy is not None
+
+
+def _divides_by_constant(spec: Spec) -> bool:
+    return "sequence_sum_over_constant" in {term.aggregation for term in terms(spec.loss).values()}
+
+
+def _counts_completions(spec: Spec) -> bool:
+    return any(term.aggregation not in ("token_mean", "token_sum") for term in terms(spec.loss).values())
+
+
+def _scaled(spec: Spec) -> bool:
+    return spec.advantage.scale != "none"
+
+
+def _stale(spec: Spec) -> bool:
+    return spec.staleness.mode != "sync"
+
+
+def _shuffled(spec: Spec) -> bool:
+    return spec.order.prompt_shuffle != "none" or spec.optimizer_step.rollout_shuffle != "none"
+
+
+def _ratio_moves(spec: Spec) -> bool:
+    # Against the current policy itself the ratio is 1, and clipping never acts. Source: rule BB126.
+    return spec.objective.old_logprobs != "detached"
+
+
+def _portions_matter(spec: Spec) -> bool:
+    """Portions that divide an unfiltered rollout make it up exactly; others leave something over. Source: plan.py."""
+    rollout, portion = spec.rollout, spec.rollout.prompts_per_generation_batch
+    return rollout.group_filter != "none" or bool(
+        portion and rollout.prompts_per_rollout and rollout.prompts_per_rollout % portion
+    )
+
+
+def _decays(spec: Spec) -> bool:
+    return spec.carried.weight_decay != 0
+
+
+def _adam(spec: Spec) -> bool:
+    return spec.carried.optimizer != "sgd"
+
+
+_STEP_MEMBERS = "every update averages over other completions, so its noise and its size in epochs are others"
+_TERM = "each response token gets another weight in the gradient, by its completion's length"
+
+EFFECTS: tuple[Effect, ...] = (
+    # ---- plan: what is generated, and what each optimizer step trains on
+    Effect("optimizer_step.completions_per_step", "plan", _STEP_MEMBERS),
+    Effect("optimizer_step.tokens_per_step", "plan", _STEP_MEMBERS),
+    Effect("optimizer_step.parts_per_rollout", "plan", _STEP_MEMBERS),
+    Effect("optimizer_step.micro_batches_per_step", "plan", _STEP_MEMBERS),
+    Effect("rollout.completions_per_prompt", "plan", "groups of another size give other baselines and advantages"),
+    Effect(
+        "rollout.prompts_per_rollout",
+        "plan",
+        "weights generate for more or fewer steps: data is more or less off-policy, and epochs have other lengths",
+    ),
+    Effect("rollout.sample_unit", "plan", "B counts something else: completions, trajectories or turns"),
+    Effect("optimizer_step.passes_per_rollout", "plan", "each completion is trained on more or fewer times"),
+    Effect("rollout.group_filter", "plan", "groups without a signal are trained, masked, dropped or replaced"),
+    Effect("staleness.mode", "plan", "completions come from older weights"),
+    Effect("staleness.maximum", "plan", "completions may be older", matters=_stale),
+    Effect("staleness.unit", "plan", "ages are counted in something else", matters=_stale),
+    Effect("rollout.truncated_completions", "plan", "completions cut at the length limit train, or do not"),
+    Effect(
+        "rollout.prompts_per_generation_batch",
+        "plan",
+        "rollouts are filled from candidates in other portions",
+        matters=_portions_matter,
+    ),
+    # ---- weights: what one response token weighs
+    Effect("loss.policy.aggregation", "weights", _TERM),
+    Effect("loss.policy.denominator_scope", "weights", "token weights depend on how the step is split"),
+    Effect(
+        "loss.policy.constant",
+        "weights",
+        "the whole gradient is scaled by the ratio of the constants",
+        matters=_divides_by_constant,
+    ),
+    Effect("advantage.baseline", "weights", "rewards are compared with something else"),
+    Effect("advantage.scale", "weights", "advantages are divided by the deviation of a group, a batch, or nothing"),
+    Effect(
+        "advantage.ddof",
+        "weights",
+        "the deviation of small groups differs: by sqrt(n / (n - 1))",
+        "unknown",
+        _scaled,
+    ),
+    Effect(
+        "advantage.epsilon",
+        "weights",
+        "advantages of groups with nearly equal rewards differ most",
+        "unknown",
+        _scaled,
+    ),
+    Effect("advantage.clip", "weights", "large advantages are cut"),
+    Effect(
+        "loss.policy.count_empty",
+        "weights",
+        "steps with completions without response tokens are divided by another number",
+        matters=_counts_completions,
+    ),
+    Effect("loss.kl.aggregation", "weights", f"KL term: {_TERM}", matters=_kl_in_loss),
+    Effect("loss.kl.denominator_scope", "weights", "KL term: weights depend on the split", matters=_kl_in_loss),
+    Effect("loss.kl.constant", "weights", "KL term: scaled by the ratio of the constants", matters=_kl_in_loss),
+    Effect("loss.kl.count_empty", "weights", "KL term: empty completions count, or do not", matters=_kl_in_loss),
+    Effect("loss.entropy.aggregation", "weights", f"entropy term: {_TERM}", matters=_entropy_term),
+    Effect("loss.entropy.denominator_scope", "weights", "entropy term: depends on the split", matters=_entropy_term),
+    Effect("loss.entropy.constant", "weights", "entropy term: scaled by the constants", matters=_entropy_term),
+    Effect(
+        "loss.entropy.count_empty", "weights", "entropy term: empty completions count, or not", matters=_entropy_term
+    ),
+    # ---- clock: how long, and when the learning rate moves
+    Effect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    Effect("horizon.rollouts", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    Effect("horizon.epochs", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
+    Effect("horizon.lr_tick", "clock", "warm-up and decay take another number of optimizer steps"),
+    # ---- objective: the loss of one response token
+    Effect("objective.surrogate", "objective", "the loss is another function of the ratio", "unknown"),
+    Effect("objective.ratio_level", "objective", "the ratio is that of a token, or of a whole completion", "unknown"),
+    Effect("objective.old_logprobs", "objective", "the ratio is taken against other weights", "unknown"),
+    Effect("objective.sampler_correction", "objective", "tokens are reweighted towards the sampler, or are not"),
+    Effect(
+        "objective.kl_placement",
+        "objective",
+        "the KL penalty sits in the reward, in the loss, or nowhere",
+        "unknown",
+        _kl,
+    ),
+    Effect("objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl),
+    Effect("objective.kl_estimator", "objective", "KL has another bias and gradient", matters=_kl, on="both sides"),
+    Effect("objective.kl_clamp", "objective", "large KL values are cut", matters=_kl, on="both sides"),
+    Effect(
+        "objective.clip_low",
+        "objective",
+        "the ratio is clipped elsewhere below 1",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
+    Effect(
+        "objective.clip_high",
+        "objective",
+        "the ratio is clipped elsewhere above 1",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
+    Effect(
+        "objective.dual_clip",
+        "objective",
+        "very large ratios of bad completions are cut",
+        matters=_ratio_moves,
+        of_surrogate=True,
+    ),
+    Effect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
+    Effect("objective.reward_clip", "objective", "large rewards are cut"),
+    Effect(
+        "objective.nonfinite_step",
+        "objective",
+        "a step with a non-finite gradient is skipped, applied or an error",
+        "unknown",
+    ),
+    # ---- carried: no batch settings
+    Effect("carried.learning_rate", "carried", "every update is longer or shorter", "unknown"),
+    Effect("carried.lr_schedule", "carried", "the learning rate moves otherwise", "unknown"),
+    Effect("carried.warmup_steps", "carried", "the learning rate rises for longer or shorter", "unknown"),
+    Effect("carried.warmup_ratio", "carried", "the learning rate rises for longer or shorter", "unknown"),
+    Effect("carried.optimizer", "carried", "gradients become updates otherwise", "unknown"),
+    Effect("carried.max_gradient_norm", "carried", "long gradients are cut elsewhere"),
+    Effect("carried.weight_decay", "carried", "weights shrink faster or slower", "unknown"),
+    Effect("carried.weight_decay_excludes", "carried", "other parameters decay", "unknown", _decays),
+    Effect("carried.beta1", "carried", "AdamW remembers gradients for longer or shorter", "unknown", _adam),
+    Effect("carried.beta2", "carried", "AdamW's step sizes adapt slower or faster", "unknown", _adam),
+    Effect("carried.optimizer_epsilon", "carried", "small gradients are damped more or less", "unknown", _adam),
+    Effect("carried.temperature", "carried", "other completions are sampled", "unknown"),
+    Effect("carried.top_p", "carried", "other completions are sampled", "unknown"),
+    Effect("carried.top_k", "carried", "other completions are sampled", "unknown"),
+    Effect("carried.max_completion_tokens", "carried", "completions end elsewhere", "unknown"),
+    Effect("carried.max_prompt_tokens", "carried", "other prompts are cut or left out"),
+    Effect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),
+    Effect("carried.precision", "carried", "rounding differs", "unknown"),
+    Effect("carried.router_loss_coefficient", "carried", "mixture-of-experts models: another router loss", "unknown"),
+    Effect("carried.reference_sync_steps", "carried", "the reference moves, or does not", matters=_kl, on="both sides"),
+    # ---- order: which prompts come when
+    Effect("order.prompt_shuffle", "order", "prompts come in another kind of order"),
+    Effect("order.last_rollout", "order", "the last prompts of an epoch are dropped, or train"),
+    Effect("order.last_optimizer_step", "order", "the last completions are dropped, or make a step of their own"),
+    Effect("optimizer_step.step_may_span", "order", "steps end at other places where sizes do not divide"),
+    Effect("optimizer_step.rollout_shuffle", "order", "a rollout's steps train on other completions of it"),
+    Effect("order.seed", "order", "prompts come in another order", "unfixed", _shuffled),
+    # ---- split: where and in which portions a step is computed
+    Effect("topology.world_size", "split", "where a step runs"),
+    Effect("topology.tensor_parallel", "split", "where a step runs"),
+    Effect("topology.pipeline_parallel", "split", "where a step runs"),
+    Effect("topology.context_parallel", "split", "where a step runs"),
+    Effect("micro_batch.completions_per_device", "split", "portions of a step"),
+    Effect("micro_batch.tokens_per_device", "split", "portions of a step"),
+    Effect("micro_batch.cap", "split", "portions of a step"),
+    Effect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
+    Effect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
+)
+"""One row per leaf of the schema, the largest effect first."""
+
+RANK = {effect.field: rank for rank, effect in enumerate(EFFECTS)}
+BY_FIELD = {effect.field: effect for effect in EFFECTS}
+
+SPLIT = "no difference in meaning while every denominator is counted over the optimizer step"
+"""Why `split` fields do not count. Source: invariant I9."""
+
+
+def terms(loss: Loss) -> dict[str, LossTerm]:
+    """The terms of a loss by name, what is left out standing as the policy term."""
+    return {"policy": loss.policy, "kl": loss.kl or loss.policy, "entropy": loss.entropy or loss.policy}
+
+
+def leaves(spec: Spec) -> dict[str, Any]:
+    """Every leaf of the schema with its value: terms of the loss stand out, and ways to say "off" are one.
+
+    A gradient norm of 0 clips nothing, as None; top-k of 0 or -1 is off; a length of the warm-up that is left out
+    beside the other one is 0.
+    """
+    values = {path: value for path, value, _ in walk(spec)}
+    for name, term in terms(spec.loss).items():
+        for part in ("aggregation", "denominator_scope", "constant", "count_empty"):
+            values[f"loss.{name}.{part}"] = getattr(term, part)
+    if values["carried.max_gradient_norm"] == 0:
+        values["carried.max_gradient_norm"] = None
+    if values["carried.top_k"] in (0, -1):
+        values["carried.top_k"] = 0
+    warmups = ("carried.warmup_steps", "carried.warmup_ratio")
+    if any(values[path] is not None for path in warmups):
+        values |= {path: values[path] or 0.0 for path in warmups}
+    return values

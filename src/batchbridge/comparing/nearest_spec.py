@@ -1,0 +1,500 @@
+"""The nearest specification that a framework's configuration can say: which fields are moved, and where to.
+
+A refusal names its fields; they are set to the nearest value that the framework takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args, get_origin
+
+from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.comparing.effects import EFFECTS
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Source, Written
+from batchbridge.errors import CannotWrite, Problem
+from batchbridge.kit.writing import UNKNOWN
+from batchbridge.meaning.derived import derive
+from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
+from batchbridge.reading.yaml_json import flat
+from batchbridge.rules.nearest_numbers import divisors
+
+Problems = tuple[Problem, ...]
+"""A refusal."""
+MAX_WRITES = 500
+"""Attempts to find an expressible neighbour; none is needed where the target can say everything."""
+
+
+def writer(adapter: Adapter, version: str | None) -> Callable[[Spec], Written | Problems]:
+    """`adapter.write` for `version`, where it writes several; a refusal becomes its problems."""
+
+    def write(spec: Spec) -> Written | Problems:
+        try:
+            return adapter.write(spec, version)
+        except CannotWrite as refused:
+            return refused.problems
+
+    return write
+
+
+class Search:
+    """Looks for the nearest specification that an adapter writes; bounded by `MAX_WRITES`."""
+
+    def __init__(self, adapter: Adapter, version: str | None, dataset_size: int | None) -> None:
+        self.adapter, self.version, self.dataset_size = adapter, version, dataset_size
+        self.refused: Problems = ()
+        self._left = MAX_WRITES
+        self._moved: set[str] = set()
+        self._seen: set[Spec] = set()
+        self._write = writer(adapter, version)
+
+    def nearest(self, spec: Spec) -> Written | None:
+        """What the adapter writes for `spec` or its nearest neighbour; None where it writes no neighbour either."""
+        spec, result = self._first(spec)
+        if isinstance(result, Written):
+            return result
+        self.refused = result
+        defaults = self._defaults(spec)
+        current, reset = spec, 0
+        while not isinstance(result, Written) and self._left > 0:
+            self._seen.add(current)
+            step = self._improve(current, result, _moves(current, _named(result), defaults, self.dataset_size))
+            if step is None:
+                # The refusal names no field that helps: each one, the least effect first.
+                step = self._improve(current, result, _any_field(current, defaults))
+            if step is None and defaults is not None and reset < _RESETS:
+                # No single change helps: everything that is named goes to the target's defaults at once.
+                reset += 1
+                changed = _replace(current, {path: _get(defaults, path) for path in _named(result)})
+                step = None if changed is None or changed == current else (changed, self._try(changed))
+            if step is None:
+                break
+            current, result = step
+        if isinstance(result, Written):
+            return self._restored(spec, current, result)
+        return None if defaults is None else self._from_defaults(spec, defaults)
+
+    def in_usual_form(self, spec: Spec, found: Spec, written: Written) -> Written:
+        """What is written for `found`, without the carried values for which alone it has another form than the usual.
+
+        A schedule must not decide which engine trains. `found`: what `written`, the nearest to `spec`, is read as.
+        """
+        every = [path for path, _, _ in walk(found) if path.startswith("carried.")]
+        carried = {path: _get(found, path) for path in every if _get(spec, path) is not None}
+        filled = [path for path, value, _ in walk(spec) if value is None and path.startswith(UNKNOWN)]
+        kept = found.replace(**dict.fromkeys([*every, *filled]))
+        usual = self._try(kept)
+        if not isinstance(usual, Written) or _keys(usual) <= _keys(written):
+            return written
+        plain = usual
+        for path, value in carried.items():
+            one = self._try(kept.replace(**{path: value}))
+            if isinstance(one, Written) and _keys(plain) <= _keys(one):
+                kept, usual = kept.replace(**{path: value}), one
+        return usual
+
+    def _restored(self, spec: Spec, current: Spec, written: Written) -> Written:
+        """`written`, with every single field that need not have been moved on the way back at its value in `spec`."""
+        for path in RANKED:
+            if path.startswith(("loss.kl.", "loss.entropy.")) or path in _LENGTHS:
+                continue
+            wanted = _get(spec, path)
+            if wanted != _get(current, path):
+                current, taken = self._take(current, {path: wanted})
+                written = taken or written
+        lengths = {path: _get(spec, path) for path in _LENGTHS}
+        if lengths != {path: _get(current, path) for path in _LENGTHS}:
+            current, taken = self._take(current, lengths)
+            written = taken or written
+        return written
+
+    def _first(self, spec: Spec) -> tuple[Spec, Written | Problems]:
+        """`spec` itself where the target takes it, else a spelling of the same that is nearest; and what became of it.
+
+        No warm-up at all has several spellings, and a framework has defaults for either unit. Which parameters are left
+        out of a weight decay of 0 means nothing, and must not decide between a framework's engines.
+        """
+        steps, ratio = spec.carried.warmup_steps, spec.carried.warmup_ratio
+        spellings: list[dict[str, Any]] = [{}]
+        if not steps and not ratio and (steps, ratio) != (None, None):
+            zeros = ((0.0, 0.0), (steps, ratio), (0.0, None), (None, 0.0))
+            spellings = [{"carried.warmup_steps": one, "carried.warmup_ratio": other} for one, other in zeros]
+        warmups = len(spellings)
+        if spec.carried.weight_decay == 0 and spec.carried.weight_decay_excludes is not None:
+            spellings += [{**spelling, "carried.weight_decay_excludes": None} for spelling in spellings]
+        tried = []
+        for spelling in spellings:
+            spelt = spec.replace(**spelling)
+            result = self._try(spelt)
+            if isinstance(result, Written):
+                return spelt, result
+            tried.append((spelt, result))
+        # The last ones leave most to the target; how many problems there are compares only spellings of one thing.
+        return min(tried[len(tried) - warmups :], key=lambda one: len(one[1]))
+
+    def _try(self, spec: Spec) -> Written | Problems:
+        self._left -= 1
+        return self._write(spec)
+
+    def _defaults(self, spec: Spec) -> Spec | None:
+        """What the framework does where it is told nothing but the world size."""
+        world = spec.topology.world_size
+        context = Context(framework_version=self.version, world_size=world, dataset_size=self.dataset_size)
+        offered = (self.version, self.adapter.newest_version or None, *_versions_in(self.adapter.versions))
+        for version in dict.fromkeys(offered):
+            try:
+                found = self.adapter.read(Source(), dataclasses.replace(context, framework_version=version)).spec
+            except Exception:  # an adapter that cannot read an empty configuration has no defaults to offer
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def _improve(
+        self, current: Spec, problems: Problems, moves: Iterator[dict[str, Any]]
+    ) -> tuple[Spec, Written | Problems] | None:
+        """The first of `moves` after which there are fewer problems.
+
+        Where there is none: the first that ends a problem and whose own field is named by no new one, for adapters
+        that find the next problems only when the first ones are gone. No field is moved twice in this way.
+        """
+        other: tuple[Spec, Problems, frozenset[str]] | None = None
+        for changes in moves:
+            if self._left <= 0:
+                return None
+            changed = _replace(current, changes)
+            if changed is None or changed in self._seen:
+                continue
+            result = self._try(changed)
+            if isinstance(result, Written) or len(result) < len(problems):
+                return changed, result
+            fields = frozenset(changes)
+            ends = bool(set(problems) - set(result)) and not fields & (self._moved | set(_named(result)))
+            other = other or ((changed, result, fields) if ends else None)
+        if other is None:
+            return None
+        self._moved |= other[2]
+        return other[:2]
+
+    def _from_defaults(self, spec: Spec, defaults: Spec) -> Written | None:
+        """The framework's defaults, with as much of `spec` as goes in: what belongs together first, then each field."""
+        current = defaults.replace(**{"topology.world_size": spec.topology.world_size})
+        best = self._try(current)
+        self._left += _FROM_DEFAULTS
+        for group in _TOGETHER:
+            said = {path: _get(spec, path) for path in group}
+            sized = _replace(current, said)
+            for change in [{}, *(splits(sized, None) if group is _SIZES and sized is not None else ())]:
+                current, taken = self._take(current, {**said, **change})
+                best = taken or best
+                if taken is not None:
+                    break
+        # What goes together once more: single fields may have made room for it.
+        again: list[tuple[str, ...]] = [*((path,) for path in RANKED), *_TOGETHER]
+        for paths in again:
+            current, taken = self._take(current, {path: _get(spec, path) for path in paths})
+            best = taken or best
+        return best if isinstance(best, Written) else None
+
+    def _take(self, current: Spec, changes: Mapping[str, Any]) -> tuple[Spec, Written | None]:
+        """`current` with `changes` where that is written, else `current` itself."""
+        if (
+            any(path.startswith("micro_batch.") and path != "micro_batch." for path in changes)
+            and "micro_batch." in changes
+        ):
+            changes = {path: value for path, value in changes.items() if path == "micro_batch." or "micro" not in path}
+        changed = _replace(current, changes)
+        if changed is None or changed == current or self._left <= 0:
+            return current, None
+        result = self._try(changed)
+        return (changed, result) if isinstance(result, Written) else (current, None)
+
+
+_FROM_DEFAULTS = 150
+"""Attempts that are kept for building up from the target's defaults."""
+_RESETS = 3
+_SEEDS = 1 << 32
+"""Most frameworks take seeds below this."""
+_SIZES = (
+    "rollout.prompts_per_rollout",
+    "rollout.completions_per_prompt",
+    "optimizer_step.completions_per_step",
+    "micro_batch.completions_per_device",
+    "micro_batch.tokens_per_device",
+)
+_STALENESS = ("staleness.mode", "staleness.maximum", "staleness.unit")
+_TOGETHER = (
+    _SIZES,
+    ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps"),
+    ("objective.kl_placement", "objective.kl_coefficient", "objective.kl_estimator"),
+    ("objective.kl_placement", "objective.kl_coefficient"),
+    ("objective.surrogate", "objective.clip_low", "objective.clip_high", "objective.dual_clip"),
+    ("loss.policy.aggregation", "loss.policy.constant", "carried.max_completion_tokens"),
+    _STALENESS,
+    ("carried.warmup_steps", "carried.warmup_ratio"),
+)
+"""Fields that only go together."""
+RANKED = [effect.field for effect in EFFECTS if effect.aspect != "split"]
+_NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
+    ("objective.kl_placement", "reward"): ("loss",),
+    ("objective.kl_placement", "loss"): ("reward",),
+    ("order.last_rollout", "wrap"): ("short", "drop"),
+    ("order.last_rollout", "pad"): ("short", "drop"),
+    ("order.last_rollout", "short"): ("pad", "drop"),
+    ("order.last_optimizer_step", "pad"): ("short",),
+    ("order.last_optimizer_step", "short"): ("pad",),
+    ("objective.old_logprobs", "sampler"): ("rollout_start",),
+    ("objective.old_logprobs", "detached"): ("rollout_start",),
+    ("rollout.group_filter", "mask_zero_variance"): ("none",),
+}
+"""What is tried first where a framework lacks a value: what changes the gradient least."""
+_WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
+"""Words to try in fields of free text."""
+
+
+def _named(problems: Problems) -> list[str]:
+    """The canonical fields of problems, split fields first, then in the problems' order."""
+    found = dict.fromkeys(path for problem in problems for path in problem.fields)
+    known = [path for path in found if path in UNIT_OF or path in ("loss.kl", "loss.entropy")]
+    return sorted(known, key=lambda path: not path.startswith(("micro_batch.", "topology.")))
+
+
+def _moves(
+    current: Spec, named: Sequence[str], defaults: Spec | None, dataset_size: int | None
+) -> Iterator[dict[str, Any]]:
+    """Changes to try for the fields `named`, those that keep the meaning first."""
+    sizes = any(path.startswith(("micro_batch.", "topology.", "optimizer_step.completions")) for path in named)
+    if any(path.startswith("micro_batch.forward_") for path in named):
+        yield dict.fromkeys(("micro_batch.forward_completions_per_device", "micro_batch.forward_tokens_per_device"))
+    if "micro_batch.cap" in named:
+        yield {"micro_batch.cap": "soft" if current.micro_batch.cap == "hard" else "hard"}
+    if "micro_batch.tokens_per_device" in named:
+        yield from _tokens(current, defaults)
+    if sizes:
+        yield from splits(current, defaults)
+        yield from _steps(current)
+        if any(path.startswith("topology.") for path in named):
+            alone = {f"topology.{name}_parallel": 1 for name in ("tensor", "pipeline", "context")}
+            yield alone
+            for split in splits(_replace(current, alone) or current, defaults):
+                yield {**alone, **split}
+    if any(path in _LENGTHS for path in named):
+        yield from _lengths(current, defaults, dataset_size)
+    if {"optimizer_step.completions_per_step", "optimizer_step.parts_per_rollout"} & set(named):
+        yield from _parts(current)
+    if defaults is not None and any(path in _STALENESS for path in named):
+        yield from _ages(defaults)
+    for path in named:
+        if path.startswith(("topology.", "micro_batch.")) or path in _LENGTHS:
+            continue
+        for term in ("loss.kl", "loss.entropy"):
+            if path.startswith(term):
+                yield {term: None}
+                yield {term: current.loss.policy}
+                yield from ({term: LossTerm(aggregation=mean)} for mean in _MEANS)
+        if path in UNIT_OF:
+            for value in _candidates(path, _get(current, path), current, defaults):
+                yield {path: value}
+
+
+def _any_field(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """Every field at the target's default, then what belongs together, then every field with its first other values.
+
+    The least effect first. A default comes before any other value: one that the framework has on its own turns no run
+    into another kind of run.
+    """
+    free = [
+        path for path in reversed(RANKED) if not path.startswith(("loss.kl.", "loss.entropy.")) and path not in _LENGTHS
+    ]
+    if defaults is not None:
+        for path in free:
+            if _get(defaults, path) != _get(spec, path):
+                yield {path: _get(defaults, path)}
+        yield from _ages(defaults)
+        for group in reversed(_TOGETHER):
+            if not set(group) & {*_LENGTHS, *_STALENESS}:
+                yield {path: _get(defaults, path) for path in group}
+    for path in free:
+        for value in list(_candidates(path, _get(spec, path), spec, defaults))[:2]:
+            yield {path: value}
+
+
+def splits(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """Micro-batches of a fixed size that divide the device's share, the nearest to the present one first."""
+    step, rollout, replicas = (
+        spec.optimizer_step.completions_per_step,
+        spec.completions_per_rollout,
+        spec.topology.data_parallel_size,
+    )
+    if defaults is not None:
+        yield {"micro_batch.": defaults.micro_batch}
+    if step is None or replicas.denominator != 1:
+        return
+    present = spec.micro_batch.completions_per_device
+    near = present or (defaults.micro_batch.completions_per_device if defaults is not None else None) or 1
+    seen: set[int] = set()
+    # First what divides the rollout too: many frameworks generate in the same portions.
+    for completions in (math.gcd(step, rollout or step), step):
+        share = completions // int(replicas) if completions % int(replicas) == 0 else 0
+        sizes = [size for size in divisors(share) if size <= _LARGEST_MICRO_BATCH] if share else []
+        # Not above the present size where that can be helped: it is what fits into memory.
+        sizes.sort(key=lambda size: (size > near, abs(size - near)))
+        for size in sizes[:_SPLITS_TRIED]:
+            if size not in seen:
+                seen.add(size)
+                yield {"micro_batch.": MicroBatch(completions_per_device=size)}
+
+
+def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
+    """A token budget that holds the fixed micro-batch at its longest."""
+    if defaults is None:
+        return
+    prompt = spec.carried.max_prompt_tokens or defaults.carried.max_prompt_tokens
+    completion = spec.carried.max_completion_tokens or defaults.carried.max_completion_tokens
+    if prompt is not None and completion is not None:
+        tokens = (prompt + completion) * (spec.micro_batch.completions_per_device or 1)
+        yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
+
+
+def _steps(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Optimizer steps of the nearest size that shares out evenly, with a micro-batch that fits."""
+    path = "optimizer_step.completions_per_step"
+    step = spec.optimizer_step.completions_per_step
+    for near in [] if step is None else _near_sizes(path, step, spec):
+        resized = spec.replace(**{path: near})
+        for split in splits(resized, None):
+            yield {path: near, **split}
+            break
+
+
+_LARGEST_MICRO_BATCH = 4096
+_SPLITS_TRIED = 6
+
+
+_MEANS: tuple[Aggregation, ...] = ("token_mean", "sequence_mean")
+"""What frameworks do with a term that has weights of its own."""
+
+
+def _parts(spec: Spec) -> Iterator[dict[str, Any]]:
+    """Steps of a number of completions as parts of a rollout, and back: as many steps, with other members."""
+    step, rollout = spec.optimizer_step, spec.completions_per_rollout
+    if rollout and step.completions_per_step and rollout % step.completions_per_step == 0:
+        parts = rollout // step.completions_per_step
+        yield {"optimizer_step.completions_per_step": None, "optimizer_step.parts_per_rollout": parts}
+    if rollout and step.parts_per_rollout:
+        completions, group = max(rollout // step.parts_per_rollout, 1), spec.rollout.completions_per_prompt or 1
+        for size in dict.fromkeys((completions, max(completions // group, 1) * group)):  # some count whole groups
+            yield {"optimizer_step.parts_per_rollout": None, "optimizer_step.completions_per_step": size}
+
+
+_LENGTHS = ("horizon.epochs", "horizon.rollouts", "horizon.optimizer_steps")
+
+
+def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
+    """One step old, as it is or as the target's own staleness is: the nearest to none. Then the target's own."""
+    own = {path: _get(defaults, path) for path in _STALENESS}
+    yield {"staleness.maximum": 1}
+    if defaults.staleness.mode != "sync":
+        yield {**own, "staleness.maximum": 1}
+    yield own
+    yield {"staleness.mode": "sync", "staleness.maximum": 0}
+
+
+def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
+    """The same length of the run in another unit, where it follows; then the target's default length."""
+    derived = derive(spec, dataset_size)
+    steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]
+    per_rollout = derived["optimizer_steps_per_rollout"]
+    if per_rollout:
+        steps = rollouts * per_rollout if steps is None and rollouts is not None else steps
+        rollouts = max(round(steps / per_rollout), 1) if rollouts is None and steps is not None else rollouts
+    per_epoch = derived["optimizer_steps_per_epoch"]
+    found: dict[str, Any] = {
+        "horizon.rollouts": rollouts,
+        "horizon.optimizer_steps": int(steps) if steps is not None and steps == int(steps) else None,
+        "horizon.epochs": None if steps is None or not per_epoch else steps / per_epoch,
+    }
+    for path, value in found.items():
+        if value and _get(spec, path) is None:
+            yield {**dict.fromkeys(_LENGTHS), path: value}
+    if defaults is not None:
+        yield {path: _get(defaults, path) for path in _LENGTHS}
+
+
+def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Iterator[Any]:
+    """Values to try instead of `value`, each once, the nearest first."""
+    found: list[Any] = list(_NEARER.get((path, value), ()))
+    found += _WORDS.get(path, ())
+    if path == "order.seed" and isinstance(value, int) and not 0 <= value < _SEEDS:
+        found.append(value % _SEEDS)
+    if path in ("optimizer_step.completions_per_step", "rollout.prompts_per_rollout") and isinstance(value, int):
+        found += _near_sizes(path, value, spec)
+    if defaults is not None:
+        found.append(_get(defaults, path))
+    for option in _options(path):
+        if get_origin(option) is Literal:
+            found += get_args(option)
+        elif option is type(None):
+            found.append(None)
+        elif option is bool:
+            found += [True, False]
+    for candidate in dict.fromkeys(found):
+        if candidate != value:
+            yield candidate
+
+
+def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
+    """The nearest sizes that share out evenly: over devices and groups, or in whole optimizer steps."""
+    group, replicas = spec.rollout.completions_per_prompt, math.ceil(spec.topology.data_parallel_size)
+    step = spec.optimizer_step.completions_per_step
+    if path == "rollout.prompts_per_rollout":
+        units = [step // math.gcd(step, group)] if step else []
+        units += [math.lcm(unit, replicas) for unit in units]  # some hand whole prompts to devices
+    else:
+        micro = spec.micro_batch.completions_per_device or 1
+        units = [replicas, math.lcm(replicas, group), math.lcm(replicas * micro, group)]
+    found: set[int] = {near for unit in units if unit > 0 for near in (value // unit * unit, -(-value // unit) * unit)}
+    if path == "rollout.prompts_per_rollout":
+        found |= set(units)  # a rollout of one optimizer step: all that some frameworks have
+    # Half as far, where that keeps a rollout's number of optimizer steps whole.
+    rollout = spec.completions_per_rollout if path != "rollout.prompts_per_rollout" else None
+    return sorted(found - {0}, key=lambda near: abs(near - value) * (1 if rollout and rollout % near else 0.5))
+
+
+def _options(path: str) -> tuple[Any, ...]:
+    hint = field_type(path)
+    return (hint,) if get_origin(hint) is Literal or not get_args(hint) else get_args(hint)
+
+
+def _versions_in(specifier: str) -> list[str]:
+    """Versions that a specifier names or ends before, the newest first: an adapter has defaults there."""
+    found = []
+    for sign, text in re.findall(r"([><=~!]=?)\s*(\d+(?:\.\d+)*)", specifier):
+        numbers = [int(part) for part in text.split(".")]
+        if sign == "<" and numbers[-1]:
+            found += [[*numbers[:-1], numbers[-1] - 1], [*numbers[:-1], numbers[-1] - 1, 0]]
+        elif sign not in ("<", ">", "!="):
+            found.append(numbers)
+    return [".".join(map(str, numbers)) for numbers in sorted(found, reverse=True)]
+
+
+def _get(spec: Spec, path: str) -> Any:
+    value: Any = spec
+    for name in filter(None, path.split(".")):
+        value = getattr(value, name, None)
+    return value
+
+
+def _replace(spec: Spec, changes: Mapping[str, Any]) -> Spec | None:
+    """`spec` with `changes`; None where a term of the loss is to be changed that is not there."""
+    try:
+        return spec.replace(**changes)
+    except (TypeError, AttributeError):
+        return None
+
+
+def _keys(written: Written) -> set[str]:
+    return {key for key, _ in flat(written.values)}

@@ -1,0 +1,349 @@
+"""The same run on another number of devices: the nearest legal configurations, and what each cannot keep.
+
+Kept are completions per optimizer step, the group, and optimizer steps per rollout, by another split: micro-batches and
+accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and the
+nearest device counts are offered side by side. The framework's own rules judge every one: it is written, read back and
+checked. Candidates come from arithmetic and are bounded, so that no input makes the search long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from batchbridge.comparing.differences import Difference, diff
+from batchbridge.comparing.nearest_spec import splits, writer
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.spec import Spec
+from batchbridge.reading.read import read, read_source
+from batchbridge.reading.yaml_json import flat
+from batchbridge.rules.nearest_numbers import divisors, nearest_numbers
+
+MAX_JUDGED = 400
+"""Most configurations that are written, read and checked in one search."""
+MAX_DEVICES = 1 << 20
+_NEAR = 12
+"""Sizes, and device counts, that are tried on each side."""
+_SPLITS = 4
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Choice:
+    """A legal configuration.
+
+    title: what it changes. written: the configuration; settings: native keys that change, as (before, after), None
+    where a key is not there. reading: what it means. lost: the differences in meaning; empty when all is kept.
+    """
+
+    title: str
+    written: Written
+    reading: Reading
+    settings: Mapping[str, tuple[Any, Any]]
+    lost: tuple[Difference, ...]
+
+    def __repr__(self) -> str:
+        return brief(self, self.title, f"{len(self.settings)} settings change", f"{len(self.lost)} lost")
+
+    @property
+    def spec(self) -> Spec:
+        """The specification that the configuration means."""
+        assert self.reading.spec is not None, "only readings with a specification become choices"
+        return self.reading.spec
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "title": self.title,
+            "keeps_everything": not self.lost,
+            "settings": {key: {"before": old, "after": new} for key, (old, new) in self.settings.items()},
+            "lost": [difference.to_dict() for difference in self.lost],
+            "derived": dict(self.reading.derived),
+            "spec": self.spec.to_dict(),
+            "text": dict(self.written.text),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Scaling:
+    """The choices for `world_size` devices (and, last, for the nearest device counts that keep everything)."""
+
+    reading: Reading
+    world_size: int
+    choices: tuple[Choice, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return brief(
+            self, f"{self.reading.framework} on {self.world_size} devices", self.verdict, f"{len(self.choices)} choices"
+        )
+
+    @property
+    def verdict(self) -> Literal["kept", "not kept", "invalid", "undecided"]:
+        """ "kept" where the first choice keeps everything on the devices that were asked for."""
+        if self.reading.spec is None or self.reading.verdict == "undecided":
+            return "invalid" if self.reading.verdict == "invalid" else "undecided"
+        if self.reading.verdict == "invalid":
+            return "invalid"
+        first = self.choices[0] if self.choices else None
+        kept = first is not None and not first.lost and first.spec.topology.world_size == self.world_size
+        return "kept" if kept else "not kept"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "verdict": self.verdict,
+            "framework": self.reading.framework,
+            "framework_version": self.reading.framework_version,
+            "world_size": self.world_size,
+            "derived": dict(self.reading.derived),
+            "choices": [choice.to_dict() for choice in self.choices],
+            "problems": list(self.problems),
+            "findings": [finding.to_dict() for finding in self.reading.findings],
+        }
+
+
+def scale(source: object, world_size: int, *, dataset_size: int | None = None) -> Scaling:
+    """The nearest legal configurations of the same framework on another number of devices.
+
+    Args:
+        source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
+        world_size: Devices that train the policy, from 1 to 2**20.
+        dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+
+    Returns:
+        The choices, the nearest first, with what each changes and loses.
+
+    Raises:
+        TypeError: `source` has a type that `read` does not take.
+        ValueError: `world_size` is out of range, or the framework has no adapter.
+    """
+    from batchbridge.contract import plugins
+
+    reading = read(source, dataset_size=dataset_size)
+
+    adapter = plugins.adapters().get(reading.framework)
+    if adapter is None and reading.spec is not None:
+        raise ValueError(f"there is no adapter for framework {reading.framework!r}")
+    if not 1 <= world_size <= MAX_DEVICES:
+        raise ValueError(f"world_size = {world_size}: must be at least 1 and at most {MAX_DEVICES}")
+    return (
+        Scaling(reading=reading, world_size=world_size) if adapter is None else scale_with(adapter, reading, world_size)
+    )
+
+
+def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
+    """As `scale`, with the framework's adapter."""
+    empty = Scaling(reading=reading, world_size=world_size)
+    if reading.spec is None or empty.verdict in ("invalid", "undecided"):
+        return empty
+    judge = _Judge(adapter, reading)
+    target = reading.spec.replace(**{"topology.world_size": world_size})
+    kept = judge.choice("the same run", target)
+    if kept is not None and not kept.lost:
+        return dataclasses.replace(empty, choices=(kept,))
+    choices = [kept] if kept is not None else []
+    sizes = _sizes(reading.spec)
+    if kept is None and sizes is not None and target.topology.data_parallel_size.denominator == 1:
+        resized = [*_other_sizes(judge, target, sizes)]
+        choices += resized
+        choices += _other_groups(judge, target, sizes, resized)
+    choices += _other_parallel_sizes(judge, target)
+    choices += _other_devices(judge, reading.spec, world_size)
+    return dataclasses.replace(empty, choices=tuple(choices), problems=judge.refused)
+
+
+# ---- candidates
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What a choice keeps where it can: completions per optimizer step, optimizer steps per rollout (None where a
+    rollout has no size), completions per prompt."""
+
+    step: int
+    steps_per_rollout: Fraction | None
+    group: int
+
+    def unit(self, replicas: int) -> int:
+        """What an optimizer step is a multiple of: whole shares, and whole prompts in its rollout (completions)."""
+        if self.steps_per_rollout is None:
+            return replicas
+        return math.lcm(replicas, (self.steps_per_rollout / self.group).denominator)
+
+    def resized(self, spec: Spec, step: int) -> Spec:
+        """`spec` with optimizer steps of `step` completions, and as many of them in a rollout as before."""
+        changes: dict[str, Any] = {}
+        if spec.optimizer_step.completions_per_step is not None:
+            changes["optimizer_step.completions_per_step"] = step
+        if self.steps_per_rollout is not None:
+            prompts = self.steps_per_rollout * step / spec.rollout.completions_per_prompt
+            changes["rollout.prompts_per_rollout"] = max(round(prompts), 1)
+        return spec.replace(**changes)
+
+
+def _sizes(spec: Spec) -> _Sizes | None:
+    """The sizes of `spec`; None where a step has no number of completions (micro-batches or tokens per step)."""
+    step, rollout, parts = (
+        spec.optimizer_step.completions_per_step,
+        spec.completions_per_rollout,
+        spec.optimizer_step.parts_per_rollout,
+    )
+    if step is None and parts and rollout and rollout % parts == 0:
+        step = rollout // parts
+    if not step:
+        return None
+    return _Sizes(step, Fraction(rollout, step) if rollout else None, spec.rollout.completions_per_prompt)
+
+
+def _other_sizes(judge: _Judge, target: Spec, sizes: _Sizes) -> Iterator[Choice]:
+    """The nearest optimizer steps below and above that the devices can share, group and steps per rollout kept."""
+    unit = sizes.unit(int(target.topology.data_parallel_size))
+    for title, direction in (("a smaller optimizer step", -1), ("a larger optimizer step", 1)):
+        for whole in dict.fromkeys((unit, math.lcm(unit, sizes.group))):
+            nearby = (sizes.resized(target, step) for step in _around(sizes.step, whole, direction))
+            choice = judge.first(title, nearby)
+            if choice is not None:
+                yield choice
+                break
+
+
+def _other_groups(judge: _Judge, target: Spec, sizes: _Sizes, resized: list[Choice]) -> Iterator[Choice]:
+    """Another group size, where that lets the optimizer step stay nearer than with the group kept."""
+    if sizes.steps_per_rollout is None:
+        return
+    reached = [found.step for choice in resized if (found := _sizes(choice.spec)) is not None]
+    closest = min((abs(step - sizes.step) for step in reached), default=sizes.step)
+    for direction in (-1, 1):
+        for step in _around(sizes.step, int(target.topology.data_parallel_size), direction)[:_SPLITS]:
+            total = step * sizes.steps_per_rollout
+            if abs(step - sizes.step) >= closest or total.denominator != 1:
+                continue
+            groups = nearest_numbers(sizes.group, divides=int(total), low=2)
+            regrouped = [
+                target.replace(**{"rollout.completions_per_prompt": group})
+                for group in groups
+                if sizes.group <= 2 * group <= 3 * sizes.group  # half as much again is another experiment
+            ]
+            asked = [judge.choice("another group size", sizes.resized(spec, step)) for spec in regrouped]
+            legal = [choice for choice in asked if choice is not None]
+            if legal:
+                yield from legal
+                break
+
+
+def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
+    """Other tensor parallel sizes, where the devices do not make whole replicas."""
+    t = target.topology
+    if t.data_parallel_size.denominator == 1:
+        return
+    others = t.pipeline_parallel * t.context_parallel
+    if t.world_size % others == 0:
+        for size in nearest_numbers(t.tensor_parallel, divides=t.world_size // others):
+            choice = judge.choice("another tensor parallel size", target.replace(**{"topology.tensor_parallel": size}))
+            if choice is not None:
+                yield choice
+
+
+def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
+    """The nearest smaller and larger device counts that keep everything."""
+    sizes, t = _sizes(spec), spec.topology
+    replica = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
+    dividing = sorted({replica * size for number in shared for size in divisors(number)})
+    # For frameworks that do not share steps out evenly, plain neighbours, too.
+    plain = [world_size // replica * replica + distance * replica for distance in (0, 1, 2, -1, -2)]
+    for title, direction in (("fewer devices", -1), ("more devices", 1)):
+        beyond = [count for count in dividing[::direction] if (count - world_size) * direction > 0][:_SPLITS]
+        beyond += [count for count in plain if (count - world_size) * direction > 0]
+        for count in dict.fromkeys(beyond):
+            if not 1 <= count <= MAX_DEVICES:
+                continue
+            choice = judge.choice(title, spec.replace(**{"topology.world_size": count}))
+            if choice is not None and not choice.lost:
+                yield choice
+                break
+
+
+def _around(value: int, unit: int, direction: int) -> list[int]:
+    """Multiples of `unit` (> 0) below (-1) or above (1) `value`, the nearest first."""
+    start = value // unit * unit if direction < 0 else -(-value // unit) * unit
+    found = [start + direction * unit * index for index in range(_NEAR)]
+    return [size for size in found if size > 0 and size != value]
+
+
+# ---- the judge
+
+
+class _Judge:
+    """Writes, reads back and checks; at most `MAX_JUDGED` times."""
+
+    def __init__(self, adapter: Adapter, reading: Reading) -> None:
+        self.adapter, self.before = adapter, reading
+        self.refused: tuple[str, ...] = ()
+        self._left = MAX_JUDGED
+        self._write = writer(adapter, reading.framework_version)
+        assert reading.spec is not None, "asked by the caller"
+        written = self._write(reading.spec)
+        self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
+
+    def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
+        """The first legal one."""
+        return next((found for spec in specs if (found := self.choice(title, spec)) is not None), None)
+
+    def choice(self, title: str, spec: Spec) -> Choice | None:
+        """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
+        if spec.topology.data_parallel_size.denominator != 1:
+            t = spec.topology
+            shape = f"{t.tensor_parallel} x {t.pipeline_parallel} x {t.context_parallel}"
+            self.refused = self.refused or (f"{t.world_size} devices make no whole replicas of {shape} devices",)
+            return None
+        variants = [spec, *(spec.replace(**change) for change in list(splits(spec, None))[:_SPLITS])]
+        for variant in dict.fromkeys(variants):
+            if self._left <= 0:
+                return None
+            self._left -= 1
+            written = self._write(variant)
+            if not isinstance(written, Written):
+                self.refused = self.refused or tuple(map(str, written))
+                continue
+            found = self._read(title, variant, written)
+            if found is not None:
+                return found
+        return None
+
+    def _read(self, title: str, spec: Spec, written: Written) -> Choice | None:
+        context = Context(
+            framework_version=self.before.framework_version,
+            world_size=spec.topology.world_size,
+            dataset_size=self.before.dataset_size,
+        )
+        back = read_source(Source(values=written.values), self.adapter, context)
+        errors = [finding.message for finding in back.findings if finding.severity == "error"]
+        if back.spec is None or back.verdict != "valid":
+            self.refused = self.refused or tuple(errors)
+            return None
+        values = dict(flat(written.values))
+        keys = dict.fromkeys([*self._values, *values])
+        return Choice(
+            title=title,
+            written=written,
+            reading=back,
+            settings={
+                key: (self._values.get(key), values.get(key))
+                for key in keys
+                if self._values.get(key) != values.get(key)
+            },
+            lost=tuple(self._lost(back)),
+        )
+
+    def _lost(self, back: Reading) -> Iterator[Difference]:
+        for difference in diff(self.before, back).differences:
+            numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
+            if not numbers_only:  # the same defect, told with other numbers
+                yield difference

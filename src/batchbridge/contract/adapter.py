@@ -1,0 +1,143 @@
+"""The contract between BatchBridge and a framework: `Adapter`, and the `Reading` that it makes of a configuration.
+
+An adapter's module that reads configurations imports no framework; only its runtime part, imported by `attach`, may.
+First-party adapters use this contract and nothing else; `batchbridge.testing.AdapterContract` tests it for everybody.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from batchbridge.contract.reading import Context, NativeStep, Reading, Source, Written
+from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.spec import Spec
+
+if TYPE_CHECKING:
+    from batchbridge.contract.attachment import Attachment, Request
+    from batchbridge.contract.error_text import ErrorText
+    from batchbridge.contract.evidence import Code
+
+
+class Adapter(ABC):
+    """Everything BatchBridge knows about one framework.
+
+    Subclasses are registered by the hook `batchbridge_adapters` and instantiated without arguments.
+    """
+
+    framework: ClassVar[str]
+    """The name everywhere: `trl`, `verl`, ..."""
+    distribution: ClassVar[str | None] = None
+    """The PyPI name whose installed version is the default `framework_version`; None if there is none."""
+    versions: ClassVar[str]
+    """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
+    newest_version: ClassVar[str] = ""
+    """The newest version with tables of its own: newer ones in `versions` are read as it, with a warning that names
+    both. Empty: every version in `versions` has its own."""
+    enforced_versions: ClassVar[str] = ""
+    """Versions whose running trainer may be patched; empty: none."""
+    runtime: ClassVar[str] = ""
+    """Where its running trainers are said, `module:NAME` of a `batchbridge.kit.lifecycle.Runtime`; empty: it has none,
+    or defines `attach` itself. The module is imported when a trainer is wrapped, and only it may import the
+    framework."""
+    fills_places: ClassVar[bool] = False
+    """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
+    fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
+    restates: ClassVar[Mapping[str, str]] = {}
+    """Own finding code to the core rule that it says in the user's words: the core's finding is then left out."""
+
+    @abstractmethod
+    def detect(self, source: Source) -> float:
+        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else."""
+
+    @abstractmethod
+    def read(self, source: Source, context: Context) -> Reading:
+        """Reads, without a framework import. Never raises for bad input: what is wrong is a finding."""
+
+    @abstractmethod
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The framework's own rules and known defects on this reading; `read` has not applied them yet."""
+
+    @abstractmethod
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """The native configuration that says `spec`; `read` of it gives `spec` back. Raises `CannotWrite`.
+
+        framework_version: what it is written for, one of `versions` (a caller sees to that); None: the newest that
+        can say it. `Written.framework_version` says which it became.
+
+        A spec that this adapter read comes back exactly. In any other, a None among `objective`, `carried` and
+        `advantage` means unknown, and the framework's default may fill it in; every other field comes back as it is,
+        None included, or is refused.
+        """
+
+    def enforces(self, path: str, value: object) -> bool:
+        """Whether `attach` brings about `value` of the canonical field `path` where the configuration cannot say it.
+
+        Conversions report such a field as patched instead of lost. Default: nothing is promised.
+        """
+        return False
+
+    @abstractmethod
+    def native_steps(
+        self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
+    ) -> Iterator[NativeStep]:
+        """The unwrapped run's optimizer steps, predicted; `response_tokens[prompt, sample]` gives the lengths.
+
+        Raises `ValueError` naming what the configuration leaves open.
+        """
+
+    def error_texts(self) -> Sequence[ErrorText]:
+        """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""
+        return ()
+
+    def code(self) -> Code | None:
+        """The framework's functions that `attach` depends on, with a record of their digests; see
+        `batchbridge.kit.proven`. Imports no framework. Default: none."""
+        return None
+
+    def hooks(self) -> Mapping[str, str]:
+        """What `batchbridge run` hooks in each process of the framework's command: module -> `package.module:function`.
+
+        The function is called with the module, right after it was imported, and an error of it is an error of the
+        import. It reaches the place where the framework builds its trainer and calls
+        `batchbridge.running.follow.follow` with the trainer. A module that is run with `python -m` is imported by
+        nobody. Where workers are Ray's, name `{"ray": "batchbridge.kit:reach_workers"}`. Default: none,
+        and the framework cannot be launched.
+        """
+        return {}
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""
+        return False
+
+    def source_of(self, trainer: object) -> tuple[Source, Context]:
+        """The configuration of a constructed trainer, and its world and dataset sizes."""
+        raise NotImplementedError(f"{self.framework}: no trainer objects")
+
+    def check_attach(self, trainer: object, request: Request) -> None:
+        """Raises `CannotAttach` with every reason against `attach` that can be known without touching the trainer.
+
+        `wrap` asks before it takes an earlier attachment off, and where there is no plan (`request.plan` is None in any
+        mode), so that this hides no other reason. Without a `runtime` nothing is known beforehand.
+        """
+        if self.runtime:
+            self._runtime().check(trainer, request)
+
+    def gather(self, trainer: object, value: object) -> list[Any]:
+        """Values of all processes whose trainers are wrapped together, in the order of their ranks; collective.
+        `wrap` asks, so that what one process refuses, all do. Without a `runtime` this process is alone."""
+        return self._runtime().gather(trainer, value) if self.runtime else [value]
+
+    def attach(self, trainer: object, request: Request) -> Attachment:
+        """Patches `trainer` as `request` says. See `batchbridge.running.wrap`."""
+        if not self.runtime:
+            raise NotImplementedError(f"{self.framework}: no trainer objects")
+        attachment: Attachment = self._runtime().attach(trainer, request)
+        return attachment
+
+    def _runtime(self) -> Any:
+        """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""
+        module, _, name = self.runtime.partition(":")
+        return getattr(importlib.import_module(module), name)

@@ -1,0 +1,41 @@
+"""A text that a framework prints, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from batchbridge.meaning.findings import Fix, Phase
+
+Numbers = Mapping[str, int]
+"""What a text says or the user adds: name to whole number, each in the unit that its question names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A number that a text does not say: its name (`--with NAME=NUMBER`) and the question."""
+
+    name: str
+    question: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorText:
+    """A text that a framework prints, and what it means.
+
+    pattern: a regular expression over the text with all white space as single blanks; groups are whole numbers by name.
+    versions: a PEP 440 specifier, or words where they are not known. rule: what must hold, in the user's keys and
+    units. meaning: what happened, and why. phase: when the framework notices. neighbours: legal values from the numbers
+    (those of the text, and those asked for). asks: numbers without which there are no (or fewer) neighbours.
+    """
+
+    name: str
+    framework: str
+    versions: str
+    pattern: str
+    rule: str
+    meaning: str
+    phase: Phase
+    source: str
+    neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
+    asks: tuple[Ask, ...] = ()

@@ -1,0 +1,177 @@
+"""The code that a wrapped run consists of, and what speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from batchbridge.contract.fingerprints import Functions, digests
+
+NAMED = 4
+"""Functions that a message names."""
+
+
+Grade = Literal["proven", "measured", "refused"]
+
+
+Status = Literal["tested", "read", "seen"]
+
+
+KNOWN: tuple[Status, ...] = ("tested", "read")
+"""Statuses of releases whose code is known."""
+
+
+@dataclass(frozen=True)
+class Package:
+    """The functions of one package that a wrapped run depends on.
+
+    name: as it is imported. distribution: its name on PyPI; None for a checkout, which has no release. control: what
+    the patches replace or rely on. loss: what decides the weight of a token, which can be measured. title: its name for
+    people, by default `name`. marker: a file that only this project has, where another has a package of this name.
+    """
+
+    name: str
+    distribution: str | None
+    control: Functions
+    loss: Functions = field(default_factory=dict)
+    title: str = ""
+    marker: str = "__init__.py"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.name)
+
+    @property
+    def functions(self) -> Functions:
+        """Control flow and loss together."""
+        files = [*self.control, *self.loss]
+        return {file: (*self.control.get(file, ()), *self.loss.get(file, ())) for file in files}
+
+    def digests(self, folder: Path | None) -> dict[str, str]:
+        """`file: function` -> digest, empty where it is missing; see `batchbridge.contract.fingerprints`."""
+        if folder is None:
+            return {f"{file}: {name}": "" for file, names in self.functions.items() for name in names}
+        return digests(folder, self.functions)
+
+    def decides_control(self, key: str) -> bool:
+        """Whether `file: function` is part of the control flow."""
+        file, _, name = key.partition(": ")
+        return name in self.control.get(file, ())
+
+
+@dataclass(frozen=True)
+class Code:
+    """The code of one framework that a wrapped run depends on.
+
+    home: the adapter's Python package, which holds `proven.json`. oldest: the oldest supported version of the first
+    package; older ones are refused by their number.
+    """
+
+    framework: str
+    home: str
+    packages: tuple[Package, ...]
+    oldest: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """The digests of one package's functions in the releases that were recorded.
+
+    labels: release to status, oldest first. functions: `file: function` -> digest (empty: the release has no such
+    function) -> releases.
+    """
+
+    labels: Mapping[str, Status]
+    functions: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The releases that the native tests run on."""
+        return tuple(label for label, status in self.labels.items() if status == "tested")
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The releases whose code is known, oldest first."""
+        return tuple(label for label, status in self.labels.items() if status in KNOWN)
+
+    def statuses(self, key: str, digest: str) -> set[Status]:
+        """Statuses of the releases whose function `key` has this digest."""
+        return {self.labels[label] for label in self.functions.get(key, {}).get(digest, ())}
+
+    def equal(self, have: Mapping[str, str]) -> list[str]:
+        """The releases that agree with every digest of `have`."""
+        left = list(self.labels)
+        for key, digest in have.items():
+            same = self.functions.get(key, {}).get(digest, ())
+            left = [label for label in left if label in same]
+        return left
+
+    def lacks_as_known(self, missing: frozenset[str]) -> bool:
+        """Whether a known release lacks exactly the functions `missing`: one that is gone was renamed otherwise."""
+        for label, status in self.labels.items():
+            lacking = {key for key, digest in self.functions.items() if label in digest.get("", ())}
+            if status in KNOWN and lacking == missing:
+                return True
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What speaks for the code that a wrapped run consists of.
+
+    grade: "proven": the native tests ran on this very code. "measured": the weights of this loss are measured at
+    attach. "refused": control flow that is not known. labels: package to the recorded release with the same code, None
+    where there is none. control, loss: the functions that are not known. read: those that are known by reading alone.
+    """
+
+    grade: Grade
+    labels: Mapping[str, str | None]
+    control: tuple[str, ...] = ()
+    loss: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str | None:
+        """The recorded releases whose code this is (`trl 1.16.0, transformers 5.23.0`); None where one is not known."""
+        if None in self.labels.values():
+            return None
+        return ", ".join(f"{name} {label}" for name, label in self.labels.items())
+
+    @property
+    def needs_probe(self) -> bool:
+        """Whether the weights must be measured before anything is trained."""
+        return self.grade != "proven"
+
+    def text(self) -> str:
+        """One sentence for the attachment's report."""
+        code = self.label or ", ".join(f"{name} {label or 'unrecorded'}" for name, label in self.labels.items())
+        if self.grade == "proven":
+            return f"proven: the native tests ran on this code ({code})"
+        parts = [
+            f"{what}: {named(keys)}"
+            for what, keys in (
+                ("control flow that is not known", self.control),
+                ("a loss that is not known", self.loss),
+                ("known by reading, not by running", self.read),
+            )
+            if keys
+        ]
+        return f"{self.grade} ({code}); {'; '.join(parts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "grade": self.grade,
+            "labels": dict(self.labels),
+            "control": list(self.control),
+            "loss": list(self.loss),
+            "read": list(self.read),
+        }
+
+
+def named(keys: Iterable[str]) -> str:
+    """The first functions by name, and how many more there are."""
+    listed = list(keys)
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return f"{', '.join(listed[:NAMED])}{more}"

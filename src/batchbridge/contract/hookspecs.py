@@ -1,0 +1,35 @@
+"""The hooks. An implementation is a function of the same name, marked with `batchbridge.hookimpl`, in a module or
+object that a distribution registers under the entry-point group `batchbridge`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from batchbridge.contract.adapter import Adapter
+    from batchbridge.contract.reading import Reading
+    from batchbridge.meaning.findings import Finding
+
+hookspec = pluggy.HookspecMarker("batchbridge")
+hookimpl = pluggy.HookimplMarker("batchbridge")
+
+
+@hookspec
+def batchbridge_adapters() -> Iterable[type[Adapter]]:  # type: ignore[empty-body]  # pluggy specs have no body
+    """Called once, when its adapters are first needed. Return the `Adapter` classes that the plugin provides; two
+    classes with the same `framework` name are both refused."""
+
+
+@hookspec
+def batchbridge_check(reading: Reading) -> Iterable[Finding]:  # type: ignore[empty-body]  # see above
+    """Called for every reading, after the adapter's own `check`. Return further findings (a site's own policy, say);
+    an error among them makes the verdict invalid. All plugins are asked."""
+
+
+@hookspec
+def batchbridge_optimizer_step(record: Mapping[str, Any]) -> None:
+    """Called in every process of a wrapped run after each optimizer step, with the record that goes into the ledger
+    (see docs/ledger.md). What is returned is ignored; all plugins are called."""

@@ -1,0 +1,224 @@
+"""What travels between an adapter and everybody else: sources, readings, and what was written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
+from batchbridge.meaning.spec import DenominatorScope, Spec
+
+Mode = Literal["observe", "verify", "enforce"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What is to be read: one input in one of the forms that users have.
+
+    values: native keys (nested or dotted) to values. lines: native key to line of `path`, where the input is a file.
+    path: the file, for messages and for files beside it. argv: the arguments of a launch command. native: the
+    framework's own config or trainer object. problems: what the loader already found (broken YAML, a duplicate key).
+    launcher: what a launcher that `argv` no longer has was told, as written: "launcher" (`torchrun`), "num_processes",
+    "nproc_per_node", "nnodes", ... (see `batchbridge.reading.launchers`). unknown: native key to the names that its
+    value depends on, where a script leaves it open; `values` then has the script's spelling. env: values of environment
+    variables that the user gave.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    path: Path | None = None
+    argv: tuple[str, ...] = ()
+    native: Any = None
+    problems: tuple[Finding, ...] = ()
+    launcher: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What the user said beside the configuration. None: not said."""
+
+    framework_version: str | None = None
+    world_size: int | None = None
+    dataset_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The origin of a canonical field's value: native keys, a value, and a place or a default's origin."""
+
+    keys: tuple[str, ...]
+    """The native keys that the value comes from: those of a formula all, none where no setting decides it."""
+    value: Any
+    """The native value of `key` (`dapo`, False), never what it means; without a `key` the canonical value."""
+    origin: Literal["file", "argument", "object", "default", "derived"]
+    detail: str
+    """`recipe.yaml:12`, "default of trl 1.16.0", "mb x SPG x world / G": for a person."""
+    file: str | None = None
+    line: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.keys, tuple):
+            raise TypeError(f"Provenance: keys is a tuple of native keys, not {self.keys!r}")
+
+    @property
+    def key(self) -> str | None:
+        """The native key that has `value`: the first of `keys`; None where the value was derived."""
+        return self.keys[0] if self.keys and self.origin != "derived" else None
+
+    @classmethod
+    def of(
+        cls,
+        key: str,
+        value: Any,
+        place: Where | None,
+        *,
+        default: str,
+        said: str | None = None,
+        note: str = "",
+        others: tuple[str, ...] = (),
+    ) -> Provenance:
+        """Of a native key given at `place`: a line of a file, or else an argument, `said` so (`key=value`). Without a
+        place it stands at its `default`. note: what was derived from it, and from the `others` beside it."""
+        keys = tuple(dict.fromkeys((key, *others)))
+        if place is None:
+            return cls(keys, value, "default", f"{default}{note}")
+        if place.file is None:
+            return cls(keys, value, "argument", f"{said or f'{key}={place.value}'}{note}")
+        detail = place.file if place.line is None else f"{place.file}:{place.line}"
+        return cls(keys, value, "file", f"{detail}{note}", place.file, place.line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeRow:
+    """One completion of a native optimizer step, as the framework itself would place and weigh it."""
+
+    rollout: int
+    pass_index: int
+    prompt: int
+    sample: int
+    rank: int
+    micro_batch: int
+    weight: Fraction | None
+    """Weight of one response token; None where the framework leaves it open."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeStep:
+    """What the framework itself would train in one optimizer step."""
+
+    index: int
+    rows: tuple[NativeRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defect:
+    """A known upstream defect of the read version, with its upstream reference."""
+
+    code: str
+    summary: str
+    source: str
+    numbers: tuple[float, ...] = ()
+    """The numbers of its `summary`: what tells two runs with one defect apart."""
+
+    def same_as(self, other: Defect) -> bool:
+        """Whether both are one known defect with the same numbers, however versions word it."""
+        return (self.code, self.numbers) == (other.code, other.numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    """What the framework really does with this configuration, in words and scopes; `Adapter.native_steps` in rows.
+
+    order: how prompts are ordered. membership: how a step's completions are chosen. undecided: what of the two depends
+    on timing or random state that the configuration does not fix. denominator_scope and formula: of the policy loss.
+    """
+
+    order: str
+    membership: str
+    denominator_scope: DenominatorScope
+    denominator_formula: str
+    lr_tick: str
+    resume: str
+    defects: tuple[Defect, ...] = ()
+    undecided: tuple[str, ...] = ()
+    source: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Reading:
+    """What an adapter made of a configuration.
+
+    `spec` and `behaviour` are None when the findings leave them open (verdict "invalid" or "undecided"); whatever can
+    be said is said. `native` holds every native setting that was read, defaults included, by native key; `given` the
+    places of those that the user gave.
+    """
+
+    framework: str
+    framework_version: str | None
+    spec: Spec | None = None
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+    """By canonical field. Every field of `spec` whose value is not the schema's default has one; a field at the
+    schema's default may be left out, and is then shown as the schema's."""
+    behaviour: Behaviour | None = None
+    findings: tuple[Finding, ...] = ()
+    native: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Where] = field(default_factory=dict)
+    dataset_size: int | None = None
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of native `keys`, for a finding; one that was not given has its default and no file."""
+        return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
+
+    def __repr__(self) -> str:
+        version = f" {self.framework_version}" if self.framework_version else ""
+        return brief(self, f"{self.framework}{version}", self.verdict, f"{len(self.findings)} findings")
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid", "invalid" or "undecided"."""
+        return verdict(self.findings)
+
+    @property
+    def derived(self) -> Mapping[str, Any]:
+        """The derived numbers of `batchbridge.meaning.derived`, JSON types; empty without a spec."""
+        from batchbridge.meaning.derived import derive
+
+        return {} if self.spec is None else derive(self.spec, self.dataset_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of the command line: framework, framework_version, spec, derived, behaviour, provenance, findings,
+        verdict."""
+        return {
+            "framework": self.framework,
+            "framework_version": self.framework_version,
+            "spec": None if self.spec is None else self.spec.to_dict(),
+            "derived": dict(self.derived),
+            "behaviour": None if self.behaviour is None else self.behaviour.to_dict(),
+            "provenance": {path: dataclasses.asdict(origin) for path, origin in self.provenance.items()},
+            "findings": [finding.to_dict() for finding in self.findings],
+            "verdict": self.verdict,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Written:
+    """A configuration in the framework's own form. `text` by format name; `values` by native key."""
+
+    values: Mapping[str, Any]
+    text: Mapping[str, str]
+    framework_version: str | None = None
+    """The version that it is written for; None: not said, and whoever reads it back must name one."""
+
+    def __repr__(self) -> str:
+        return brief(self, self.framework_version or "no version", f"{len(self.values)} keys", ", ".join(self.text))

@@ -1,0 +1,208 @@
+"""What authors of adapters build with: `batchbridge.kit` has the core's words, its modules the tools.
+
+An adapter imports `batchbridge`, this package and modules of it, and nothing else of BatchBridge. Everything here is
+loaded when it is first used.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchbridge.contract.attachment import Request
+    from batchbridge.contract.error_text import Ask, ErrorText, Numbers
+    from batchbridge.contract.evidence import Code, Package
+    from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
+    from batchbridge.ledger import digest_floats, fingerprint, read_steps
+    from batchbridge.meaning.advantages import RULED, group_advantages
+    from batchbridge.meaning.candidates import CandidatePlan
+    from batchbridge.meaning.findings import Phase, Severity
+    from batchbridge.meaning.micro_batches import (
+        Length,
+        MicroBatches,
+        linear,
+        partition,
+        partition_by_tokens,
+        with_attention,
+    )
+    from batchbridge.meaning.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
+    from batchbridge.meaning.plan import RolloutPlan, StepPlan
+    from batchbridge.meaning.spec import (
+        Advantage,
+        Carried,
+        DenominatorScope,
+        Horizon,
+        Loss,
+        LossTerm,
+        MicroBatch,
+        Objective,
+        OptimizerStep,
+        Order,
+        Rollout,
+        Topology,
+        walk,
+    )
+    from batchbridge.meaning.weights import Normaliser, Row, token_weights
+    from batchbridge.reading.arguments import parse_arguments, parse_scalar
+    from batchbridge.reading.files import load_source
+    from batchbridge.reading.launchers import launched_world_size
+    from batchbridge.rules.nearest_numbers import LARGEST, Variable, nearest_numbers, neighbours
+    from batchbridge.running.follow import follow, follow_before
+    from batchbridge.running.launch import call_after_import, current_launch
+    from batchbridge.running.launch_ray import reach_workers
+
+__all__ = [
+    "KL_ESTIMATORS",
+    "LARGEST",
+    "RULED",
+    "Advantage",
+    "Ask",
+    "CandidatePlan",
+    "Carried",
+    "Code",
+    "Context",
+    "Defect",
+    "DenominatorScope",
+    "ErrorText",
+    "Horizon",
+    "Length",
+    "Loss",
+    "LossTerm",
+    "MicroBatch",
+    "MicroBatches",
+    "NativeRow",
+    "NativeStep",
+    "Normaliser",
+    "Numbers",
+    "Objective",
+    "OptimizerStep",
+    "Order",
+    "Package",
+    "Phase",
+    "Request",
+    "Rollout",
+    "RolloutPlan",
+    "Row",
+    "Severity",
+    "StepPlan",
+    "Surrogate",
+    "Topology",
+    "Variable",
+    "call_after_import",
+    "clip_bounds",
+    "current_launch",
+    "digest_floats",
+    "fingerprint",
+    "follow",
+    "follow_before",
+    "group_advantages",
+    "launched_world_size",
+    "linear",
+    "load_source",
+    "nearest_numbers",
+    "neighbours",
+    "parse_arguments",
+    "parse_scalar",
+    "partition",
+    "partition_by_tokens",
+    "reach_workers",
+    "read_steps",
+    "token_weights",
+    "walk",
+    "with_attention",
+]
+
+if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
+    from batchbridge.lazily import loader
+
+    __getattr__, __dir__ = loader(
+        __name__,
+        {
+            "contract.attachment": ("Request",),
+            "contract.error_text": (
+                "Ask",
+                "ErrorText",
+                "Numbers",
+            ),
+            "contract.evidence": (
+                "Code",
+                "Package",
+            ),
+            "contract.reading": (
+                "Context",
+                "Defect",
+                "NativeRow",
+                "NativeStep",
+            ),
+            "ledger": (
+                "digest_floats",
+                "fingerprint",
+                "read_steps",
+            ),
+            "meaning.advantages": (
+                "RULED",
+                "group_advantages",
+            ),
+            "meaning.candidates": ("CandidatePlan",),
+            "meaning.findings": (
+                "Phase",
+                "Severity",
+            ),
+            "meaning.micro_batches": (
+                "Length",
+                "MicroBatches",
+                "linear",
+                "partition",
+                "partition_by_tokens",
+                "with_attention",
+            ),
+            "meaning.objectives": (
+                "KL_ESTIMATORS",
+                "Surrogate",
+                "clip_bounds",
+            ),
+            "meaning.plan": (
+                "RolloutPlan",
+                "StepPlan",
+            ),
+            "meaning.spec": (
+                "Advantage",
+                "Carried",
+                "DenominatorScope",
+                "Horizon",
+                "Loss",
+                "LossTerm",
+                "MicroBatch",
+                "Objective",
+                "OptimizerStep",
+                "Order",
+                "Rollout",
+                "Topology",
+                "walk",
+            ),
+            "meaning.weights": (
+                "Normaliser",
+                "Row",
+                "token_weights",
+            ),
+            "reading.arguments": (
+                "parse_arguments",
+                "parse_scalar",
+            ),
+            "reading.files": ("load_source",),
+            "reading.launchers": ("launched_world_size",),
+            "rules.nearest_numbers": (
+                "LARGEST",
+                "Variable",
+                "nearest_numbers",
+                "neighbours",
+            ),
+            "running.follow": (
+                "follow",
+                "follow_before",
+            ),
+            "running.launch": (
+                "call_after_import",
+                "current_launch",
+            ),
+            "running.launch_ray": ("reach_workers",),
+        },
+    )

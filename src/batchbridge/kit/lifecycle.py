@@ -1,0 +1,150 @@
+"""Attaching as one transaction: everything is checked, then the trainer is patched, then its loss is probed.
+
+An adapter describes its trainer in a `Runtime`; `check` and `attach` do the rest, alike for every framework. On any
+failure the trainer is what it was before. `batchbridge.running.wrap.wrap` detaches an earlier attachment only after
+`check` found nothing, and puts it back where `attach` fails after all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.evidence import Code
+from batchbridge.errors import CannotAttach
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.proven import graded
+from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
+from batchbridge.running.wrap import shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched:
+    """What `Runtime.patch` did, beside what it listed in its `Patches`.
+
+    left_different: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only. probe:
+    runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    """
+
+    left_different: Mapping[str, str] = field(default_factory=dict)
+    detach: Callable[[], None] = lambda: None
+    probe: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """One framework's running trainers.
+
+    version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
+    functions that a wrapped run depends on, held against recorded ones (`batchbridge.kit.proven`); parts: the live
+    objects whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode.
+    subject: what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its
+    training loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that
+    it gets. gather: a value of every process whose trainers are wrapped together, in the order of their ranks;
+    collective (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the
+    patching and the probe: alone it would leave the others waiting where they communicate next.
+    """
+
+    framework: str
+    version: Callable[[Any], str]
+    refusals: Sequence[Refusal]
+    patch: Callable[[Any, Request, Patches, str], Patched]
+    always: Collection[str] = ()
+    subject: Callable[[Any], Any] = lambda trainer: trainer
+    training: Callable[[Any], bool] = lambda trainer: False
+    gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
+    code: Code | None = None
+    parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+
+    def check(self, trainer: Any, request: Request) -> Request:
+        """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
+        changes nothing."""
+        self.version(trainer)
+        reasons = not_allowable(self.refusals, request.allow)
+        if self.training(trainer):
+            reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
+        if self.code is not None:
+            try:
+                request = graded(self.code, request, *self.parts(trainer))
+            except CannotAttach as error:
+                reasons |= error.reasons
+        enforces, subject = request.mode == "enforce", self.subject(trainer)
+        fitting = [refusal for refusal in self.refusals if enforces or refusal.name in self.always]
+        if reasons := reasons | reasons_against(fitting, subject, request):
+            raise CannotAttach(reasons)
+        return request
+
+    def attach(self, trainer: Any, request: Request) -> Attachment:
+        """Checks, patches and probes. Raises `CannotAttach` with every reason, also those of another process that is
+        wrapped together with this one; the trainer is then as it was."""
+        patches = Patches()
+        patched = Patched()
+        version = "of an unknown version"
+        try:
+            with _together(self, trainer, version):
+                request = request if request.again else self.check(trainer, request)
+                version = self.version(trainer)
+            with _together(self, trainer, version):
+                patched = self.patch(trainer, request, patches, version)
+            with _together(self, trainer, version):
+                if not request.again:
+                    patched.probe()
+        except BaseException:
+            _undo(patches, patched)
+            raise
+        return Attachment(
+            framework=self.framework,
+            framework_version=version,
+            request=request,
+            changes=patches.changes,
+            left_different=patched.left_different,
+            detach=lambda: _undo(patches, patched),
+            suspended=patches.suspended,
+        )
+
+
+@contextmanager
+def _together(runtime: Runtime, trainer: Any, version: str) -> Iterator[None]:
+    """What one of the processes that are wrapped together cannot do, none does: its reasons are raised in all."""
+    with shared(lambda reasons: runtime.gather(trainer, reasons)):
+        try:
+            yield
+        except AttributeError as error:
+            reason = f"the code that BatchBridge patches has changed: {error} ({runtime.framework} {version})"
+            raise CannotAttach({"seam": reason}) from error
+
+
+def values_of_all_ranks(value: Any) -> list[Any]:
+    """A value of every rank of `torch.distributed`: a `Runtime.gather` for trainers that are wrapped on all of them at
+    once. Collective; a process without a group of processes is alone."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _undo(patches: Patches, patched: Patched) -> None:
+    try:
+        patches.undo()
+    finally:
+        patched.detach()
+
+
+def is_inside(trainer: object, *functions: str) -> bool:
+    """Whether some thread is inside a method of `trainer` with one of these names right now.
+
+    A flag that a framework sets when training begins stays set after a run that was interrupted.
+    """
+    for frame in list(sys._current_frames().values()):
+        inner = frame
+        while inner is not None:
+            if inner.f_code.co_name in functions and inner.f_locals.get("self") is trainer:
+                return True
+            inner = inner.f_back  # type: ignore[assignment]  # the outermost frame has none
+    return False

@@ -1,0 +1,97 @@
+"""Instance patches that can be listed and undone, and functions with other names in reach."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from batchbridge.contract.attachment import Change
+from batchbridge.errors import CannotAttach
+
+_ABSENT = object()
+
+
+class Patches:
+    """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry."""
+
+    def __init__(self) -> None:
+        self._saved: list[tuple[Callable[[], None], Callable[[], None] | None]] = []
+        self._changes: list[Change] = []
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What was patched so far."""
+        return tuple(self._changes)
+
+    def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> None:
+        """Sets `target.attribute` on the instance. Raises `AttributeError` if it does not exist: a renamed seam."""
+        getattr(target, attribute)
+        native = vars(target).get(attribute, _ABSENT)
+        again = functools.partial(setattr, target, attribute, value)
+        again()
+        undo = functools.partial(_restore, target, attribute, native)
+        self.made(attribute, undo, what=what, why=why, again=again)
+
+    def made(
+        self,
+        attribute: str,
+        undo: Callable[[], None],
+        *,
+        what: str,
+        why: str,
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """Lists a change that was made elsewhere and that `undo` takes back; `again` makes it once more."""
+        self._saved.append((undo, again))
+        self._changes.append(Change(attribute, what, why))
+
+    def note(self, attribute: str, *, what: str, why: str) -> None:
+        """Lists a change that is undone elsewhere (a registered callback, say)."""
+        self._changes.append(Change(attribute, what, why))
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """The objects as they were before, but for changes that cannot be made once more."""
+        changes = [(undo, again) for undo, again in self._saved if again is not None]
+        for undo, _ in reversed(changes):
+            undo()
+        try:
+            yield
+        finally:
+            for _, again in changes:
+                again()
+
+    def undo(self) -> None:
+        """Restores everything, last patch first. An error of one restoration is raised after all others ran."""
+        failed: BaseException | None = None
+        while self._saved:
+            try:
+                self._saved.pop()[0]()
+            except Exception as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
+def _restore(target: object, attribute: str, native: Any) -> None:
+    if native is _ABSENT:
+        delattr(target, attribute)
+    else:
+        setattr(target, attribute, native)
+
+
+def rebound(function: Any, **names: Any) -> Any:
+    """The same code with some of its global names bound otherwise; the original and its module stay as they are.
+
+    Raises `CannotAttach` for a name that the code does not use: a renamed seam.
+    """
+    code, scope = function.__code__, function.__globals__
+    unknown = names.keys() - set(code.co_names)
+    if unknown:
+        raise CannotAttach({"seam": f"{function.__qualname__} does not use {', '.join(sorted(unknown))}"})
+    made = types.FunctionType(code, {**scope, **names}, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made

@@ -1,0 +1,176 @@
+"""What an adapter's `attach` refuses to enforce, by name, and how a requested spec is split into what is set and what
+stays different. Knows no framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge.contract.attachment import Request
+from batchbridge.errors import CannotAttach
+from batchbridge.kit.proven import UNPROVEN
+from batchbridge.meaning.spec import Spec, walk
+
+PLANNED = (
+    "rollout.prompts_per_rollout",
+    "rollout.prompts_per_generation_batch",
+    "rollout.completions_per_prompt",
+    "optimizer_step.",
+    "loss.",
+    "advantage.",
+    "order.",
+    "horizon.",
+    "staleness.",
+    "objective.old_logprobs",
+    "objective.kl_placement",
+    "objective.ratio_level",
+)
+"""Canonical fields (or their beginnings) that the plan, the weights or the surrogate of `enforce` bring about."""
+
+Settable = Mapping[str, tuple[str, Callable[[Any, Spec], Any]]]
+"""Canonical field -> (attribute of the actor's configuration that the native loss reads, canonical -> native value)."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
+    where `allowable`: then it stays native. `detail`: what of this trainer and request it is, said after the reason."""
+
+    name: str
+    reason: str
+    applies: Callable[[Any, Request], bool]
+    allowable: bool = False
+    detail: Callable[[Any, Request], str | None] = lambda trainer, request: None
+
+    def why(self, trainer: Any, request: Request) -> str:
+        """The reason, and its detail."""
+        detail = self.detail(trainer, request)
+        return self.reason if detail is None else f"{self.reason}: {detail}"
+
+
+def own_spec(request: Request) -> Spec:
+    """What the trainer's own configuration means."""
+    assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
+    return request.reading.spec
+
+
+def reasons_against(refusals: Sequence[Refusal], trainer: Any, request: Request) -> dict[str, str]:
+    """Every reason that applies and is not allowed, by name."""
+    return {
+        refusal.name: refusal.why(trainer, request)
+        for refusal in refusals
+        if not (refusal.allowable and refusal.name in request.allow) and refusal.applies(trainer, request)
+    }
+
+
+def refuse(refusals: Sequence[Refusal], trainer: Any, request: Request) -> None:
+    """Raises `CannotAttach` with every reason that applies and is not allowed."""
+    if reasons := reasons_against(refusals, trainer, request):
+        raise CannotAttach(reasons)
+
+
+def not_allowable(refusals: Sequence[Refusal], allow: Collection[str]) -> dict[str, str]:
+    """The reason `allow`, where a name in it cannot be allowed; else nothing."""
+    allowable = {refusal.name for refusal in refusals if refusal.allowable} | {UNPROVEN}
+    if not set(allow) - allowable:
+        return {}
+    named, known = ", ".join(sorted(set(allow) - allowable)), ", ".join(sorted(allowable))
+    return {"allow": f"{named} cannot be allowed; what can: {known}"}
+
+
+def check_allowed(refusals: Sequence[Refusal], allow: Collection[str]) -> None:
+    """Raises `CannotAttach` for a name that cannot be allowed."""
+    if reasons := not_allowable(refusals, allow):
+        raise CannotAttach(reasons)
+
+
+def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[str, str]]:
+    """What differs between the requested spec and the trainer's own: settings, by attribute; and what stays different,
+    by canonical field."""
+    spec, own = request.spec, own_spec(request)
+    have = {path: value for path, value, _ in walk(own)}
+    settings: dict[str, Any] = {}
+    left = {}
+    for path, want, _ in walk(spec):
+        if want == have.get(path) or path.startswith(("topology.", "micro_batch.")):
+            continue
+        if path in settable:
+            name, convert = settable[path]
+            settings[name] = convert(want, spec)
+        elif not path.startswith(PLANNED):
+            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
+    if spec.objective.kl_coefficient and spec.objective.kl_placement == "loss":
+        settings["use_kl_loss"] = True
+    elif own.objective.kl_placement == "loss" and not spec.objective.kl_coefficient:
+        settings["use_kl_loss"] = False
+    named = {name for name, _, _ in walk(spec)}
+    left |= {
+        path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
+    }
+    return settings, left
+
+
+def step_crosses(trainer: Any, request: Request) -> bool:
+    """Whether some optimizer step draws from two rollouts or passes."""
+    plan = request.plan
+    if plan is None or request.spec.optimizer_step.step_may_span == "none":
+        return False
+    sizes = {plan.prompts_per_rollout * plan.completions_per_prompt}
+    if plan.spec.order.last_rollout in ("short", "pad"):
+        sizes.add(plan.dataset_size % plan.prompts_per_rollout * plan.completions_per_prompt)
+    return any(size % plan.completions_per_step for size in sizes)
+
+
+def common(framework: str) -> tuple[Refusal, ...]:
+    """What no trainer that trains rollout by rollout, all terms of its loss aggregated alike, can be made to do."""
+    return (
+        Refusal(
+            "denominator_scope",
+            "only weights at optimizer-step scope are enforced: any other scope makes the gradient depend on the split",
+            lambda trainer, request: request.spec.loss.policy.denominator_scope != "optimizer_step",
+        ),
+        Refusal(
+            "loss_per_term",
+            f"the spec gives the KL or entropy term weights of its own; {framework} aggregates all terms alike",
+            lambda trainer, request: any(
+                term is not None and term != request.spec.loss.policy
+                for term in (request.spec.loss.kl, request.spec.loss.entropy)
+            ),
+        ),
+        Refusal(
+            "kl_without_reference",
+            "the spec has a KL penalty, but the trainer was configured without one and loads no reference model",
+            lambda trainer, request: bool(request.spec.objective.kl_coefficient) and not trainer.use_reference_policy,
+        ),
+        Refusal(
+            "kl_in_reward",
+            "the spec and the trainer put the KL penalty in different places (reward, loss)",
+            lambda trainer, request: (
+                "reward" in (request.spec.objective.kl_placement, own_spec(request).objective.kl_placement)
+                and (request.spec.objective.kl_placement != own_spec(request).objective.kl_placement)
+            ),
+        ),
+        Refusal(
+            "sampler_logprobs",
+            f"the spec takes old log-probabilities from the sampler; {framework} scores them itself",
+            lambda trainer, request: request.spec.objective.old_logprobs == "sampler",
+        ),
+        Refusal(
+            "truncated_completions",
+            f"the spec masks or drops completions that were cut off; {framework} trains on them",
+            lambda trainer, request: request.spec.rollout.truncated_completions != "keep",
+        ),
+        Refusal(
+            "step_crosses_rollouts",
+            "the spec has optimizer steps that draw from two rollouts or passes; "
+            f"{framework} forgets a rollout before the next",
+            step_crosses,
+        ),
+        Refusal(
+            "no_step",
+            "the plan has no optimizer step: fewer prompts than one rollout takes, or no pass over it",
+            lambda trainer, request: request.plan is not None and request.plan.total_optimizer_steps == 0,
+        ),
+    )

@@ -1,0 +1,91 @@
+"""Tables of a framework's own rules: what a row is, and how rows become findings and known defects.
+
+An adapter keeps a table in the order in which the framework itself comes to the rules, so that the first finding of
+phase "config" is the error that a user would see. Nothing here knows what the tests look at; `F` stands for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from batchbridge.contract.reading import Defect
+from batchbridge.kit.versions import holds
+from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True)
+class Rule(Generic[F]):
+    """One row. `test` gives the message where the rule is broken, else None.
+
+    `keys`: the settings to point at. `native`: what the framework says or does. `fixes`: ways out. `versions`: a range,
+    see `batchbridge.kit.versions`; empty: all. `undecided`: the run cannot be told in the canonical schema. `standing`:
+    it holds for every run of its kind, so that `explain` says it and `check` does not.
+    """
+
+    code: str
+    severity: Severity
+    phase: Phase
+    test: Callable[[F], str | None]
+    keys: tuple[str, ...]
+    native: str | Callable[[F], str]
+    source: str
+    fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: ()
+    versions: str = ""
+    undecided: bool = False
+    standing: bool = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether the framework never reports it, and something else is trained than one would think."""
+        if self.phase != "never":
+            return False
+        return self.standing or self.severity == "warning" or (self.severity == "error" and not self.undecided)
+
+
+def findings(
+    table: Iterable[Rule[F]], facts: F, version: str, where: Callable[[tuple[str, ...]], tuple[Where, ...]]
+) -> list[Finding]:
+    """The rows of `table` that `facts` break under `version`, in its order; `where` gives the places of their keys."""
+    return [
+        Finding(
+            rule.code,
+            rule.severity,
+            rule.phase,
+            message,
+            where=where(rule.keys),
+            fixes=rule.fixes(facts),
+            native=rule.native if isinstance(rule.native, str) else rule.native(facts),
+            source=rule.source,
+            undecided=rule.undecided,
+        )
+        for rule, message in _broken(table, facts, version)
+        if not rule.standing
+    ]
+
+
+def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:
+    """The broken rows that the framework never reports, and that change what is trained; for `Behaviour.defects`."""
+    silent = [rule for rule in table if rule.silent]
+    return tuple(
+        Defect(code=rule.code, summary=message, source=rule.source, numbers=numbers_of(message))
+        for rule, message in _broken(silent, facts, version)
+    )
+
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")
+
+
+def numbers_of(message: str) -> tuple[float, ...]:
+    """The numbers of a table row's message, for `Defect.numbers`; versions (`1.16.0`) and names (`beta1`) are none."""
+    return tuple(float(text.replace(",", "")) for text in _NUMBER.findall(message))
+
+
+def _broken(table: Iterable[Rule[F]], facts: F, version: str) -> Iterator[tuple[Rule[F], str]]:
+    for rule in table:
+        if holds(rule.versions, version) and (message := rule.test(facts)) is not None:
+            yield rule, message

@@ -1,0 +1,51 @@
+"""Token budgets that a framework cuts by natively: whether its own settings, changed, would cut as they ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.meaning.spec import MicroBatch
+from batchbridge.reading.read import read_source
+
+Cut = tuple[str, int | None]
+
+
+def cut_of(micro: MicroBatch) -> tuple[Cut, Cut]:
+    """How training and forward-only passes are cut: by what, and how much. Two micro-batches with equal cuts differ at
+    most in what becomes of a completion above its budget."""
+    tokens, completions = micro.tokens_per_device, micro.completions_per_device
+    training = ("completions", completions) if tokens is None else ("tokens", tokens)
+    if micro.forward_tokens_per_device is not None:
+        return training, ("tokens", micro.forward_tokens_per_device)
+    if micro.forward_completions_per_device is not None and tokens is None:
+        return training, ("completions", micro.forward_completions_per_device)
+    return training, training
+
+
+def objection(reading: Reading, adapter: Adapter, settings: Mapping[str, Any], asked: MicroBatch) -> str | None:
+    """Why the run of `reading`, its native `settings` changed, would not be cut as `asked`; None where it would be.
+
+    The changed configuration is read and checked as any other: what its own rules say is the objection.
+    """
+    given = {key: reading.native[key] for key in reading.given if key in reading.native}
+    context = Context(
+        framework_version=reading.framework_version,
+        world_size=None if reading.spec is None else reading.spec.topology.world_size,
+        dataset_size=reading.dataset_size,
+    )
+    changed = read_source(Source(values={**given, **settings}), adapter, context)
+    before = {finding.code for finding in reading.findings}
+    new = [
+        found
+        for found in changed.findings
+        if (found.severity == "error" or found.undecided) and found.code not in before
+    ]
+    if new:
+        return "; ".join(f"{found.code}: {found.message}" for found in new)
+    if changed.spec is None:
+        return f"with {settings} nothing can be read"
+    found_cut, wanted = cut_of(changed.spec.micro_batch), cut_of(asked)
+    return None if found_cut == wanted else f"{settings} would cut by {found_cut}, not by {wanted}"

@@ -1,0 +1,47 @@
+"""Canonical values, each with what said it: what an adapter makes of native settings, and of which a spec is made."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from batchbridge.contract.reading import Provenance
+from batchbridge.meaning.spec import Loss, LossTerm, Spec
+
+
+class Told(NamedTuple):
+    """One canonical value: the native key that said it, or the formula that gives it; a key may have a formula, too.
+
+    others: the native keys of the formula, beside `key`.
+    """
+
+    value: Any
+    key: str | None = None
+    formula: str | None = None
+    others: tuple[str, ...] = ()
+
+    def derived(self) -> Provenance:
+        """The origin of a value that no single key said."""
+        return Provenance(self.others, self.value, "derived", f"derived: {self.formula}")
+
+
+def spec_of(told: Mapping[str, Told]) -> Spec:
+    """The spec of `told`, by canonical field (`rollout.prompts_per_rollout`); what is not told is the schema's default.
+
+    Raises `TypeError` for a field that the schema does not have, and where one without a default is not told.
+    """
+    groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    terms: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for path, entry in told.items():
+        group, _, name = path.partition(".")
+        if group == "loss":
+            term, _, name = name.partition(".")
+            terms[term][name] = entry.value
+        else:
+            groups[group][name] = entry.value
+    loss = Loss(**{term: LossTerm(**values) for term, values in terms.items()})
+    kinds = {group: kind for group, kind in Spec.__annotations__.items() if group != "loss"}
+    if unknown := set(groups) - set(kinds):
+        raise TypeError(f"the schema has no group {', '.join(sorted(unknown))}")
+    return Spec(loss=loss, **{group: kind(**groups[group]) for group, kind in kinds.items()})

@@ -1,0 +1,140 @@
+"""Versions of frameworks: ranges, which tables of knowledge are keyed by; what is installed; what cannot be read."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from batchbridge.meaning.findings import Finding, Fix, Where
+
+
+@lru_cache(maxsize=8192)
+def holds(versions: str, version: str) -> bool:
+    """Whether `version`, a development or pre-release included, lies in the range `versions` (PEP 440; empty: all)."""
+    if not versions:
+        return True
+    release, bounds = _release(version), [_bound(text) for text in versions.split(",")]
+    if release is None or None in bounds:
+        from packaging.specifiers import SpecifierSet  # importing it takes as long as `check` itself
+
+        return SpecifierSet(versions).contains(version, prereleases=True)
+    return all(bound(release) for bound in bounds if bound is not None)
+
+
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+@lru_cache(maxsize=1024)
+def _bound(text: str) -> Callable[[_Release], bool] | None:
+    """Whether a release lies within a bound like `>=1.2`, `<1.2.dev0` or `!=1.2.*`; None for any other text."""
+    found = re.fullmatch(r"([<>=!]=|[<>])([0-9.]+?)(?:\.(dev|post)([0-9]{1,9})|(\.\*))?", text)
+    limit = None if found is None else _release(found[2])
+    if found is None or limit is None or found[1] not in _COMPARED:
+        return None
+    sign, compare = found[1], _COMPARED[found[1]]
+    if found[5]:
+        prefix = tuple(int(part) for part in found[2].split("."))
+        if sign not in ("==", "!="):
+            return None
+        return lambda release: compare((release[0] + (0,) * len(prefix))[: len(prefix)], prefix)
+    # A development release lies before its release, a post-release behind it.
+    limit = limit[0], {"dev": -1, "post": 1}.get(found[3], 0)
+    return lambda release: compare(release, limit)
+
+
+_Release = tuple[tuple[int, ...], int]
+"""The numbers without zeros at the end, as 1.2 and 1.2.0 are one release; and 0, so that a limit can lie beside it."""
+
+
+@lru_cache(maxsize=1024)
+def _release(version: str) -> _Release | None:
+    """A version that is numbers alone; None for any other."""
+    if not re.fullmatch(r"[0-9]{1,9}(?:\.[0-9]{1,9}){0,9}", version):
+        return None
+    numbers = [int(part) for part in version.split(".")]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers), 0
+
+
+def is_release(version: str) -> bool:
+    """Whether a version is numbers alone: no development, pre-, post- or local release."""
+    return _release(version) is not None
+
+
+def installed(distribution: str | None) -> str | None:
+    """The installed version of a distribution, without importing it; None where there is none."""
+    try:
+        return None if distribution is None else importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def readable(version: str, newest: str) -> str:
+    """The version whose tables `version` is read with: `newest` where it is newer than that, else itself."""
+    try:
+        return newest if holds(f">{newest}", version) else version
+    except ValueError:  # no version, or a number of more digits than Python reads
+        return version
+
+
+def newer_version(project: str, version: str, *, newest: str, code: str, difference: str = "") -> Finding:
+    """The warning that a version without tables of its own is read as the newest that has them.
+
+    difference: what its own configuration declares otherwise, where it is installed; see `batchbridge.kit.declared`.
+    """
+    differs = f"; its own configuration {difference}" if difference else ""
+    return Finding(
+        code,
+        "warning",
+        "config",
+        f"{project} {version} is newer than the newest version known here and is read as {newest}{differs}",
+        where=(Where("framework version", version),),
+        fixes=(Fix("look for a newer batchbridge, or check the release notes for settings that decide batches"),),
+    )
+
+
+def unknown_version(
+    project: str,
+    version: str | None,
+    *,
+    known: str,
+    newest: str,
+    codes: tuple[str, str],
+    why: str = "",
+    hint: str = "",
+) -> Finding:
+    """Why nothing is read: no version is named (the first of `codes`), or one outside `known` (the second).
+
+    `why`: what makes an installed version doubtful. `hint`: what the input says about its version.
+    """
+    if version is None:
+        doubt = f" ({why})" if why else ""
+        return Finding(
+            codes[0],
+            "warning",
+            "config",
+            f"the version of {project} is not known{doubt}, and the same keys mean other things in other versions; "
+            f"known are {known}{hint}",
+            fixes=(Fix(f"name the version: {newest}, say"),),
+            undecided=True,
+        )
+    return Finding(
+        codes[1],
+        "error",
+        "config",
+        f"{project} {version} is not known here; known are {known}",
+        where=(Where("framework version", version),),
+        fixes=(Fix(f"name a known version, the newest being {newest}"),),
+    )

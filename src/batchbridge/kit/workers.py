@@ -1,0 +1,303 @@
+"""What a trainer tells its training workers in other processes, and the record of an optimizer step there.
+
+Knows no framework. The trainer sends `Orders`; each worker answers with a `Receipt`; each rank holds its steps
+against the plan and writes them down with a `Recorder`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import socket
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchbridge.contract import plugins
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.reading import Mode
+from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
+from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.plan import Plan, StepPlan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Normaliser
+
+if TYPE_CHECKING:
+    from batchbridge.contract.evidence import Evidence
+    from batchbridge.kit.measuring import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What the driver tells every training worker; travels by pickle.
+
+    ticks: learning-rate ticks of the whole run. settings: attributes of the actor's configuration (dotted) that the
+    native loss shall read. start_id: shared by all ranks of one start of the run. steps_per_rollout: native optimizer
+    steps of one rollout, for modes that follow no plan.
+    """
+
+    spec: Spec
+    dataset_size: int
+    planned: bool
+    mode: Mode
+    ledger: Path | None
+    framework_version: str
+    start_id: str
+    ticks: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    detached: bool = False
+    """The ratio's denominator is the current policy, whatever the batch carries."""
+    steps_per_rollout: int = 1
+    allow: frozenset[str] = frozenset()
+    """Terms that the user accepts as they are; see `wrap`."""
+    evidence: Mapping[str, Any] | None = None
+    """What speaks for the framework's code, for the ledger; see `batchbridge.contract.evidence.Evidence.to_dict`."""
+    native: Spec | None = None
+    """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
+
+    @property
+    def trained(self) -> Spec:
+        """What the loss of this run computes: the requested spec where it is enforced, else the trainer's own."""
+        return self.native or self.spec
+
+    def here(self, found: Evidence) -> Orders:
+        """The same in a worker whose own code is known as `found` says: its ledger has the weaker of the two grades."""
+        return self if found.grade == "proven" else dataclasses.replace(self, evidence=found.to_dict())
+
+    def plan(self) -> Plan | None:
+        """The plan that the run follows or is held against."""
+        return plan_of(self.spec, self.dataset_size) if self.planned else None
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A worker's answer to its orders: proof that the adapter arrived."""
+
+    rank: int
+    world_size: int
+    host: str
+    process: int
+    spec_digest: str
+
+    @classmethod
+    def here(cls, orders: Orders, *, rank: int, world_size: int) -> Receipt:
+        """The receipt of this process."""
+        return cls(rank, world_size, socket.gethostname(), os.getpid(), orders.spec.digest())
+
+
+@dataclass
+class TrainedRow:
+    """One completion of the current step on this rank.
+
+    weight: of one of its response tokens; None where nothing shows it. departure, tolerance: see
+    `batchbridge.kit.measuring.Measured`.
+    """
+
+    rollout: int
+    prompt: int
+    position: int
+    sample: int
+    tokens: int
+    index: int
+    weight: float | None = math.nan
+    weights_of: int | None = None
+    """The rollout at whose start the policy was the one that generated this completion; None: its own."""
+    pass_index: int | None = None
+    """The pass over its rollout, where a step may reach across passes; None: the step's."""
+    departure: float = 0.0
+    tolerance: float = WEIGHT_TOLERANCE
+
+    def measured(self, seen: Measured) -> None:
+        """Takes over what was seen of the row."""
+        self.weight, self.departure, self.tolerance = seen.weight, seen.departure, seen.tolerance
+
+    @property
+    def applied_weight(self) -> float | None:
+        """What the ledger says: 0 without tokens, NaN where no one weight describes the row's."""
+        if not self.tokens:
+            return 0.0
+        return math.nan if self.departure > self.tolerance else self.weight
+
+
+def orders_of(request: Request, version: str, **more: Any) -> Orders:
+    """What every mode tells the workers, and `more`."""
+    own, steps = request.reading.spec, 1
+    assert own is not None, "wrap refuses a trainer whose own configuration is not read"
+    if own.completions_per_rollout and own.optimizer_step.completions_per_step:
+        steps = -(-own.completions_per_rollout // own.optimizer_step.completions_per_step)
+    return Orders(
+        spec=request.spec,
+        dataset_size=request.reading.dataset_size or 0,
+        planned=request.plan is not None,
+        mode=request.mode,
+        # Workers run in other folders.
+        ledger=None if request.ledger is None else Path(request.ledger).absolute(),
+        framework_version=version,
+        evidence=None if request.evidence is None else request.evidence.to_dict(),
+        start_id=uuid.uuid4().hex,
+        allow=request.allow,
+        steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
+        native=None if request.mode == "enforce" else own,
+        **more,
+    )
+
+
+class Recorder:
+    """One rank's optimizer steps: held against the plan, and written into the ledger.
+
+    gather: every data-parallel rank's tuples, of this rank's; collective.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        orders: Orders,
+        *,
+        rank: int,
+        world_size: int,
+        gather: Callable[[Sequence[tuple[Any, ...]]], list[tuple[Any, ...]]],
+    ) -> None:
+        self._framework, self._orders, self._rank, self._world_size = framework, orders, rank, world_size
+        self._gather = gather
+        self._writer: Writer | None = None
+        self.plan = orders.plan()
+
+    def close(self) -> None:
+        """Closes the ledger."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def compare(
+        self,
+        step: int,
+        rows: Sequence[TrainedRow],
+        objections: Sequence[str] = (),
+        *,
+        pass_index: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective.
+
+        objections: what this rank saw beside its rows (see `drift.compare_with_plan`). pass_index: the native pass,
+        asked for where neither the plan nor the rows say it.
+        """
+        if self._orders.mode == "observe" or self.plan is None:
+            return
+        enforced = self._orders.mode == "enforce"
+        index = self.plan.step(step).members[0].pass_index if enforced else pass_index()
+        places = isinstance(self.plan, CandidatePlan)
+        mine = [
+            SeenRow(
+                row.rollout,
+                index if row.pass_index is None else row.pass_index,
+                row.position if places else row.prompt,
+                row.sample,
+                row.tokens,
+                row.weight,
+                row.departure,
+                row.tolerance,
+            )
+            for row in rows
+        ]
+        everyone = self._gather([*((tuple(row), None) for row in mine), *((None, text) for text in objections)])
+        seen, said = [row for row, _ in everyone if row is not None], [text for _, text in everyone if text is not None]
+        compare_with_plan(self.plan, step, seen, said)
+
+    def write(
+        self,
+        step: int,
+        rows: Sequence[TrainedRow],
+        facts: Sequence[Mapping[str, Any]],
+        *,
+        normaliser: Normaliser | None,
+        learning_rate: float,
+        gradient_norm: float | None,
+        skipped: bool,
+        pass_index: Callable[[], int] = lambda: 0,
+        lr_tick: Callable[[], bool] = lambda: True,
+        generated_at_step: Sequence[int] | None = None,
+        epoch: int = 0,
+        skips_tick: bool = False,
+    ) -> None:
+        """Appends the step's record and tells the watchers.
+
+        normaliser: of an enforced step, else None: then `pass_index` and `lr_tick` say what the trainer did natively.
+        facts: of each row, see `StepRecord`. generated_at_step: of each row, as seen; None: the plan's, or of a native
+        step what rollouts of one number of steps have. epoch: the native one, where there is no plan. skips_tick: the
+        schedule does not advance in a skipped step.
+        """
+        planned: StepPlan | None = None if self.plan is None else self.plan.step(step)
+        if normaliser is not None and planned is not None and self.plan is not None:  # enforced
+            made_for = [row.rollout if row.weights_of is None else row.weights_of for row in rows]
+            generated = [self.plan.rollout(rollout).generated_at_step for rollout in made_for]
+            index, tick = planned.members[0].pass_index, planned.lr_tick
+        else:
+            generated = [row.rollout * self._orders.steps_per_rollout for row in rows]
+            index, tick = pass_index(), lr_tick()
+        record = StepRecord(
+            step=step,
+            epoch=epoch if planned is None else planned.epoch,
+            normaliser=normaliser,
+            learning_rate=learning_rate,
+            gradient_norm=gradient_norm,
+            skipped=skipped,
+            lr_tick=tick and not (skipped and skips_tick),
+            rollout=[row.rollout for row in rows],
+            pass_index=[index if row.pass_index is None else row.pass_index for row in rows],
+            prompt=[row.prompt for row in rows],
+            sample=[row.sample for row in rows],
+            response_tokens=[row.tokens for row in rows],
+            generated_at_step=generated if generated_at_step is None else list(generated_at_step),
+            weights=[row.applied_weight for row in rows],
+            **{name: [fact[name] for fact in facts] for name in facts[0]} if facts else _NO_FACTS,
+        )
+        if self._orders.ledger is not None:
+            if self._writer is None:
+                self._writer = Writer(self._orders.ledger, self._header(step))
+            self._writer.append(record)
+        for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
+            warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
+
+    def _header(self, step: int) -> Header:
+        return Header(
+            framework=self._framework,
+            framework_version=self._orders.framework_version,
+            mode=self._orders.mode,
+            spec=self._orders.spec,
+            dataset_size=self._orders.dataset_size,
+            world_size=self._world_size,
+            rank=self._rank,
+            started="resumed" if step else "fresh",
+            at_step=step,
+            start_id=self._orders.start_id,
+            evidence=self._orders.evidence,
+        )
+
+
+def facts(
+    *,
+    prompt: Sequence[int],
+    completion: Sequence[int],
+    trained: Sequence[float],
+    old_logprobs: Sequence[float],
+    reward: float | None,
+) -> dict[str, Any]:
+    """What `Recorder.write` wants of a row. trained: the advantages of the tokens whose loss mask is 1."""
+    alike = bool(trained) and all(value == trained[0] for value in trained)
+    return {
+        "prompt_fingerprint": fingerprint(prompt),
+        "completion_fingerprint": fingerprint(completion),
+        "reward": reward,
+        "advantage": float(trained[0]) if alike else None,
+        "old_logprobs": digest_floats(old_logprobs),
+    }
+
+
+_NO_FACTS: Mapping[str, list[Any]] = {
+    name: [] for name in ("prompt_fingerprint", "completion_fingerprint", "reward", "advantage", "old_logprobs")
+}

@@ -1,0 +1,119 @@
+"""Keeps the promise of `Adapter.write`: what an adapter has made of a spec is read back before anybody gets it."""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.errors import Problem
+from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.spec import Spec, walk
+
+UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
+
+
+class Problems(list[Problem]):
+    """Problems of a `CannotWrite`, gathered while an adapter writes."""
+
+    def add(self, reason: str, *fields: str) -> None:
+        """Adds a problem of the canonical `fields`."""
+        self.append(Problem(fields, reason))
+
+    def need(self, holds: bool, reason: str, *fields: str) -> bool:
+        """Adds a problem of the canonical `fields` unless `holds`, and gives `holds` back."""
+        if not holds:
+            self.add(reason, *fields)
+        return holds
+
+
+def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[Problem]:
+    """Problems of written settings: where the native `values` mean something else than `spec`, or are refused.
+
+    A refusal's fields are those that come from the keys of its finding, so that a search knows where to look. `context`
+    gives the version, and the world size where `values` do not say it.
+    """
+    back, found = _read_back(adapter, values, context)
+    broken = [finding for finding in found if finding.severity == "error" or finding.undecided]
+
+    def without(key: str) -> Reading:
+        rest = {other: value for other, value in values.items() if other != key}
+        return _read_back(adapter, rest, context)[0]
+
+    refused = [_refusal(finding, back, without) for finding in (*back.findings, *broken)]
+    yield from refused
+    if back.spec is None:
+        if not refused:
+            yield Problem((), "the settings leave the run open")
+        return
+    if back.spec == spec:
+        return
+    differ = [group for group in Spec.__annotations__ if getattr(spec, group) != getattr(back.spec, group)]
+    wanted, read = ({path: value for path, value, _ in walk(one, differ)} for one in (spec, back.spec))
+    for path in {**wanted, **read}:
+        unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
+        if not unknown and read.get(path) != wanted.get(path):
+            yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
+
+
+def said_by(adapter: Adapter, values: Mapping[str, Any], key: str, context: Context) -> tuple[str, ...]:
+    """The canonical fields that come from the native `key` of `values`: those of a setting that a version has not."""
+    return _from({key}, _read_back(adapter, values, context)[0])
+
+
+def _refusal(finding: Finding, back: Reading, without: Callable[[str], Reading]) -> Problem:
+    """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
+    shows them."""
+    keys = {place.key: None for place in finding.where if place.key is not None}
+    fields = tuple(path for path, origin in back.provenance.items() if origin.key in keys)
+    said = [path for path in fields if path not in finding.message]
+    if not fields:
+        fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
+    return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message)
+
+
+def _from(keys: set[str], reading: Reading) -> tuple[str, ...]:
+    return tuple(path for path, origin in reading.provenance.items() if keys & set(origin.keys))
+
+
+_Read = tuple[Reading, Sequence[Finding]]
+_MEMORY: ContextVar[dict[tuple[Adapter, Context, bytes], _Read] | None] = ContextVar("_MEMORY", default=None)
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Inside, what was read back once is not read again: a search for the nearest spec writes the same values often.
+
+    No longer than one search, because what an adapter reads may depend on what is installed.
+    """
+    token = _MEMORY.set({})
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def _read_back(adapter: Adapter, values: Mapping[str, Any], context: Context) -> _Read:
+    """What `values` mean to `adapter`, and what its rules say of them."""
+    memory, key = _MEMORY.get(), _key(values)
+    if memory is None or key is None:
+        back = adapter.read(Source(values=values), context)
+        return back, adapter.check(back)
+    if (adapter, context, key) not in memory:
+        back = adapter.read(Source(values=values), context)
+        memory[adapter, context, key] = back, tuple(adapter.check(back))
+    return memory[adapter, context, key]
+
+
+def _key(values: Mapping[str, Any]) -> bytes | None:
+    """Bytes that only equal values of equal types in an equal order have; None where some value is no plain one."""
+    try:
+        # Later versions of the format write equal values in several ways.
+        return marshal.dumps(values, 2)  # type: ignore[arg-type]  # what it does not take raises
+    except ValueError:
+        return None

@@ -1,0 +1,452 @@
+"""The canonical batch schema: what a run means, in names that carry units.
+
+A `Spec` says which completions are trained in which optimizer step, what each response token weighs there, and when
+the learning rate moves. It knows no framework and imports the standard library only. A field whose type allows `None`
+is unknown or unlimited when it is `None`; its annotation says which.
+
+Bounds live in the annotations (`Quantity`) and are checked by `batchbridge.rules.core_rules`, all at once, with stable
+codes; constructing a `Spec` never raises.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+SCHEMA = "batchbridge/1"
+
+Aggregation = Literal[
+    "token_mean", "sequence_mean", "sequence_sum", "sequence_sum_over_constant", "token_sum", "prompt_mean"
+]
+DenominatorScope = Literal["optimizer_step", "rollout", "rank", "micro_batch"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Unit, bounds and meaning of a field; also what the field looks like in the JSON Schema."""
+
+    unit: str
+    meaning: str
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Called by pydantic when it writes the JSON Schema; the core itself never imports pydantic."""
+        schema: dict[str, Any] = handler(core_schema)
+        schema["description"] = f"{self.meaning} Unit: {self.unit}."
+        schema["x-unit"] = self.unit
+        if self.minimum is not None:
+            schema["minimum"] = self.minimum
+        if self.maximum is not None:
+            schema["maximum"] = self.maximum
+        return schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """The devices that train the policy."""
+
+    world_size: Annotated[int, Quantity("devices", "Processes that train the policy.", 1)]
+    tensor_parallel: Annotated[int, Quantity("devices", "Devices that share one layer.", 1)] = 1
+    pipeline_parallel: Annotated[int, Quantity("devices", "Devices that hold successive layers.", 1)] = 1
+    context_parallel: Annotated[int, Quantity("devices", "Devices that share one sequence.", 1)] = 1
+
+    @property
+    def data_parallel_size(self) -> Fraction:
+        """Model replicas; fractional when the world does not divide, which rule BB102 reports."""
+        return Fraction(self.world_size, self.tensor_parallel * self.pipeline_parallel * self.context_parallel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollout:
+    """What one round of generation produces."""
+
+    prompts_per_rollout: Annotated[
+        int | None, Quantity("prompts", "Prompts that reach training from one rollout; None: streamed.", 1)
+    ]
+    completions_per_prompt: Annotated[int, Quantity("completions per prompt", "Size of a group.", 1)]
+    prompts_per_generation_batch: Annotated[
+        int | None, Quantity("prompts", "Prompts generated at a time, to fill a rollout; None: one rollout.", 1)
+    ] = None
+    sample_unit: Annotated[Literal["completion", "trajectory", "turn"], Quantity("kind", "What one completion is.")] = (
+        "completion"
+    )
+    group_filter: Annotated[
+        Literal["none", "drop_zero_variance", "mask_zero_variance", "replace_zero_variance", "custom"],
+        Quantity("kind", "What happens to groups whose rewards are all equal."),
+    ] = "none"
+    truncated_completions: Annotated[
+        Literal["keep", "mask", "drop"], Quantity("kind", "What happens to completions cut at the length limit.")
+    ] = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerStep:
+    """What one optimizer step trains on. Exactly one of the four sizes is given; only the first can be planned."""
+
+    completions_per_step: Annotated[int | None, Quantity("completions", "Completions in one optimizer step.", 1)] = None
+    tokens_per_step: Annotated[int | None, Quantity("tokens", "Token budget of one optimizer step.", 1)] = None
+    parts_per_rollout: Annotated[
+        int | None, Quantity("optimizer steps", "Length-balanced parts that a rollout is cut into.", 1)
+    ] = None
+    micro_batches_per_step: Annotated[
+        int | None, Quantity("micro-batches", "Token-packed micro-batches that make one optimizer step.", 1)
+    ] = None
+    passes_per_rollout: Annotated[
+        int, Quantity("passes", "Times each rollout is trained on (ppo_epochs, num_iterations, max_epochs).", 0)
+    ] = 1
+    rollout_shuffle: Annotated[
+        Literal["none", "completions", "groups"], Quantity("kind", "What a pass permutes inside its rollout.")
+    ] = "none"
+    step_may_span: Annotated[
+        Literal["none", "rollout", "epoch", "run"],
+        Quantity(
+            "kind",
+            "What one optimizer step may reach across: nothing (it ends with its pass over the rollout), the passes "
+            "of one rollout, the rollouts of one epoch, or epochs.",
+        ),
+    ] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch:
+    """How a step is cut for memory and speed; no part of the meaning while every scope is the optimizer step."""
+
+    completions_per_device: Annotated[int | None, Quantity("completions per device", "Fixed micro-batch.", 1)] = None
+    tokens_per_device: Annotated[int | None, Quantity("tokens per device", "Token budget of a micro-batch.", 1)] = None
+    cap: Annotated[
+        Literal["hard", "soft"], Quantity("kind", "Whether one long completion may exceed the token budget.")
+    ] = "hard"
+    forward_completions_per_device: Annotated[
+        int | None, Quantity("completions per device", "Micro-batch of forward-only passes; None: as in training.", 1)
+    ] = None
+    forward_tokens_per_device: Annotated[
+        int | None, Quantity("tokens per device", "Token budget of forward-only passes; None: as in training.", 1)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTerm:
+    """How one term of the loss weighs response tokens; `batchbridge.meaning.weights` computes the weights."""
+
+    aggregation: Annotated[Aggregation, Quantity("kind", "What is averaged or summed.")]
+    denominator_scope: Annotated[DenominatorScope, Quantity("kind", "What the denominators are counted over.")] = (
+        "optimizer_step"
+    )
+    constant: Annotated[int | None, Quantity("tokens", "c of sequence_sum_over_constant; None elsewhere.", 1)] = None
+    count_empty: Annotated[bool, Quantity("flag", "Completions whose loss mask is all zero count in B.")] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """One entry per term; `None` means: as the policy term."""
+
+    policy: LossTerm
+    kl: LossTerm | None = None
+    entropy: LossTerm | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advantage:
+    """How rewards become advantages."""
+
+    baseline: Annotated[
+        Literal["group_mean", "leave_one_out", "value", "none"], Quantity("kind", "What is subtracted.")
+    ] = "group_mean"
+    scale: Annotated[
+        Literal["group", "batch", "none"], Quantity("kind", "Over what the standard deviation is taken.")
+    ] = "group"
+    epsilon: Annotated[float | None, Quantity("reward", "Added to the standard deviation.", 0)] = None
+    ddof: Annotated[int | None, Quantity("completions", "1: unbiased standard deviation, 0: biased.", 0, 1)] = None
+    clip: Annotated[float | None, Quantity("advantage", "Advantages are clipped to plus or minus this.", 0)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """In which order prompts are seen, and what happens to remainders."""
+
+    seed: Annotated[int | None, Quantity("seed", "Key of the prompt order; None: the framework has none.")] = None
+    prompt_shuffle: Annotated[
+        Literal["none", "epoch_permutation", "weighted_sampling"], Quantity("kind", "How an epoch orders its prompts.")
+    ] = "epoch_permutation"
+    last_rollout: Annotated[
+        Literal["drop", "short", "pad", "wrap", "error"],
+        Quantity(
+            "kind",
+            "An epoch's remainder of prompts: dropped; a short rollout; a short rollout filled with rows that weigh "
+            "nothing; filled with the next epoch's prompts; refused.",
+        ),
+    ] = "drop"
+    last_optimizer_step: Annotated[
+        Literal["drop", "short", "pad", "error"],
+        Quantity("kind", "A remainder of completions: dropped; a short step; the same with empty rows; refused."),
+    ] = "short"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Horizon:
+    """How long the run is (exactly one of the first three), and what moves the learning rate."""
+
+    rollouts: Annotated[int | None, Quantity("rollouts", "Rollouts in the run.", 0)] = None
+    epochs: Annotated[float | None, Quantity("epochs", "Passes over the prompts; may be fractional.", 0)] = None
+    optimizer_steps: Annotated[int | None, Quantity("optimizer steps", "Optimizer steps in the run.", 0)] = None
+    lr_tick: Annotated[
+        Literal["optimizer_step", "rollout"], Quantity("kind", "After what the learning rate schedule advances.")
+    ] = "optimizer_step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staleness:
+    """How old the weights that generated a completion may be."""
+
+    mode: Annotated[Literal["sync", "lookahead", "bounded", "unbounded"], Quantity("kind", "Who waits for whom.")] = (
+        "sync"
+    )
+    maximum: Annotated[int | None, Quantity("see unit", "Largest age; None: unlimited.", 0)] = 0
+    unit: Annotated[
+        Literal["optimizer_steps", "rollouts", "weight_versions"], Quantity("kind", "What `maximum` counts.")
+    ] = "rollouts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """The loss of one response token. `None`: unknown, or the feature is off (see each field)."""
+
+    surrogate: Annotated[str | None, Quantity("kind", "ppo, gspo, cispo, sapo, ...")] = None
+    ratio_level: Annotated[Literal["token", "sequence"] | None, Quantity("kind", "What the ratio is taken over.")] = (
+        None
+    )
+    clip_low: Annotated[float | None, Quantity("ratio", "Ratio is clipped below 1 - clip_low; None: not.", 0)] = None
+    clip_high: Annotated[float | None, Quantity("ratio", "Ratio is clipped above 1 + clip_high; None: not.", 0)] = None
+    dual_clip: Annotated[float | None, Quantity("ratio", "Bound for negative advantages; None: off.", 1)] = None
+    old_logprobs: Annotated[
+        Literal["detached", "rollout_start", "sampler"] | None,
+        Quantity("kind", "Where the ratio's denominator comes from; None: unknown."),
+    ] = None
+    sampler_correction: Annotated[str | None, Quantity("kind", "Correction towards the sampler; None: off.")] = None
+    kl_placement: Annotated[
+        Literal["none", "reward", "loss"] | None, Quantity("kind", "Where the KL penalty sits.")
+    ] = None
+    kl_estimator: Annotated[str | None, Quantity("kind", "k1, k2, k3, ...; None: no KL term.")] = None
+    kl_coefficient: Annotated[float | None, Quantity("1", "Factor of the KL penalty.", 0)] = None
+    kl_clamp: Annotated[float | None, Quantity("nats", "Bound of the KL estimate; None: off.", 0)] = None
+    reward_clip: Annotated[float | None, Quantity("reward", "Bound of the reward; None: off.", 0)] = None
+    entropy_coefficient: Annotated[float | None, Quantity("1", "Factor of the entropy bonus.")] = None
+    nonfinite_step: Annotated[
+        Literal["skip", "error", "apply"] | None, Quantity("kind", "What a non-finite gradient does.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """No batch settings, but they decide whether two runs agree. `None`: unknown or off."""
+
+    learning_rate: Annotated[float | None, Quantity("1", "Peak learning rate.", 0)] = None
+    lr_schedule: Annotated[str | None, Quantity("kind", "constant, linear, cosine, ...")] = None
+    warmup_steps: Annotated[float | None, Quantity("learning-rate ticks", "Length of the warm-up.", 0)] = None
+    warmup_ratio: Annotated[float | None, Quantity("share of the run", "Length of the warm-up.", 0, 1)] = None
+    optimizer: Annotated[str | None, Quantity("kind", "adamw, sgd, ...")] = None
+    beta1: Annotated[float | None, Quantity("1", "AdamW's first decay.", 0, 1)] = None
+    beta2: Annotated[float | None, Quantity("1", "AdamW's second decay.", 0, 1)] = None
+    optimizer_epsilon: Annotated[float | None, Quantity("1", "AdamW's epsilon.", 0)] = None
+    weight_decay: Annotated[float | None, Quantity("1", "Decoupled weight decay.", 0)] = None
+    weight_decay_excludes: Annotated[str | None, Quantity("kind", "Parameters without decay.")] = None
+    max_gradient_norm: Annotated[float | None, Quantity("gradient norm", "Clipping bound; None or 0: off.", 0)] = None
+    dropout: Annotated[str | None, Quantity("kind", "on (as the model says) or off.")] = None
+    router_loss_coefficient: Annotated[float | None, Quantity("1", "Factor of a MoE router loss.")] = None
+    reference_sync_steps: Annotated[
+        int | None, Quantity("optimizer steps", "Between updates of the reference; None: never.", 1)
+    ] = None
+    max_prompt_tokens: Annotated[int | None, Quantity("tokens", "Longest prompt; None: unlimited.", 1)] = None
+    max_completion_tokens: Annotated[int | None, Quantity("tokens", "Longest completion.", 1)] = None
+    temperature: Annotated[float | None, Quantity("1", "Sampling temperature.", 0)] = None
+    top_p: Annotated[float | None, Quantity("probability", "Nucleus sampling.", 0, 1)] = None
+    top_k: Annotated[int | None, Quantity("tokens", "Top-k sampling; 0 or -1: off.")] = None
+    precision: Annotated[str | None, Quantity("kind", "fp32, bf16, fp16.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One run's batch semantics, whole. Source: DESIGN "canonical schema"; names as in the JSON."""
+
+    topology: Topology
+    rollout: Rollout
+    optimizer_step: OptimizerStep
+    loss: Loss
+    horizon: Horizon
+    micro_batch: MicroBatch = field(default_factory=MicroBatch)
+    advantage: Advantage = field(default_factory=Advantage)
+    order: Order = field(default_factory=Order)
+    staleness: Staleness = field(default_factory=Staleness)
+    objective: Objective = field(default_factory=Objective)
+    carried: Carried = field(default_factory=Carried)
+
+    @property
+    def completions_per_rollout(self) -> int | None:
+        """`prompts_per_rollout * completions_per_prompt` (completions); None when prompts are streamed."""
+        if self.rollout.prompts_per_rollout is None:
+            return None
+        return self.rollout.prompts_per_rollout * self.rollout.completions_per_prompt
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, with the schema's name."""
+        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Spec":
+        """Inverse of `to_dict`. Raises `ValueError` naming an unknown or missing group or field, or a wrong type."""
+        if not isinstance(data, Mapping):
+            raise ValueError(f"spec: expected a mapping, got {type(data).__name__}")
+        data = dict(data)
+        schema = data.pop("schema", SCHEMA)
+        if schema != SCHEMA:
+            raise ValueError(f"schema: {schema!r} is not {SCHEMA!r}")
+        return _build(cls, data, "")
+
+    def digest(self) -> str:
+        """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON). Equal specs have equal digests."""
+        import hashlib
+        import json
+
+        text = json.dumps(_whole_floats_as_ints(self.to_dict()), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def replace(self, **fields: Any) -> "Spec":
+        """A copy with dotted fields replaced: `spec.replace(**{"rollout.prompts_per_rollout": 64})`."""
+        groups: dict[str, dict[str, Any]] = {}
+        for path, value in fields.items():
+            group, _, name = path.partition(".")
+            groups.setdefault(group, {})[name] = value
+        return dataclasses.replace(
+            self, **{group: _replace(getattr(self, group), new) for group, new in groups.items()}
+        )
+
+
+_T = TypeVar("_T")
+
+
+def _whole_floats_as_ints(value: Any) -> Any:
+    # 2 and 2.0 are equal, and JSON writers disagree on how to spell the second.
+    if isinstance(value, dict):
+        return {name: _whole_floats_as_ints(inner) for name, inner in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _replace(group: Any, fields: Mapping[str, Any]) -> Any:
+    if "" in fields:
+        return fields[""]
+    nested: dict[str, dict[str, Any]] = {}
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        head, _, rest = name.partition(".")
+        if rest:
+            nested.setdefault(head, {})[rest] = value
+        else:
+            flat[head] = value
+    flat |= {name: _replace(getattr(group, name), inner) for name, inner in nested.items()}
+    return dataclasses.replace(group, **flat)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    """The annotations of a group. They are no text here (no `from __future__ import annotations` above): evaluating
+    them later would cost more than all rules."""
+    return cls.__annotations__
+
+
+def _build(cls: type[_T], data: Any, path: str) -> _T:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
+    hints = _hints(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every cls here is a dataclass
+    unknown = sorted(set(data) - set(known), key=str)
+    if unknown:
+        raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
+    values = {}
+    for name, value in data.items():
+        here = f"{path}.{name}" if path else name
+        values[name] = _coerce(hints[name], value, here)
+    missing = [
+        name
+        for name, f in known.items()
+        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise ValueError(f"{path or 'spec'}: missing {', '.join(missing)}")
+    return cls(**values)
+
+
+def _coerce(hint: Any, value: Any, path: str) -> Any:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    options = _options(hint)
+    for option in options:
+        if dataclasses.is_dataclass(option) and isinstance(option, type):
+            if value is None and type(None) in options:
+                return None
+            return value if isinstance(value, option) else _build(option, value, path)
+        if get_origin(option) is Literal:
+            if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
+                return value
+        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        elif isinstance(option, type) and isinstance(value, option) and not (option is int and isinstance(value, bool)):
+            return value
+    raise ValueError(f"{path}: {value!r} is not {_spell(options)}")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal or not get_args(hint):
+        return (hint,)
+    return get_args(hint)
+
+
+def _spell(options: tuple[Any, ...]) -> str:
+    words = []
+    for option in options:
+        if get_origin(option) is Literal:
+            words += [repr(choice) for choice in get_args(option)]
+        else:
+            words.append("null" if option is type(None) else option.__name__)
+    return " or ".join(words)
+
+
+def field_type(path: str) -> Any:
+    """The type of a leaf field (`rollout.prompts_per_rollout`), without its unit. Raises `KeyError` for no leaf."""
+    hint: Any = Spec
+    for name in path.split("."):
+        options = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+        if not options:
+            raise KeyError(path)
+        hint = _hints(options[0])[name]  # type: ignore[arg-type]  # a dataclass by the line above
+    if get_origin(hint) is not Annotated:
+        raise KeyError(path)
+    return get_args(hint)[0]
+
+
+def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[str, Any, Quantity]]:
+    """Every leaf field, or those of `groups`, as (dotted path, value, quantity), in schema order."""
+    for group in Spec.__annotations__ if groups is None else groups:
+        yield from _walk(getattr(spec, group), f"{group}.")
+
+
+def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
+    for name, path, quantity in _shape(type(group), prefix):
+        value = getattr(group, name)
+        if quantity is not None:
+            yield path, value, quantity
+        elif value is not None:
+            yield from _walk(value, f"{path}.")
+
+
+_SHAPES: dict[tuple[type, str], tuple[tuple[str, str, Quantity | None], ...]] = {}
+
+
+def _shape(cls: type, prefix: str) -> tuple[tuple[str, str, Quantity | None], ...]:
+    """Name, path and quantity of each field of a group; None for a group inside it. A specification is walked often."""
+    if (cls, prefix) not in _SHAPES:
+        _SHAPES[cls, prefix] = tuple(
+            (name, f"{prefix}{name}", get_args(hint)[1] if get_origin(hint) is Annotated else None)
+            for name, hint in _hints(cls).items()
+        )
+    return _SHAPES[cls, prefix]

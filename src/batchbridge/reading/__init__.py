@@ -1,0 +1,1 @@
+"""From a user's input to a `Reading`: files, launch scripts, arguments."""

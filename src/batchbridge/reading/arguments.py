@@ -1,0 +1,51 @@
+"""Settings in the words of a command line: `key=value`, `--key value`, `--flag`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from batchbridge.reading.yaml_json import parse_yaml
+
+
+def parse_scalar(text: str) -> Any:
+    """The value that `text` has in YAML, as after `KEY=` in an argument. Raises `ValueError` saying what is wrong."""
+    document = parse_yaml(text, "")
+    if errors := [found.message for found in document.problems if found.severity == "error"]:
+        raise ValueError(errors[0])
+    return document.value
+
+
+def parse_arguments(argv: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """`--key value`, `--key=value`, `--flag` (true) and `key=value` as native keys and YAML values.
+
+    Other words (programs, modules, files) are skipped; what does not parse as YAML stays text. Adapters that know
+    better find the words in `Source.argv`.
+    """
+    values: dict[str, Any] = {}
+    for key, text, _ in argument_keys(argv):
+        if text is None:
+            values[key] = True
+            continue
+        try:
+            values[key] = parse_scalar(text)
+        except ValueError:
+            values[key] = text
+    return values
+
+
+def argument_keys(argv: Sequence[str]) -> Iterator[tuple[str, str | None, int]]:
+    """(key, text of the value or None for a flag, index of the word with the value) of every setting in `argv`."""
+    place = 0
+    while place < len(argv):
+        word = argv[place]
+        key, equals, text = word.lstrip("-").partition("=")
+        if word.startswith("--") and not equals:
+            if place + 1 < len(argv) and not argv[place + 1].startswith("--"):
+                place += 1
+                yield key, argv[place], place
+            else:
+                yield key, None, place
+        elif equals and key and not key.startswith(("/", ".")):
+            yield key, text, place
+        place += 1

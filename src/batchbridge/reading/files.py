@@ -1,0 +1,152 @@
+"""Turns what users have (a file, a dict, arguments, an object) into an `adapter.Source`.
+
+Files are data (see `batchbridge.reading.yaml_json`), and their size is bounded, so that none costs more than a few
+seconds or a few hundred megabytes. Whatever is wrong with a file is a finding with its line; only a wrong Python type
+of `source` itself raises.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from batchbridge.contract.reading import Source
+from batchbridge.reading.yaml_json import Refused, parse_json, parse_yaml, problem, refuse
+
+MAX_BYTES = 1 << 20
+"""Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
+
+SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
+"""Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
+
+NOT_READ = {".py": "Python code"}
+"""Suffixes that are refused by name instead of calling them broken YAML."""
+
+
+def load_source(
+    source: object,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+    framework: str | None = None,
+    command: int | None = None,
+) -> Source:
+    """The `Source` of a path (str or PathLike), a mapping, a list of arguments, a `Source`, or a native object.
+
+    `overrides` (native key to value, as from `--set`) replace what `source` says; a key that stands in `Source.lines`
+    comes from the file, every other one is an argument. `env`: values of environment variables. `framework` and
+    `command` (counted from 1) choose among the training commands of a launch script. Raises `TypeError` for None,
+    bytes, numbers and the like.
+    """
+    if isinstance(source, Source):
+        loaded = replace(source, env=dict(env)) if env else source
+    elif isinstance(source, (str, os.PathLike)):
+        loaded = _load_file(Path(source), env, framework, command)
+    elif isinstance(source, Mapping):
+        loaded = _load_mapping(source)
+    elif isinstance(source, (list, tuple)):
+        if wrong := [item for item in source if not isinstance(item, str)]:
+            raise TypeError(f"arguments must be strings; {wrong[0]!r} is {type(wrong[0]).__name__}")
+        from batchbridge.reading.scripts import load_arguments
+
+        loaded = load_arguments(source)
+    elif source is None or isinstance(source, (bytes, bytearray, int, float, complex, set, frozenset)):
+        raise TypeError(
+            f"source: a path, a mapping, a list of arguments or a config or trainer object; got {type(source).__name__}"
+        )
+    else:
+        loaded = Source(native=source)
+    unread = not loaded.values and any(found.severity == "error" for found in loaded.problems)
+    return _override(loaded, overrides) if overrides and not unread else loaded
+
+
+def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
+    file = str(path)
+    try:
+        text = _read_text(path, file)
+        suffix, first = path.suffix.lower(), text.partition("\n")[0]
+        if suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first):
+            from batchbridge.reading.scripts import load_script
+
+            return load_script(text, path, env=env, framework=framework, chosen=command)
+        if suffix in NOT_READ or first.startswith("#!"):
+            kind = NOT_READ.get(suffix, f"a script ({first[:60]})")
+            refuse("BB004", f"this is {kind}; YAML, JSON and shell scripts are read (or --set KEY=VALUE)", file, 1)
+        document = (parse_json if path.suffix.lower() == ".json" else parse_yaml)(text, file)
+        if not any(found.severity == "error" for found in document.problems):
+            if document.value is None:
+                refuse("BB005", "the file is empty; a mapping of settings was expected", file)
+            if not isinstance(document.value, dict):
+                kind = "a list" if isinstance(document.value, list) else f"the single value {document.value!r:.60}"
+                refuse("BB005", f"the file holds {kind}; a mapping of settings was expected", file, 1)
+    except Refused as refused:
+        return Source(path=path, problems=(refused.finding,))
+    values = document.value if isinstance(document.value, dict) else {}
+    return Source(
+        values=values, lines=document.lines, path=path, problems=tuple(document.problems), env=dict(env or {})
+    )
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            refuse("BB001", "this is a directory; a file was expected", file)
+        if not stat.S_ISREG(status.st_mode):
+            refuse("BB001", "this is no regular file (a pipe or a device)", file)
+        if status.st_size > MAX_BYTES:
+            refuse("BB002", f"the file has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read", file)
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        refuse("BB001", "there is no such file", file)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        refuse("BB001", f"the file cannot be read: {reason}", file)
+    if len(data) > MAX_BYTES:
+        refuse("BB002", f"the file has more than the {MAX_BYTES:,} bytes that are read", file)
+    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        name = encoding.removesuffix("-sig").upper()
+        refuse("BB003", f"this is no text: byte {error.start} is not {name}", file, line)
+    if (nul := text.find("\0")) >= 0:
+        refuse("BB003", "this is no text: it contains a NUL character", file, text.count("\n", 0, nul) + 1)
+    return text
+
+
+def _load_mapping(source: Mapping[Any, Any]) -> Source:
+    wrong = [key for key in source if not isinstance(key, str)]
+    problems = tuple(problem("BB005", f"key {key!r:.60} is no string", "", key=str(key)) for key in wrong)
+    return Source(values={key: value for key, value in source.items() if isinstance(key, str)}, problems=problems)
+
+
+def _override(source: Source, overrides: Mapping[str, Any]) -> Source:
+    values, lines = dict(source.values), dict(source.lines)
+    for key, value in overrides.items():
+        for known in [known for known in lines if known == key or known.startswith((f"{key}.", f"{key}["))]:
+            del lines[known]
+        values = _set(values, key, value)
+    unknown = {key: names for key, names in source.unknown.items() if key not in overrides}
+    return replace(source, values=values, lines=lines, unknown=unknown)
+
+
+def _set(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with `key` set where its mapping stands already (nested or dotted), and dotted otherwise."""
+    copy = dict(values)
+    if key not in copy:
+        parts = key.split(".")
+        for cut in range(len(parts) - 1, 0, -1):
+            head = ".".join(parts[:cut])
+            if isinstance(copy.get(head), Mapping):
+                copy[head] = _set(copy[head], ".".join(parts[cut:]), value)
+                return copy
+    copy[key] = value
+    return copy

@@ -1,0 +1,254 @@
+"""From a user's input to a `Reading`: detect the framework, let its adapter read and check, apply the core's rules.
+
+Whatever goes wrong on the way, in the input or in a plugin, is a finding; only wrong Python arguments raise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from batchbridge.contract import plugins
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.meaning.findings import Finding
+from batchbridge.reading import files
+from batchbridge.rules import core_rules
+
+_T = TypeVar("_T")
+
+DETECTED = 0.5
+"""The least confidence with which an adapter may claim an input on its own."""
+
+UNKNOWN = "unknown"
+"""`Reading.framework` where no adapter could be chosen."""
+
+
+def read(
+    source: object,
+    *,
+    framework: str | None = None,
+    version: str | None = None,
+    world_size: int | None = None,
+    dataset_size: int | None = None,
+    env: Mapping[str, str] | None = None,
+    command: int | None = None,
+) -> Reading:
+    """The meaning of a configuration. Whatever is wrong with it is a finding of the reading.
+
+    Nothing of the real environment is read.
+
+    Args:
+        source: A path, a dict, a list of arguments, a `Source`, a config or trainer object, or a `Reading` (which is
+            given back as it is).
+        framework: Whose configuration `source` is; detected by default.
+        version: The framework's version; by default the installed one.
+        world_size: Devices that train the policy; by default what the source says.
+        dataset_size: Prompts in the dataset; by default what the source says.
+        env: Environment variables that a launch script leaves open, and its arguments by number ("1").
+        command: Which training command of a launch script, counted from 1.
+
+    Returns:
+        The specification, where each value comes from, what the framework does with it, and the findings.
+
+    Raises:
+        TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
+        ValueError: A size is below 1.
+    """
+    if isinstance(source, Reading):
+        asked = {"framework": framework, "version": version, "world_size": world_size, "dataset_size": dataset_size}
+        if given := [name for name, value in (asked | {"env": env, "command": command}).items() if value is not None]:
+            raise TypeError(f"{given[0]}: the source is a Reading, which is read already")
+        return source
+    _expect("framework", framework, str)
+    _expect("version", version, str)
+    for name, size in (("world_size", world_size), ("dataset_size", dataset_size), ("command", command)):
+        _expect(name, size, int)
+        if size is not None and size < 1:
+            raise ValueError(f"{name} = {size}: must be at least 1")
+    loaded = files.load_source(source, env=env, framework=framework, command=command)
+    said = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
+    findings: list[Finding] = []
+    if any(problem.severity == "error" for problem in loaded.problems) and not loaded.values:
+        return _unread(framework, said, loaded.problems)
+    adapter: Adapter | None = None
+    if loaded.native is not None:
+        adapter, loaded, said = _trainer(loaded, framework, said, findings)
+    adapter = adapter or _choose(loaded, framework, findings)
+    if adapter is None:
+        return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
+    reading = read_source(loaded, adapter, said)
+    return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
+
+
+def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
+    """What `adapter` makes of `source`, with all findings: of the loader, adapter, core rules and plugins."""
+    findings = [*source.problems, *_plugin_warnings()]
+    reading = _guarded(adapter, "read", lambda: _typed(adapter.read(source, context), Reading), findings)
+    if reading is None:
+        return _unread(adapter.framework, context, findings)
+    if source.unknown:
+        reading = _unknown_values(source, reading)
+    if reading.dataset_size is None:
+        reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
+    return _checked(adapter, reading, findings)
+
+
+def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Reading:
+    """`reading` with the findings of the adapter, of the core's rules and of all plugins, merged and sorted."""
+    failures: list[Finding] = []
+    own = _Met(reading.findings)
+    found = [*(finding for finding in findings if finding not in own), *reading.findings]
+    found += _guarded(adapter, "check", lambda: _all_findings(adapter.check(reading)), failures) or ()
+    if reading.spec is not None:
+        said = {core for own, core in adapter.restates.items() if any(finding.code == own for finding in found)}
+        core = core_rules.check(reading.spec, reading.dataset_size, reading.provenance)
+        found += [finding for finding in core if finding.code not in said]
+    merged = dataclasses.replace(reading, findings=_ordered([*found, *failures]))
+    results, failed_hooks = plugins.call("batchbridge_check", reading=merged)
+    failures += failed_hooks
+    for who, result in results:
+        try:
+            found += _all_findings(result)
+        except TypeError as error:
+            failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
+    return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
+
+
+def _unknown_values(source: Source, reading: Reading) -> Reading:
+    """`reading` with what a launch script leaves open: an error about such a value is no error yet."""
+    from batchbridge.reading.scripts import unknown_values
+
+    about = [{where.key for where in finding.where if where.key} for finding in reading.findings]
+    matter = {key for origin in reading.provenance.values() for key in origin.keys}
+    matter |= {key for keys in about for key in keys}
+    open_keys = {spelling for key in source.unknown for spelling in (key, key.lstrip("+~"))}
+    kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
+    return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
+
+
+def _trainer(
+    source: Source, framework: str | None, said: Context, findings: list[Finding]
+) -> tuple[Adapter | None, Source, Context]:
+    """The adapter that owns a trainer object, its configuration, and the context with what the trainer knows."""
+    for name, adapter in plugins.adapters().items():
+        if framework not in (None, name):
+            continue
+        if not _guarded(adapter, "owns", partial(adapter.owns, source.native), findings):
+            continue
+        known = _guarded(adapter, "source_of", partial(adapter.source_of, source.native), findings)
+        if known is not None:
+            config, context = known
+            merged = {
+                field.name: value if (value := getattr(said, field.name)) is not None else getattr(context, field.name)
+                for field in dataclasses.fields(Context)
+            }
+            return adapter, config, Context(**merged)
+    return None, source, said
+
+
+def _choose(source: Source, framework: str | None, findings: list[Finding]) -> Adapter | None:
+    """The named adapter, or the one that alone is the most sure of `source`; else a finding."""
+    installed = plugins.adapters()
+    if framework is not None and framework in installed:
+        return installed[framework]
+    listed = ", ".join(installed) or "none"
+    if framework is not None:
+        findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
+        return None
+    scores: dict[str, float] = {}
+    for name, adapter in installed.items():
+        score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)
+        if score is not None and score > 0:
+            scores[name] = score
+    ranked = sorted(scores, key=lambda name: (-scores[name], name))
+    if not ranked:
+        findings.append(
+            _undecided("BB020", f"no adapter recognises this configuration; name one with --framework: {listed}")
+        )
+        return None
+    tied = len(ranked) > 1 and scores[ranked[0]] == scores[ranked[1]]
+    if tied or scores[ranked[0]] < DETECTED:
+        candidates = ", ".join(f"{name} ({scores[name]:.0%})" for name in ranked)
+        findings.append(
+            _undecided("BB021", f"the framework is not certain; candidates: {candidates}; name one with --framework")
+        )
+        return None
+    return installed[ranked[0]]
+
+
+def _guarded(adapter: Adapter, method: str, act: Callable[[], _T], findings: list[Finding]) -> _T | None:
+    """`act()`, or None and a finding that names the plugin: a bug of an adapter is no crash of the reader."""
+    try:
+        return act()
+    except Exception as error:
+        who = plugins.provider(adapter.framework)
+        message = f"{who}: adapter {adapter.framework} failed in {method}: {plugins.describe(error)}"
+        findings.append(_failure("BB023", message))
+        return None
+
+
+def _typed(value: Any, expected: type[_T]) -> _T:
+    if not isinstance(value, expected):
+        raise TypeError(f"returned {type(value).__name__}, not {expected.__name__}")
+    return value
+
+
+def _all_findings(values: Iterable[Any]) -> tuple[Finding, ...]:
+    return tuple(_typed(value, Finding) for value in values)
+
+
+def _plugin_warnings() -> list[Finding]:
+    """Problems of plugins as warnings: they do not make a configuration wrong, but a check may be missing."""
+    return [dataclasses.replace(problem, severity="warning") for problem in plugins.problems()]
+
+
+def _undecided(code: str, message: str) -> Finding:
+    return Finding(code, "error", "config", message, undecided=True)
+
+
+_failure = _undecided  # a check that failed to run leaves the verdict open
+
+_SEVERITIES: Mapping[str, int] = {"error": 0, "warning": 1, "note": 2}
+
+
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then those that leave the verdict open, warnings, notes; each finding once, otherwise as found."""
+    once = _Met(findings).in_order
+    return tuple(sorted(once, key=lambda finding: (_SEVERITIES[finding.severity], finding.undecided)))
+
+
+class _Met:
+    """Findings, each once, in order. They are not hashable, and a hostile file has tens of thousands."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self.in_order: list[Finding] = []
+        self._alike: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in findings:
+            alike = self._alike.setdefault(self._words(finding), [])
+            if finding not in alike:
+                alike.append(finding)
+                self.in_order.append(finding)
+
+    def __contains__(self, finding: Finding) -> bool:
+        return finding in self._alike.get(self._words(finding), ())
+
+    @staticmethod
+    def _words(finding: Finding) -> tuple[str, str, str]:
+        return finding.code, finding.message, " ".join(map(str, finding.where))
+
+
+def _unread(framework: str | None, said: Context, findings: Iterable[Finding]) -> Reading:
+    return Reading(
+        framework=framework or UNKNOWN,
+        framework_version=said.framework_version,
+        findings=_ordered(findings),
+        dataset_size=said.dataset_size,
+    )
+
+
+def _expect(name: str, value: object, expected: type) -> None:
+    if value is not None and (not isinstance(value, expected) or isinstance(value, bool)):
+        raise TypeError(f"{name}: expected {expected.__name__}, got {type(value).__name__} {value!r:.60}")

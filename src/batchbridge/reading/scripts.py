@@ -1,0 +1,262 @@
+"""From a launch script to the `Source` of the training command in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bashread import Argument, Command, Script, Unknown, read_script
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Source
+from batchbridge.meaning.findings import Finding, Fix, Severity, Where
+from batchbridge.reading.launchers import Program, programs
+
+RECOGNISED = 0.5
+"""The least confidence of an adapter that makes a command a training command; as in `batchbridge.reading.read`."""
+
+CERTAIN = 0.96
+"""The confidence of an adapter that knows the program itself, not only names of settings."""
+
+
+class Candidate(NamedTuple):
+    """A command of the script as a `Source`, and how sure the surest adapter is that it is its own."""
+
+    command: Command
+    program: Program
+    source: Source
+    sure: float
+
+    @property
+    def line(self) -> int:
+        """Where the program itself stands."""
+        return self.program.words[0].line
+
+
+def load_script(
+    text: str, path: Path, *, env: Mapping[str, str] | None, framework: str | None, chosen: int | None
+) -> Source:
+    """The `Source` of the training command in the script `text`.
+
+    env: values for what the script does not decide. framework: whose command is meant; None: anybody's. chosen: which
+    of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
+    """
+    script = read_script(text, env)
+    file = str(path)
+    problems = list(_remarks(script, file))
+    found = _candidates(script, path, framework)
+    if not found:
+        problems.append(_nothing(script, file, framework))
+        return Source(path=path, problems=tuple(problems), env=dict(env or {}))
+    place = chosen or 1
+    if place > len(found):
+        problems.append(_missing(place, found, file))
+        return Source(path=path, problems=tuple(problems), env=dict(env or {}))
+    candidate = found[place - 1]
+    if chosen is None and len(found) > 1:
+        problems.append(_several(found, file))
+    elif candidate.command.only_if and chosen is None:
+        problems.append(_conditional(candidate, file))
+    problems += _loose(candidate.program, file)
+    source = candidate.source
+    return Source(
+        values=source.values,
+        lines=source.lines,
+        path=path,
+        argv=source.argv,
+        problems=tuple(problems),
+        launcher=source.launcher,
+        unknown=source.unknown,
+        env=dict(env or {}),
+    )
+
+
+def load_arguments(argv: Sequence[str]) -> Source:
+    """The `Source` of a command given as words: of what its launchers (`ray job submit`, `accelerate launch`) start.
+
+    Where that is several programs, the one that an adapter is surest of; where none is, the words as they are.
+    """
+    from batchbridge.contract import plugins
+    from batchbridge.reading.arguments import parse_arguments
+
+    plain = Source(values=parse_arguments(list(argv)), argv=tuple(argv))
+    found = programs([Argument(word, 1) for word in argv])
+    if [program.argv for program in found] == [plain.argv]:
+        return plain
+    inner = [
+        Source(values=parse_arguments(program.argv), argv=program.argv, launcher=dict(program.launcher))
+        for program in found
+        if len(program.argv) > 1
+    ]
+    asked = list(plugins.adapters().values())
+    best = max(inner, key=lambda source: _surest(source, asked), default=plain)
+    return best if _surest(best, asked) > 0 else plain
+
+
+def _candidates(script: Script, path: Path, framework: str | None) -> list[Candidate]:
+    """The training commands in the order in which they would run, each once."""
+    from batchbridge.contract import plugins
+
+    installed = plugins.adapters()
+    named = None if framework is None else installed.get(framework)
+    asked = list(installed.values()) if named is None else [named]
+    all_of_them, seen = [], set()
+    for command in script.commands:
+        for program in programs(command.words):
+            if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
+                continue
+            seen.add((program.argv, program.words[0].line))
+            # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
+            source = _source(Program(tuple(_sure(program)), program.launcher), path)
+            all_of_them.append(Candidate(command, program, source, _surest(source, asked)))
+    # Where some are known by their program, those that only have settings of similar names are something else.
+    bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
+    recognised = [one for one in all_of_them if one.sure >= bar]
+    if not recognised and named is not None:
+        recognised = [one for one in all_of_them if one.sure > 0]
+    return recognised
+
+
+def _surest(source: Source, adapters: Iterable[Adapter]) -> float:
+    """The confidence of the surest of `adapters`."""
+    sure = 0.0
+    for adapter in adapters:
+        try:
+            sure = max(sure, adapter.detect(source))
+        except Exception:  # a broken plugin is reported by the reading that follows
+            continue
+    return sure
+
+
+def _source(program: Program, path: Path) -> Source:
+    from batchbridge.reading.arguments import argument_keys, parse_arguments
+
+    lines: dict[str, int] = {}
+    unknown: dict[str, tuple[str, ...]] = {}
+    for key, _, index in argument_keys(program.argv):
+        word = program.words[index]
+        lines[key] = word.line
+        if word.unknown:
+            unknown[key] = _names(word.unknown)
+        else:
+            unknown.pop(key, None)
+    values = parse_arguments(program.argv)
+    return Source(
+        values=values, lines=lines, path=path, argv=program.argv, launcher=dict(program.launcher), unknown=unknown
+    )
+
+
+def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for one in unknown for name in (one.given or (one.shown,))))
+
+
+# ---- what is to be said
+
+
+def _remarks(script: Script, file: str) -> Iterable[Finding]:
+    for remark in script.remarks:
+        where = (Where(file=file, line=remark.line),)
+        if remark.kind == "not_read":
+            text = f"this part of the script is not read, and what it does is not seen: {remark.text}"
+            yield Finding("BB014", "error", "config", text, where, undecided=True)
+        elif remark.kind == "source":
+            text = f"{remark.text}: what it sets is not seen; give values that matter with --env NAME=VALUE"
+            yield Finding("BB015", "warning", "config", text, where)
+        elif remark.kind == "stray":
+            fix = Fix("end the line before it with a backslash, without anything after it, and without a comment")
+            native = "bash: command not found; the program runs without this argument and those after it"
+            yield Finding("BB016", "warning", "config", remark.text, where, (fix,), native)
+
+
+def _nothing(script: Script, file: str, framework: str | None) -> Finding:
+    who = f"of {framework}" if framework else "of a known framework"
+    message = f"the script runs no training command {who}"
+    places: tuple[Where, ...] = (Where(file=file),)
+    if script.commands:
+        last = max(script.commands, key=lambda command: len(command.words))
+        message += f"; its longest command is {' '.join(last.argv)[:80]}"
+        places = (Where(file=file, line=last.line),)
+    for remark in script.remarks:
+        if remark.kind == "ends":
+            message += f"; it ends on line {remark.line}"
+    fix = Fix("arguments of the script are given as --env 1=VALUE, environment variables as --env NAME=VALUE")
+    return Finding("BB010", "error", "config", message, places, (fix,), undecided=True)
+
+
+def _several(found: list[Candidate], file: str) -> Finding:
+    """Commands that all run are each a run of their own; of those in undecided branches only some do."""
+    listed = ", ".join(f"{place}: line {one.line}" for place, one in enumerate(found, 1))
+    open_ones = [one for one in found if one.command.only_if]
+    message = f"the script runs {len(found)} training commands ({listed}); command 1 is read"
+    if open_ones:
+        why = ", ".join(_names(unknown for one in open_ones for unknown in one.command.only_if))
+        message = f"the script has {len(found)} training commands ({listed}), and {why} decides which run; 1 is read"
+    where = tuple(Where(file=file, line=one.line) for one in found)
+    fix = Fix("name one with --command NUMBER")
+    severity: Severity = "error" if open_ones else "warning"
+    return Finding("BB012", severity, "config", message, where, (fix,), undecided=bool(open_ones))
+
+
+def _missing(place: int, found: list[Candidate], file: str) -> Finding:
+    message = f"there is no training command {place} in the script; it has {len(found)}"
+    return Finding("BB012", "error", "config", message, tuple(Where(file=file, line=one.line) for one in found))
+
+
+def _conditional(candidate: Candidate, file: str) -> Finding:
+    names = _names(candidate.command.only_if)
+    message = f"whether this command runs depends on {', '.join(names)}"
+    where = (Where(file=file, line=candidate.line),)
+    fixes = (*_fixes(names), Fix("--command 1 takes it as given that it runs"))
+    return Finding("BB013", "error", "config", message, where, fixes, undecided=True)
+
+
+def _fixes(names: Iterable[str]) -> tuple[Fix, ...]:
+    return tuple(Fix(f"give it: --env {name}=VALUE") for name in names if name.isidentifier() or name.isdigit())
+
+
+def _loose(program: Program, file: str) -> Iterable[Finding]:
+    """Words that are nothing but an unknown value: they may hold any number of further settings, or none."""
+    sure = _sure_places(program)
+    for place, word in enumerate(program.words):
+        if place not in sure:
+            names = _names(word.unknown)
+            message = f"{word.text} may hold settings: {', '.join(names)} is not known"
+            fixes = _fixes(names) or (Fix("name the settings with --set KEY=VALUE"),)
+            yield Finding(
+                "BB011", "error", "config", message, (Where(file=file, line=word.line),), fixes, undecided=True
+            )
+
+
+def _sure(program: Program) -> list[Argument]:
+    """The words of the program without those that are nothing but an unknown value, and no setting's value."""
+    return [program.words[place] for place in sorted(_sure_places(program))]
+
+
+def _sure_places(program: Program) -> set[int]:
+    from batchbridge.reading.arguments import argument_keys
+
+    values = {index for _, _, index in argument_keys(program.argv)}
+    return {place for place, word in enumerate(program.words) if not place or place in values or not _whole(word)}
+
+
+def _whole(word: Argument) -> bool:
+    return bool(word.unknown) and word.text == "".join(one.shown for one in word.unknown)
+
+
+def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Finding]:
+    """Findings on settings whose value only running the script would tell: undecided where the setting matters."""
+    matter = set(keys_that_matter)
+    file = None if source.path is None else str(source.path)
+    found, idle = [], []
+    for key, names in source.unknown.items():
+        if key not in matter and key.lstrip("+~") not in matter:
+            idle.append(key)
+            continue
+        where = (Where(key, source.values.get(key), file, source.lines.get(key)),)
+        fixes = (*_fixes(names), Fix(f"say the setting itself: --set {key}=VALUE"))
+        message = f"{key} depends on what only running the script would tell: {', '.join(names)}"
+        found.append(Finding("BB011", "error", "config", message, where, fixes, undecided=True))
+    if idle:
+        message = f"{len(idle)} settings that do not matter here depend on the environment: {', '.join(idle)}"
+        found.append(Finding("BB017", "note", "config", message, (Where(file=file),)))
+    return found

@@ -1,0 +1,1 @@
+"""The rules that hold in every framework, and the nearest legal numbers."""

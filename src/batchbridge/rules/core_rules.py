@@ -1,0 +1,460 @@
+"""Rules that hold for every framework: named, with stable codes, over the canonical spec alone.
+
+Frameworks' own rules live in their adapters, in the user's keys; these say what no framework can repair, and what makes
+a run mean something else than its numbers suggest. Source of each row: the invariants I1 to I12 that seven frameworks
+share; docs/cli.md lists them, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
+from batchbridge.meaning.spec import LossTerm, Spec, walk
+from batchbridge.rules.nearest_numbers import nearest_numbers
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Provenance
+
+
+class Violation(NamedTuple):
+    """One broken rule: what is wrong, with its numbers and units; the canonical fields it is about; ways out."""
+
+    message: str
+    fields: tuple[str, ...]
+    fixes: tuple[Fix, ...] = ()
+
+
+class Rule(NamedTuple):
+    """A row of the table. `violations` takes the spec and the number of prompts (None: not said)."""
+
+    code: str
+    title: str
+    severity: Severity
+    phase: Phase
+    violations: Callable[[Spec, int | None], Iterator[Violation]]
+
+
+def check(
+    spec: Spec, dataset_size: int | None = None, provenance: Mapping[str, Provenance] | None = None
+) -> tuple[Finding, ...]:
+    """Every violation of `RULES`, in the table's order. `provenance` turns canonical fields into the user's keys.
+
+    Types and bounds come first: while they are broken, products and quotients of the numbers mean nothing, and the
+    other rules wait.
+    """
+    origins = provenance or {}
+    for rules in (RULES[:1], RULES[1:2], RULES[2:]):
+        found = [
+            _finding(rule, violation, spec, origins)
+            for rule in rules
+            for violation in rule.violations(spec, dataset_size)
+        ]
+        if found:
+            return tuple(found)
+    return ()
+
+
+def _finding(rule: Rule, violation: Violation, spec: Spec, provenance: Mapping[str, Provenance]) -> Finding:
+    where = tuple(dict.fromkeys(_where(path, spec, provenance) for path in violation.fields))
+    return Finding(rule.code, rule.severity, rule.phase, violation.message, where, violation.fixes)
+
+
+def _where(path: str, spec: Spec, provenance: Mapping[str, Provenance]) -> Where:
+    origin = provenance.get(path)
+    if origin is None or origin.key is None:
+        value: object = spec
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return Where(key=path, value=value)
+    value = origin.value if isinstance(origin.value, (str, int, float, type(None))) else str(origin.value)
+    return Where(key=origin.key, value=value, file=origin.file, line=origin.line)
+
+
+# ---- the rules
+
+
+def _types(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    try:
+        Spec.from_dict(spec.to_dict())
+    except ValueError as error:
+        path = str(error).partition(":")[0]
+        yield Violation(str(error), (path,))
+
+
+def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for path, value, quantity in walk(spec):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        low, high = quantity.minimum, quantity.maximum
+        if isinstance(value, float) and not math.isfinite(value):
+            yield Violation(f"{path} = {value} ({quantity.unit}) is not a finite number", (path,))
+        elif low is not None and value < low:
+            bound = int(low) if isinstance(value, int) else low
+            yield Violation(
+                f"{path} = {value} ({quantity.unit}) is below its minimum of {low:g}", (path,), (Fix(f"{bound:g}"),)
+            )
+        elif high is not None and value > high:
+            yield Violation(
+                f"{path} = {value} ({quantity.unit}) is above its maximum of {high:g}", (path,), (Fix(f"{high:g}"),)
+            )
+
+
+_PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
+
+
+def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    t = spec.topology
+    if t.data_parallel_size.denominator == 1:
+        return
+    shared = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
+    below = t.world_size - t.world_size % shared
+    fixes = [Fix(f"world size {size}") for size in (below, below + shared) if size]
+    used = [name for name in _PARALLEL if getattr(t, name) > 1]
+    for name in used:
+        value = getattr(t, name)
+        others = shared // value
+        sizes = nearest_numbers(value, divides=t.world_size // others) if t.world_size % others == 0 else []
+        fixes += [Fix(f"{name.replace('_', ' ')} {size}") for size in sizes]
+    yield Violation(
+        f"{t.world_size} devices cannot be shared out to replicas of {t.tensor_parallel} x {t.pipeline_parallel} x "
+        f"{t.context_parallel} devices (tensor x pipeline x context parallel)",
+        tuple(f"topology.{name}" for name in ("world_size", *used)),
+        tuple(fixes),
+    )
+
+
+_STEP_SIZES = ("completions_per_step", "tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
+_HORIZONS = ("rollouts", "epochs", "optimizer_steps")
+
+
+def _one_step_size(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    yield from _exactly_one("optimizer_step", _STEP_SIZES, spec.optimizer_step, "the size of an optimizer step")
+
+
+def _one_horizon(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    yield from _exactly_one("horizon", _HORIZONS, spec.horizon, "the length of the run")
+
+
+def _exactly_one(group: str, names: tuple[str, ...], values: object, what: str) -> Iterator[Violation]:
+    given = [name for name in names if getattr(values, name) is not None]
+    if len(given) != 1:
+        said = " and ".join(f"{name} = {getattr(values, name)}" for name in given) or "none of them"
+        message = f"{what} needs exactly one of {', '.join(names)}; given: {said}"
+        yield Violation(message, tuple(f"{group}.{name}" for name in given or names[:1]))
+
+
+def _one_micro_batch(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    micro = spec.micro_batch
+    if micro.completions_per_device is not None and micro.tokens_per_device is not None:
+        yield Violation(
+            f"a micro-batch has either a fixed size ({micro.completions_per_device} completions per device) or a token "
+            f"budget ({micro.tokens_per_device} tokens per device)",
+            ("micro_batch.completions_per_device", "micro_batch.tokens_per_device"),
+        )
+
+
+def _terms(spec: Spec) -> Iterator[tuple[str, LossTerm]]:
+    for name in ("policy", "kl", "entropy"):
+        term = getattr(spec.loss, name)
+        if term is not None:
+            yield name, term
+
+
+def _constant_given(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for name, term in _terms(spec):
+        if term.aggregation == "sequence_sum_over_constant" and term.constant is None:
+            yield Violation(
+                f"the {name} term divides by a constant number of tokens that is not given",
+                (f"loss.{name}.aggregation", f"loss.{name}.constant"),
+            )
+
+
+def _constant_unused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for name, term in _terms(spec):
+        if term.aggregation != "sequence_sum_over_constant" and term.constant is not None:
+            yield Violation(
+                f"the {name} term has the constant {term.constant} tokens, which {term.aggregation} does not use",
+                (f"loss.{name}.constant", f"loss.{name}.aggregation"),
+            )
+
+
+def _trains_something(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    rollout, order = spec.rollout, spec.order
+    prompts = rollout.prompts_per_rollout
+    if spec.optimizer_step.passes_per_rollout == 0:
+        yield Violation(
+            "no pass over a rollout: nothing is trained", ("optimizer_step.passes_per_rollout",), (Fix("1"),)
+        )
+    for name in _HORIZONS:
+        if getattr(spec.horizon, name) == 0:
+            yield Violation(f"the run has 0 {name.replace('_', ' ')}: nothing is trained", (f"horizon.{name}",))
+    if dataset_size is not None and prompts is not None and dataset_size < prompts and order.last_rollout == "drop":
+        yield Violation(
+            f"{dataset_size} prompts do not fill one rollout of {prompts} prompts, and remainders are dropped: "
+            "nothing is trained",
+            ("rollout.prompts_per_rollout", "order.last_rollout"),
+            (Fix(f"at most {dataset_size} prompts per rollout"), Fix(f"at least {prompts} prompts in the dataset")),
+        )
+
+
+def _prompts_left_over(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    prompts = spec.rollout.prompts_per_rollout
+    if dataset_size is None or prompts is None or dataset_size < prompts or spec.order.last_rollout != "drop":
+        return
+    if rest := dataset_size % prompts:
+        yield Violation(
+            f"{rest} of {dataset_size} prompts are dropped in every epoch: rollouts take {prompts} prompts each",
+            ("rollout.prompts_per_rollout",),
+            (Fix(f"{dataset_size - rest} or {dataset_size - rest + prompts} prompts in the dataset"),),
+        )
+
+
+def _prompts_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    prompts = spec.rollout.prompts_per_rollout
+    if dataset_size is None or prompts is None or spec.order.last_rollout != "error":
+        return
+    if rest := dataset_size % prompts:
+        yield Violation(
+            f"{dataset_size} prompts leave {rest} over: rollouts take {prompts} each, and remainders are refused",
+            ("rollout.prompts_per_rollout", "order.last_rollout"),
+            (Fix(f"{dataset_size - rest} or {dataset_size - rest + prompts} prompts in the dataset"),),
+        )
+
+
+def _completions_left_over(spec: Spec) -> Iterator[tuple[int, Violation]]:
+    """Completions that do not fill a step at the end of each stretch that steps may not leave. Source: I3."""
+    step, per_rollout = spec.optimizer_step, spec.completions_per_rollout
+    per_step, passes = step.completions_per_step, step.passes_per_rollout
+    stretches = {"none": ("pass over a rollout", 1), "rollout": ("rollout with its passes", passes)}
+    if per_rollout is None or per_step is None or not passes or step.step_may_span not in stretches:
+        return
+    what, times = stretches[step.step_may_span]
+    completions = per_rollout * times
+    if rest := completions % per_step:
+        fields = (
+            "rollout.prompts_per_rollout",
+            "rollout.completions_per_prompt",
+            "optimizer_step.completions_per_step",
+            "order.last_optimizer_step",
+        )
+        message = f"each {what} has {completions} completions: steps of {per_step} leave {rest} over"
+        if completions < per_step:
+            message = f"each {what} has {completions} completions, which never fill a step of {per_step}"
+        yield rest, Violation(message, fields)
+
+
+def _remainder_refused(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for _, violation in _completions_left_over(spec):
+        if spec.order.last_optimizer_step == "error":
+            yield violation._replace(message=f"{violation.message}; remainders are refused")
+
+
+def _remainder_changes_run(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for rest, violation in _completions_left_over(spec):
+        if spec.order.last_optimizer_step == "drop":
+            yield violation._replace(message=f"{violation.message}; they are generated and never trained on")
+        elif spec.order.last_optimizer_step in ("short", "pad"):
+            consequence = f"a step of {rest} completions moves the weights as far as a full one"
+            yield violation._replace(message=f"{violation.message}; {consequence}")
+
+
+def _equal_shares(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    # A warning: the canonical plan pads, natively many frameworks assert; their adapters say so in their own rules. I4.
+    size, replicas = spec.optimizer_step.completions_per_step, spec.topology.data_parallel_size
+    if size is not None and replicas.denominator == 1 and size % replicas:
+        below, above = size - size % replicas, size - size % replicas + replicas
+        yield Violation(
+            f"{size} completions per optimizer step cannot be shared out evenly to {replicas} replicas",
+            ("optimizer_step.completions_per_step", "topology.world_size"),
+            (Fix(" or ".join(str(near) for near in (below, above) if near) + " completions per optimizer step"),),
+        )
+
+
+def _whole_micro_batches(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    size, micro = spec.optimizer_step.completions_per_step, spec.micro_batch.completions_per_device
+    replicas = spec.topology.data_parallel_size
+    if size is None or micro is None or replicas.denominator != 1 or size % replicas:
+        return
+    share = size // int(replicas)
+    if share % micro:
+        yield Violation(
+            f"{share} completions per device and optimizer step are no multiple of the micro-batch of {micro}: the "
+            "last micro-batch is smaller",
+            ("optimizer_step.completions_per_step", "micro_batch.completions_per_device", "topology.world_size"),
+        )
+
+
+def _budget_too_small(spec: Spec) -> Iterator[Violation]:
+    """Token budgets below the longest prompt and completion. Source: I6."""
+    prompt, completion = spec.carried.max_prompt_tokens, spec.carried.max_completion_tokens
+    if completion is None:
+        return
+    longest = (prompt or 0) + completion
+    for name in ("tokens_per_device", "forward_tokens_per_device"):
+        budget = getattr(spec.micro_batch, name)
+        # Devices of one context-parallel group share a sequence, and so do their budgets.
+        if budget is not None and budget * spec.topology.context_parallel < longest:
+            yield Violation(
+                f"a budget of {budget} tokens per device cannot hold one completion of {prompt or 0} + {completion} = "
+                f"{longest} tokens (prompt + completion)",
+                (f"micro_batch.{name}", "carried.max_prompt_tokens", "carried.max_completion_tokens"),
+                (Fix(f"at least {longest} tokens per device"),),
+            )
+
+
+def _hard_budget(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if spec.micro_batch.cap == "hard":
+        yield from _budget_too_small(spec)
+
+
+def _soft_budget(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if spec.micro_batch.cap == "soft":
+        for violation in _budget_too_small(spec):
+            yield violation._replace(message=f"{violation.message}; such a completion exceeds the budget alone")
+
+
+_SCOPE_DEPENDS_ON = {
+    "rollout": "on how many optimizer steps a rollout is cut into",
+    "rank": "on the number of devices",
+    "micro_batch": "on the micro-batch size, the number of devices, and which completions meet in a micro-batch",
+}
+
+
+def _scope(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    for name, term in _terms(spec):
+        if term.denominator_scope in _SCOPE_DEPENDS_ON:
+            yield Violation(
+                f"the {name} term's denominator is counted over one {term.denominator_scope.replace('_', '-')}: the "
+                f"gradient depends {_SCOPE_DEPENDS_ON[term.denominator_scope]}",
+                (f"loss.{name}.denominator_scope", f"loss.{name}.aggregation"),
+            )
+
+
+def _ratio_is_one(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    per_rollout, per_step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+    passes = spec.optimizer_step.passes_per_rollout
+    if spec.objective.old_logprobs != "detached":
+        return
+    if per_rollout is not None and per_step is not None and per_rollout * passes > per_step:
+        steps = -(-per_rollout * passes // per_step)
+        why = f"a rollout is trained on in {steps} optimizer steps"
+    elif passes > 1:
+        why = f"a rollout is trained on {passes} times"
+    elif spec.staleness.mode != "sync":
+        why = f"completions may be stale ({spec.staleness.mode})"
+    else:
+        return
+    yield Violation(
+        f"{why}, but the ratio's denominator is the current policy itself: the ratio is 1, and clipping never acts",
+        ("objective.old_logprobs", "optimizer_step.passes_per_rollout", "optimizer_step.completions_per_step"),
+    )
+
+
+def _group_of_one(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    baseline = spec.advantage.baseline
+    if spec.rollout.completions_per_prompt == 1 and baseline in ("group_mean", "leave_one_out"):
+        what = "every advantage is 0" if baseline == "group_mean" else "there is no other completion to compare with"
+        yield Violation(
+            f"1 completion per prompt with the baseline {baseline}: {what}",
+            ("rollout.completions_per_prompt", "advantage.baseline"),
+            (Fix("at least 2 completions per prompt"),),
+        )
+
+
+def _groups_straddle(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    size, group = spec.optimizer_step.completions_per_step, spec.rollout.completions_per_prompt
+    if size is not None and size % group:
+        yield Violation(
+            f"{size} completions per optimizer step are {size / group:g} prompts: some groups are trained in two steps",
+            ("optimizer_step.completions_per_step", "rollout.completions_per_prompt"),
+        )
+
+
+def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    rollout, step, staleness, order = spec.rollout, spec.optimizer_step, spec.staleness, spec.order
+    if rollout.group_filter != "none":
+        yield Violation(
+            f"groups are filtered ({rollout.group_filter}): rewards decide what is trained, the plan fixes the "
+            "candidates' order only, and the rollout's size is a target",
+            ("rollout.group_filter",),
+        )
+    if staleness.mode != "sync":
+        yield Violation(
+            f"generation runs ahead ({staleness.mode}): timing decides what is trained, the plan fixes the candidates' "
+            "order only",
+            ("staleness.mode",),
+        )
+    if rollout.prompts_per_rollout is None:
+        yield Violation("prompts are streamed: arrival decides what is trained", ("rollout.prompts_per_rollout",))
+    for name in _STEP_SIZES[1:]:
+        if getattr(step, name) is not None:
+            yield Violation(
+                f"steps are sized by {name.replace('_', ' ')}: completion lengths decide what a step trains on",
+                (f"optimizer_step.{name}",),
+            )
+    if order.prompt_shuffle == "weighted_sampling":
+        yield Violation("prompts are drawn with weights: the draw decides what is trained", ("order.prompt_shuffle",))
+    elif order.prompt_shuffle == "epoch_permutation" and order.seed is None:
+        yield Violation("prompts are shuffled without a seed: no two runs see one order", ("order.seed",))
+
+
+def _rollouts_end_with_epochs(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if spec.order.last_rollout == "wrap" and spec.optimizer_step.step_may_span == "epoch":
+        yield Violation(
+            "rollouts reach across epochs, but optimizer steps must end with an epoch",
+            ("order.last_rollout", "optimizer_step.step_may_span"),
+        )
+
+
+def _kl_without_place(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    objective = spec.objective
+    if objective.kl_placement == "none" and objective.kl_coefficient:
+        yield Violation(
+            f"the KL penalty has the coefficient {objective.kl_coefficient:g} but no place (loss or reward): it does "
+            "not act",
+            ("objective.kl_placement", "objective.kl_coefficient"),
+        )
+
+
+def _slow_clock(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    per_rollout, per_step = spec.completions_per_rollout, spec.optimizer_step.completions_per_step
+    passes = spec.optimizer_step.passes_per_rollout
+    if spec.horizon.lr_tick == "rollout" and per_rollout and per_step and per_rollout * passes > per_step:
+        yield Violation(
+            f"the learning rate moves once per rollout, that is once in {-(-per_rollout * passes // per_step)} "
+            "optimizer steps",
+            ("horizon.lr_tick",),
+        )
+
+
+RULES = (
+    Rule("BB100", "every field has its type", "error", "config", _types),
+    Rule("BB101", "every number is within its bounds", "error", "config", _bounds),
+    Rule("BB102", "replicas are whole", "error", "worker_start", _whole_replicas),
+    Rule("BB103", "exactly one size of an optimizer step", "error", "config", _one_step_size),
+    Rule("BB104", "exactly one length of the run", "error", "config", _one_horizon),
+    Rule("BB105", "a micro-batch is counted in completions or in tokens", "error", "config", _one_micro_batch),
+    Rule("BB106", "a constant denominator is given", "error", "config", _constant_given),
+    Rule("BB107", "a token budget holds the longest completion", "error", "optimizer_step", _hard_budget),
+    Rule("BB108", "remainders of completions are not refused", "error", "optimizer_step", _remainder_refused),
+    Rule("BB109", "remainders of prompts are not refused", "error", "construction", _prompts_refused),
+    Rule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
+    Rule("BB120", "the run trains something", "warning", "never", _trains_something),
+    Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", _equal_shares),
+    Rule("BB122", "micro-batches are whole", "warning", "never", _whole_micro_batches),
+    Rule("BB123", "no completion is left over", "warning", "never", _remainder_changes_run),
+    Rule("BB124", "no prompt is left over", "warning", "never", _prompts_left_over),
+    Rule("BB125", "denominators are counted over the optimizer step", "warning", "never", _scope),
+    Rule("BB126", "the ratio can move", "warning", "never", _ratio_is_one),
+    Rule("BB127", "groups can be compared", "warning", "never", _group_of_one),
+    Rule("BB128", "a soft token budget holds the longest completion", "warning", "optimizer_step", _soft_budget),
+    Rule("BB129", "a constant denominator is used", "warning", "never", _constant_unused),
+    Rule("BB130", "a KL penalty has a place", "warning", "never", _kl_without_place),
+    Rule("BB140", "membership is known in advance", "note", "never", _open_membership),
+    Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),
+    Rule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
+)
+"""Codes are stable: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; a number is never used again."""

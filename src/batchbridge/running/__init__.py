@@ -1,0 +1,1 @@
+"""Wrapping a trainer, and reaching the trainer of a launched command."""

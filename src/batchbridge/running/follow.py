@@ -1,0 +1,70 @@
+"""A trainer that a launched command builds: wrapped as the launch asks, before it trains."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
+
+
+def follow(trainer: Any) -> Any:
+    """Wraps a trainer as the launch asks, reports it on stderr, and returns it. Without a launch it is left alone.
+
+    What an adapter's hook calls in the process of the trainer. Raises `CannotAttach` with every reason.
+    """
+    launch = current_launch()
+    if launch is None:
+        return trainer
+    from batchbridge.running.wrap import wrap
+
+    asked = {"tokens_per_device": launch.tokens_per_device, "allow": launch.allow}
+    wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
+    report = trainer.batchbridge.report()
+    print(f"batchbridge: {report}", file=sys.stderr, flush=True)
+    arrived(f"{TRAINER}-{os.getpid()}", report)
+    ray = sys.modules.get("ray")
+    if ray is not None and ray.is_initialized():
+        from batchbridge.running.launch_ray import announce
+
+        announce(launch.run)  # the trainer may be on another machine than the command
+    return trainer
+
+
+def follow_before(cls: Any, method: str) -> None:
+    """Makes every object of `cls` follow the launch before its `method` runs, unless it is wrapped already.
+
+    For an adapter's hook: it patches the class that the method stands in, which is right here alone, since the process
+    belongs to one launched run.
+    """
+    owner: Any = next(base for base in cls.__mro__ if method in vars(base))
+    native = vars(owner)[method]
+
+    @functools.wraps(native)
+    def followed(self: Any, *arguments: Any, **options: Any) -> Any:
+        if not isinstance(self, cls):
+            return native(self, *arguments, **options)
+        if "batchbridge" in vars(self):  # wrapped by this, or by the script itself
+            arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())
+            return native(self, *arguments, **options)
+        follow(self)
+        patched = vars(self).get(method)  # the wrapping may have patched the very method that we stand in
+        return native(self, *arguments, **options) if patched is None else patched(*arguments, **options)
+
+    setattr(owner, method, followed)
+
+
+def _meaning(launch: Launch, trainer: Any) -> Any:
+    """What the launch wants the run to mean: a `Spec`, a `Reading`, or None for the trainer's own configuration."""
+    from batchbridge.meaning.spec import Spec
+    from batchbridge.reading.read import read
+
+    if launch.spec is not None:
+        return Spec.from_dict(launch.spec)
+    if launch.like is None:
+        return None
+    own = read(trainer)
+    world_size = None if own.spec is None else own.spec.topology.world_size
+    return read(launch.like, version=launch.like_version, world_size=world_size, dataset_size=own.dataset_size)

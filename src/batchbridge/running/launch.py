@@ -1,0 +1,140 @@
+"""Processes that one does not start oneself: what `batchbridge run -- COMMAND` puts into each of them.
+
+The command runs with one environment variable (`Launch`, as JSON) and a folder at the head of PYTHONPATH whose
+`sitecustomize` calls `start` in every Python process: then, when a module that the adapter named is imported, the
+adapter's function is called with it. Workers that a cluster starts are reached by `batchbridge.running.launch_ray`.
+
+A process that has nothing of this environment is not touched; a trainer that should have been reached and was not ends
+the run with an error. Standard library only: every Python process of the job imports this.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ENVIRONMENT = "BATCHBRIDGE_RUN"
+"""The environment variable that holds the launch."""
+TRAINER = "trainer"
+"""How the names of receipts begin that say: a trainer was wrapped."""
+SITE = Path(__file__).parent / "_site"
+"""The folder with `sitecustomize`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What every process of a launched command knows.
+
+    framework: the command's, or "unknown": the trainer that it builds says. hooks: module of the framework ->
+    `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
+    like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
+    ledger, tokens_per_device, allow: as in `wrap`. arrivals: folder for `arrived`. run: this launch.
+    """
+
+    framework: str
+    hooks: Mapping[str, str]
+    mode: str = "enforce"
+    spec: Mapping[str, Any] | None = None
+    like: str | None = None
+    like_version: str | None = None
+    ledger: str | None = None
+    tokens_per_device: int | None = None
+    allow: Sequence[str] = ()
+    arrivals: str | None = None
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """`own` (an environment) with the launch in it."""
+        paths = [str(SITE), *filter(None, [own.get("PYTHONPATH", "")])]
+        return {**own, ENVIRONMENT: json.dumps(asdict(self)), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def current_launch() -> Launch | None:
+    """The launch that this process belongs to, or None."""
+    text = os.environ.get(ENVIRONMENT)
+    return None if not text else Launch(**json.loads(text))
+
+
+def start() -> None:
+    """Installs the launch's hooks in this process; called again, or without a launch, it does nothing."""
+    launch = current_launch()
+    if launch is None or any(isinstance(finder, _Finder) and finder.run == launch.run for finder in sys.meta_path):
+        return
+    call_after_import(launch.hooks, launch.run)
+
+
+def call_after_import(hooks: Mapping[str, str], run: str = "") -> None:
+    """Calls `package.module:function` with each module of `hooks` after its import, or now where it is imported.
+
+    run: the launch that asks for it.
+    """
+    sys.meta_path.insert(0, _Finder(hooks, run))
+    for name, target in hooks.items():
+        if name in sys.modules:
+            _call(target, sys.modules[name])
+
+
+def arrived(name: str, text: str) -> None:
+    """Leaves a receipt in the launch's folder, where this machine has it."""
+    launch = current_launch()
+    if launch is None or launch.arrivals is None or not Path(launch.arrivals).is_dir():
+        return
+    (Path(launch.arrivals) / name).write_text(text, encoding="utf-8")
+
+
+def _call(target: str, module: ModuleType) -> None:
+    place, _, name = target.partition(":")
+    hook: Callable[[ModuleType], object] = getattr(importlib.import_module(place), name)
+    hook(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Lets the other finders find a module, and calls its hook once it is executed. An error in a hook is an error of
+    the import: a run that cannot be reached must not go on natively."""
+
+    def __init__(self, hooks: Mapping[str, str], run: str) -> None:
+        self._hooks, self.run = dict(hooks), run
+        self._finding: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._hooks or fullname in self._finding:
+            return None
+        self._finding.add(fullname)
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._finding.discard(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._hooks[fullname])
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """A module's own loader, and the hook after it."""
+
+    def __init__(self, native: Any, hook: str) -> None:
+        self._native, self._hook = native, hook
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        made: ModuleType | None = self._native.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._native.exec_module(module)
+        _call(self._hook, module)

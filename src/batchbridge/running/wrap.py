@@ -1,0 +1,255 @@
+"""Attaching to a running trainer: `wrap`, `unwrap`, and what an adapter's runtime gets and gives back.
+
+The core decides what the run shall mean (`Request.spec`, its plan) and keeps the ledger; the adapter's runtime patches
+the trainer. Patches are instance attributes, listed in `Attachment.changes`, undone by `unwrap`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.reading import Mode, Reading
+from batchbridge.errors import CannotAttach, PlanError
+from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import MicroBatch, Spec, walk
+
+if TYPE_CHECKING:
+    pass
+
+_Trainer = TypeVar("_Trainer")
+
+
+_ATTRIBUTE = "batchbridge"
+
+
+def wrap(
+    trainer: _Trainer,
+    like: Spec | Reading | str | PathLike[str] | Mapping[str, Any] | None = None,
+    mode: Mode = "enforce",
+    ledger: str | PathLike[str] | None = None,
+    *,
+    tokens_per_device: int | None = None,
+    allow: Collection[str] = (),
+) -> _Trainer:
+    """A constructed trainer, made to do what its configuration (or `like`) means.
+
+    `trainer.batchbridge` is then the `Attachment`. Wrapping again with the same request does nothing; with another one,
+    or after the trainer's own configuration or dataset changed, it replaces the attachment.
+
+    Args:
+        trainer: The trainer, as its framework built it.
+        like: A `Spec`, a `Reading`, or a configuration that an installed adapter reads (a path or a dict): behave as
+            that run would, on this trainer's devices and with its micro-batches; an order of prompts that nothing fixes
+            there is keyed by this trainer's seed. By default the trainer's own configuration.
+        mode: "enforce" patches the trainer to follow the plan and verifies every step; "verify" changes nothing and
+            raises `BatchDrift` at the first step that departs; "observe" only writes the ledger.
+        ledger: A folder for the ledger.
+        tokens_per_device: Cuts optimizer steps, and the forward-only passes, into micro-batches of at most so many
+            tokens (prompt and response; padding included where the framework pads) instead of the trainer's own
+            micro-batches; one completion that is longer runs alone, unless the framework cuts and cannot (its page says
+            so). A `Spec` with token budgets of its own asks for them likewise, a configuration that is read does not.
+            Only speed and memory change, never the gradient.
+        allow: Names of refused terms to accept.
+
+    Returns:
+        The same trainer.
+
+    Raises:
+        CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
+            says that this could not be. Where several processes train together, each wraps its trainer, with the same
+            request: what one of them refuses, all do.
+        ValueError: `mode` is none of the three, or `tokens_per_device` does not go with it.
+    """
+    from batchbridge.contract import plugins
+
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode = {mode!r}: must be one of {', '.join(get_args(Mode))}")
+    if tokens_per_device is not None and (mode != "enforce" or tokens_per_device < 1):
+        raise ValueError(
+            f'tokens_per_device = {tokens_per_device} with mode = "{mode}": must be at least 1, and only "enforce" '
+            "cuts steps itself"
+        )
+    owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    if not owners:
+        known = ", ".join(sorted(plugins.adapters())) or "none"
+        reasons = {"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"}
+        raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
+    if len(owners) > 1:
+        raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})
+    cut = None if tokens_per_device is None else MicroBatch(tokens_per_device=tokens_per_device, cap="soft")
+    owner, folder = owners[0], None if ledger is None else Path(ledger)
+    found = vars(trainer).get(_ATTRIBUTE)
+    existing = found if isinstance(found, Attachment) else None
+    same = False
+    with nullcontext() if existing is None else existing.suspended():
+        with shared(lambda reasons: owner.gather(trainer, reasons)):
+            request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
+            same = existing is not None and existing.request.same_as(request)
+            if not same:
+                owner.check_attach(trainer, request)
+        asked = owner.gather(trainer, (same, request.spec, request.reading.dataset_size, request.mode))
+    _require_equal(asked)
+    if all(each[0] for each in asked):
+        return trainer
+    if existing is not None:
+        unwrap(trainer)
+    try:
+        attachment = owner.attach(trainer, request)
+    except BaseException as failure:
+        if existing is not None:  # what stood before stands again
+            setattr(trainer, _ATTRIBUTE, _put_back(owner, trainer, existing.request, failure))
+        raise
+    setattr(trainer, _ATTRIBUTE, attachment)
+    return trainer
+
+
+def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
+    """Raises `CannotAttach`, the reasons of `failure` included, where the trainer has to stay without."""
+    try:
+        attachment = owner.attach(trainer, replace(request, again=True))
+    except CannotAttach as error:
+        said = failure.reasons if isinstance(failure, CannotAttach) else {"error": f"{failure}"}
+        without = f"what was attached before cannot be put back, and the trainer is not wrapped any more: {error}"
+        raise CannotAttach({**said, "unwrapped": without}) from failure
+    return replace(attachment, request=request)
+
+
+@contextmanager
+def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -> Iterator[None]:
+    """A block whose failure in one process is a `CannotAttach` in all that are wrapped together; collective at its end.
+
+    gather: the reasons of all of them, by rank. The process whose block failed raises what it failed with, with what
+    the others say where that is a `CannotAttach`.
+    """
+    reasons: Mapping[str, str] = {}
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        failure = error
+        reasons = error.reasons if isinstance(error, CannotAttach) else {"error": f"{type(error).__name__}: {error}"}
+    parts = gather(reasons)
+    if failure is not None and not isinstance(failure, CannotAttach):
+        raise failure
+    found: dict[str, str] = {}
+    for rank, part in enumerate(parts):
+        everywhere = all(other == part for other in parts)
+        found |= {name: reason if everywhere else f"on rank {rank}: {reason}" for name, reason in part.items()}
+    if found:
+        raise CannotAttach(found) from failure
+
+
+def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode]]) -> None:
+    """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
+    _, spec, size, mode = asked[0]
+    mine = {"mode": mode, "dataset_size": size} | {path: value for path, value, _ in walk(spec)}
+    for rank, (_, its_spec, its_size, its_mode) in enumerate(asked):
+        its = {"mode": its_mode, "dataset_size": its_size} | {path: value for path, value, _ in walk(its_spec)}
+        differs = [
+            f"{path} is {mine.get(path)} on rank 0, {its.get(path)} on rank {rank}"
+            for path in sorted(mine.keys() | its.keys())
+            if mine.get(path) != its.get(path)
+        ]
+        if differs:
+            reason = f"the ranks of one run must be alike, and {'; '.join(differs)}: build every rank's trainer alike"
+            raise CannotAttach({"ranks_differ": reason})
+
+
+def unwrap(trainer: _Trainer) -> _Trainer:
+    """A wrapped trainer, restored.
+
+    Args:
+        trainer: The trainer; one that is not wrapped stays as it is.
+
+    Returns:
+        The same trainer.
+    """
+    attachment = vars(trainer).get(_ATTRIBUTE)
+    if isinstance(attachment, Attachment):
+        try:
+            attachment.detach()
+        finally:
+            delattr(trainer, _ATTRIBUTE)
+    return trainer
+
+
+def _request(
+    trainer: object,
+    adapter: Adapter,
+    like: Any,
+    mode: Mode,
+    ledger: Path | None,
+    allow: frozenset[str],
+    cut: MicroBatch | None,
+) -> Request:
+    from batchbridge.reading.read import read
+
+    own = read(trainer, framework=adapter.framework)
+    if own.spec is None:
+        raise CannotAttach(_reasons(own))
+    spec = own.spec
+    if like is not None:
+        other = like
+        if not isinstance(other, (Spec, Reading)):
+            other = read(like, world_size=spec.topology.world_size, dataset_size=own.dataset_size)
+        if isinstance(other, Reading):
+            if other.spec is None or other.verdict == "invalid":
+                raise CannotAttach({f"like: {name}": reason for name, reason in _reasons(other).items()})
+            other = other.spec
+        if other.order.prompt_shuffle == "epoch_permutation" and other.order.seed is None:
+            # An order that nothing fixes there: whatever this trainer's is keyed by is one of them.
+            other = other.replace(**{"order.seed": spec.order.seed})
+        # Devices and micro-batches are this trainer's own: they are no part of the meaning.
+        own_cut = spec.micro_batch
+        spec = other.replace(topology=spec.topology, micro_batch=own_cut)
+        if cut is None and mode == "enforce" and isinstance(like, Spec):
+            cut = _budget(like.micro_batch, own_cut)
+    if cut is not None:
+        spec = spec.replace(micro_batch=cut)
+    asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+    if own.dataset_size is None:
+        reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
+        raise _without_plan(trainer, adapter, asked, "iterable_dataset", reason)
+    try:
+        plan = (
+            plan_of(spec, own.dataset_size)
+            if adapter.fills_places and mode == "enforce"
+            else Plan(spec, own.dataset_size)
+        )
+    except PlanError as error:
+        if mode != "observe":
+            raise _without_plan(trainer, adapter, asked, "plan", error.reason) from None
+        return asked
+    return replace(asked, plan=plan)
+
+
+def _without_plan(trainer: object, adapter: Adapter, asked: Request, name: str, reason: str) -> CannotAttach:
+    """Why there is no plan, beside every other reason that needs none."""
+    try:
+        adapter.check_attach(trainer, asked)
+    except CannotAttach as error:
+        return CannotAttach({name: reason, **error.reasons})
+    return CannotAttach({name: reason})
+
+
+def _budget(asked: MicroBatch, own: MicroBatch) -> MicroBatch | None:
+    """What a user's spec asks of micro-batches: its token budgets, no fixed sizes."""
+    if asked.tokens_per_device is not None:
+        return asked
+    if asked.forward_tokens_per_device is None:
+        return None
+    forward = asked.forward_tokens_per_device
+    return replace(own, forward_tokens_per_device=forward, forward_completions_per_device=None)
+
+
+def _reasons(reading: Reading) -> dict[str, str]:
+    errors = [finding for finding in reading.findings if finding.severity == "error" or finding.undecided]
+    return {finding.code: finding.message for finding in errors} or {reading.framework: "nothing could be read"}
