@@ -42,7 +42,7 @@ LARGE_STEPS = 10_000
 
 COMPARE = """
 import json, sys, time
-from batchbridge import speedups
+from batchbridge.ledger import speedups
 from batchbridge.ledger import diff, read_steps
 what, a, b, repetitions = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 if what == "plain":

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, load_source, parse_arguments, parse_scalar
+from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, number
+from batchbridge.kit.typed_values import WrongValue, convert
+from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
 from batchbridge_easyr1 import settings as tables
+from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import meaning
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
-from batchbridge_verl.given import shown
-from batchbridge_verl.omega import Resolver, Unresolved, flatten, number
-from batchbridge_verl.text import nested_yaml, shell_word
-from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
     from batchbridge.kit import Code, ErrorText
@@ -87,7 +87,7 @@ class EasyR1Adapter(Adapter):
     def read(self, source: Source, context: Context) -> EasyR1Reading:
         """See `Adapter.read`."""
         findings = list(source.problems)
-        asked = context.framework_version or _installed()
+        asked = context.framework_version or installed_version()
         version = asked and readable(asked, tables.NEWEST)
         if version is None or not tables.is_known(version):
             findings.append(
@@ -203,13 +203,6 @@ class EasyR1Adapter(Adapter):
             findings=tuple(findings),
             dataset_size=context.dataset_size,
         )
-
-
-def _installed() -> str | None:
-    from batchbridge_verl.installed import installed
-
-    found = installed()
-    return found.version if found is not None and found.project == "easyr1" else None
 
 
 def _said(source: Source, version: str) -> _Said:

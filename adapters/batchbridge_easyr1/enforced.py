@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from batchbridge.kit.enforced_fields import PLANNED_FIELDS as SHARED
 from batchbridge.kit.enforced_fields import Promises, also_off, kept, one_of
-from batchbridge_verl.enforced import ENFORCED as SHARED
 
 AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations whose weights a completion's own length and the step's denominators decide."""

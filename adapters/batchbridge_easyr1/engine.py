@@ -20,6 +20,7 @@ import torch
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, proven
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
@@ -28,7 +29,6 @@ from batchbridge_easyr1.clock import Ticks, schedule_of
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
 from batchbridge_easyr1.watching import Given, Watch
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 
 _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "

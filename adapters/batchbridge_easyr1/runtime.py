@@ -9,19 +9,19 @@ from typing import Any
 from batchbridge import CannotAttach, Source, Spec
 from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
+from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
-from batchbridge_verl.installed import installed
-from batchbridge_verl.omega import flatten
 
 OFF = 1e30
 """A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
@@ -29,8 +29,7 @@ OFF = 1e30
 
 def source_of(trainer: Any) -> tuple[Source, Context]:
     """The trainer's configuration, its world size and its prompts."""
-    found = installed()
-    version = None if found is None or found.project != "easyr1" else found.version
+    version = installed_version()
     values = dict(flatten(dataclasses.asdict(trainer.config)))
     known = settings_of(version or "")
     context = Context(
@@ -239,13 +238,13 @@ def configure(worker: Any, settings: Mapping[str, Any], patches: Patches) -> Non
 
 
 def _version(trainer: Any) -> str:
-    found = installed()
-    if found is None or found.project != "easyr1" or found.version is None:
+    version = installed_version()
+    if version is None:
         raise CannotAttach({"version": "the installed package `verl` is not EasyR1's"})
-    if not holds(f">={OLDEST_ENFORCED}", found.version):
-        reason = f"EasyR1 {found.version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
+    if not holds(f">={OLDEST_ENFORCED}", version):
+        reason = f"EasyR1 {version} is older than {OLDEST_ENFORCED}, the oldest version whose trainer is wrapped"
         raise CannotAttach({"version": reason})
-    return found.version
+    return version
 
 
 RUNTIME = Runtime(

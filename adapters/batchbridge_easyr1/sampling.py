@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchbridge import CannotAttach
-from batchbridge_verl.sampling import SEED
+from batchbridge.kit.identified_rows import SEED
 
 
 class SeededLoader:

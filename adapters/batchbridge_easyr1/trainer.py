@@ -8,16 +8,23 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import CandidatePlan, Request, workers_ray
+from batchbridge.kit.checkpoints import FSDP_SHARDS
+from batchbridge.kit.identified_rows import (
+    POSITION,
+    PROMPT,
+    ROLLOUT,
+    SAMPLE,
+    SEED,
+    STEP,
+    NumberedDataset,
+    PlannedLoader,
+    rewrite_advantages,
+)
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import layout
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_easyr1.sampling import SeededLoader
-from batchbridge_verl.driver import SHARDED
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
-from batchbridge_verl.observe import NumberedDataset
-from batchbridge_verl.sampling import SEED
-from batchbridge_verl.trainer_v0 import PlannedLoader, rewrite_advantages
 
 CANDIDATE = "batchbridge_candidate"
 """Column: a row's candidate, by its number."""
@@ -26,7 +33,7 @@ CANDIDATE = "batchbridge_candidate"
 class Driver(StepDriver):
     """The plan, the workers, and the cut of a rollout into steps."""
 
-    other_ranks = SHARDED
+    other_ranks = FSDP_SHARDS
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)

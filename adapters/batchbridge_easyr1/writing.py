@@ -7,6 +7,7 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import Context
 from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import schedule_parts
 from batchbridge.kit.writing import Problems, said_by
 from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
@@ -35,7 +36,6 @@ from batchbridge_easyr1.settings import (
     holds,
     settings_of,
 )
-from batchbridge_verl.run import nodes_and_gpus
 
 
 def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]:

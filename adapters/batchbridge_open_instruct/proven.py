@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from batchbridge.kit import Code, Package
+from batchbridge.kit.deepspeed import ENGINE
 from batchbridge.kit.proven import evidence_here
-from batchbridge_openrlhf.proven import ENGINE
 
 OPEN_INSTRUCT = Package(
     "open_instruct",

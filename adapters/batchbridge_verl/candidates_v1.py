@@ -13,10 +13,10 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import CandidatePlan
+from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
 from batchbridge_verl.driver import Driver
-from batchbridge_verl.engine import POSITION, ROLLOUT, WEIGHTS_OF
-from batchbridge_verl.sampling import SEED
+from batchbridge_verl.engine import WEIGHTS_OF
 from batchbridge_verl.trainer_v1 import V1, name_of, objects
 
 

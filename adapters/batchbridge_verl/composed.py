@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Where
+from batchbridge.kit.omegaconf import flatten
 from batchbridge_verl.installed import package_folder
-from batchbridge_verl.omega import flatten
 from batchbridge_verl.settings import ENGINE, NEWEST, UNRECORDED, chosen_by_key, defaults_of
 
 DIGESTS: Mapping[str, str] = {

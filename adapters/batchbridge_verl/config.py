@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
+from batchbridge.kit.omegaconf import Resolver, Unresolved
+from batchbridge.kit.typed_values import WrongValue, convert
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -17,10 +19,8 @@ from batchbridge_verl.composed import defaults_for, difference
 from batchbridge_verl.enforced import enforces
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import meaning
-from batchbridge_verl.omega import Resolver, Unresolved
 from batchbridge_verl.run import GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
-from batchbridge_verl.values import WrongValue, convert
 
 if TYPE_CHECKING:
     from batchbridge.kit import Code, ErrorText

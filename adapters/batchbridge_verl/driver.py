@@ -14,24 +14,17 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Request, workers_ray
+from batchbridge.kit.checkpoints import FSDP_SHARDS
+from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge_verl.engine import STEP
-
-SHARDED = (
-    "FSDP's checkpoint is one shard for each rank, in files that are named by the number of ranks "
-    "(model_world_size_N_rank_R.pt), and its manager loads those of its own number alone; the weights without the "
-    "optimizer go on in a new run, merged by the framework's model merger"
-)
-"""Why a checkpoint of another number of ranks cannot be loaded. Source: verl 0.9.1 and EasyR1 b44b311,
-utils/checkpoint/fsdp_checkpoint_manager.py."""
 
 
 class Driver(StepDriver):
     """What both trainers need: the plan, the workers, and the cut of a rollout into steps."""
 
-    other_ranks = SHARDED
+    other_ranks = FSDP_SHARDS
 
     def __init__(self, trainer: Any, request: Request, orders: Orders) -> None:
         super().__init__(request, orders)

@@ -17,20 +17,12 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_verl.proven import CODE
 
-ROLLOUT = "batchbridge_rollout"
-PROMPT = "batchbridge_prompt"
-POSITION = "batchbridge_position"
-SAMPLE = "session_id"
 WEIGHTS_OF = "batchbridge_weights_of"
-STEP = "batchbridge_step"
-"""Columns and values that ride with a batch: rollout, prompt (index in the dataset), the prompt's place in its rollout
-(-1: a filler row), sample (the V1 trainer's own column; the V0 trainer gets one of this name), where
-rollouts are filled while the run goes on the rollout at whose start the policy generated the row, and per call of
-`update_actor` the optimizer step."""
 
 ENGINES = ("FSDPEngineWithLMHead",)
 """Engines that the proofs ran on. Source: verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py."""

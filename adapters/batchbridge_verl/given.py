@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import load_source, parse_arguments
+from batchbridge.kit import load_source, omegaconf, parse_arguments
+from batchbridge.kit.hydra_overrides import NotRead, Operation, parse_override
 from batchbridge.kit.near_names import near_names
-from batchbridge_verl import omega
+from batchbridge.kit.values import shown
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
-from batchbridge_verl.overrides import NotRead, Operation, parse_override
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
 ENTRIES: Mapping[str, str] = {
@@ -56,7 +55,7 @@ class Said:
 
     def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
         """Sets a key, or every leaf of a mapping."""
-        leaves = dict(omega.flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
+        leaves = dict(omegaconf.flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
         for path, leaf in leaves.items():
             self.values.pop(path, None)
             self.values[path] = leaf
@@ -175,7 +174,7 @@ def _base_file(result: Said) -> None:
 
 def _from_mapping(values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None, result: Said) -> None:
     file = None if path is None else str(path)
-    for key, value in omega.flatten(values):
+    for key, value in omegaconf.flatten(values):
         if key == "defaults" and isinstance(value, list):
             _defaults_list(value, file, lines.get(key), result)
             continue
@@ -331,14 +330,3 @@ def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[s
         f"Key '{key.rpartition('.')[2]}' is not in struct",
         source=gone[2] if gone else f"composed configuration of verl {version}",
     )
-
-
-def shown(value: Any) -> Any:
-    """A value for messages and JSON: plain and short."""
-    if value is None or isinstance(value, (bool, float)):
-        return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
-    if isinstance(value, int):
-        return value if abs(value) < 1 << 64 else f"{str(value)[:20]}..."
-    text = value if isinstance(value, str) else repr(value)
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -23,8 +23,8 @@ MARKERS: tuple[tuple[str, str | None, str | None], ...] = (
 )
 """Seen in the wheels verl 0.4.0 to 0.9.1."""
 
-EASYR1 = ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py")
-"""Files of EasyR1's package (0.3.0 to 0.3.3.dev0) that verl's has not."""
+OF_A_FORK = "trainer/data_loader.py"
+"""A file that EasyR1's package (0.3.0 to 0.3.3.dev0) has, and verl's has not."""
 
 
 class Installed(NamedTuple):
@@ -72,8 +72,8 @@ def look(package: Path) -> Installed:
     """What the files of `package` say."""
     from packaging.version import InvalidVersion, Version  # in most environments there is no verl to look at
 
-    if all((package / name).exists() for name in EASYR1):
-        return Installed("easyr1", _literal_version(package / "__init__.py"))
+    if (package / OF_A_FORK).exists():
+        return Installed("easyr1", None)
     try:
         version = (package / "version" / "version").read_text(encoding="utf-8").strip()
         parsed = Version(version)
@@ -87,16 +87,3 @@ def look(package: Path) -> Installed:
                 f"it {'lacks' if expected else 'has'} {name}, which {version} {'has' if expected else 'lacks'}"
             )
     return Installed("verl", version, tuple(doubts))
-
-
-def _literal_version(file: Path) -> str | None:
-    """EasyR1's version is a literal in its `__init__.py`."""
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
-        return None
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals and name.strip() == "__version__":
-            return value.strip().strip("\"'")
-    return None

@@ -10,10 +10,10 @@ import functools
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge_verl.driver import install_everywhere
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE
 
 
 class Observer:
@@ -88,26 +88,6 @@ class Observer:
         if not self.receipts:
             raise CannotAttach({"arrival": "no training worker has its orders: the trainer's start was not followed"})
         return int(self._trainer.global_steps) - 1
-
-
-class NumberedDataset:
-    """A dataset whose items know their index; otherwise the one that it wraps."""
-
-    def __init__(self, native: Any) -> None:
-        self._native = native
-
-    def __len__(self) -> int:
-        return len(self._native)
-
-    def __getitem__(self, index: int) -> Any:
-        item = dict(self._native[index])
-        item[PROMPT] = int(index)
-        return item
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
-            raise AttributeError(name)
-        return getattr(self._native, name)
 
 
 def numbered(native: Any, group: int) -> Any:

@@ -182,9 +182,3 @@ class Run:
     @property
     def surrogate(self) -> str:
         return str(self[f"{ACTOR}policy_loss.loss_mode"])
-
-
-def nodes_and_gpus(world: int) -> tuple[int, int]:
-    """Nodes and GPUs per node (at most 8, as many as divide) of `world` devices."""
-    gpus = next(size for size in range(min(world, 8), 0, -1) if world % size == 0)
-    return world // gpus, gpus

@@ -11,10 +11,9 @@ import contextlib
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge.kit.identified_rows import SEED
 from batchbridge.kit.patches import Patches
 
-SEED = "batchbridge_sampling_seed"
-"""A prompt's column: the seed of its sample 0."""
 WHAT = "each request carries its completion's seed"
 ENGINES = {"vllm"}
 """Rollout backends whose sampling parameters have `seed`. Source: verl 0.8.0 to 0.9.1 vllm_async_server.generate."""

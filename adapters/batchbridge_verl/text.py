@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge_verl.overrides import NotRead, parse_value
+from batchbridge.kit.config_texts import nested_yaml, shell_word
+from batchbridge.kit.hydra_overrides import NotRead, parse_value
 from batchbridge_verl.settings import ENGINE, defaults_of, holds
-
-_PLAIN_WORD = re.compile(r"[\w./:@%+\-]+")
 
 
 def hydra_text(values: Mapping[str, Any], version: str) -> str:
@@ -46,18 +44,6 @@ def yaml_text(values: Mapping[str, Any], version: str) -> str:
     return "\n".join(lines) + "\n" + nested_yaml({key: value for key, value in values.items() if key != ENGINE})
 
 
-def nested_yaml(values: Mapping[str, Any]) -> str:
-    """Dotted keys as nested YAML."""
-    tree: dict[str, Any] = {}
-    for key, value in values.items():
-        *parents, leaf = key.split(".")
-        at = tree
-        for parent in parents:
-            at = at.setdefault(parent, {})
-        at[leaf] = value
-    return "\n".join(_yaml(tree, 0)) + "\n"
-
-
 def hydra_value(value: Any) -> str:
     """A value in hydra's grammar."""
     if value is None:
@@ -73,25 +59,3 @@ def hydra_value(value: Any) -> str:
         # Backslashes count by pairs before a quote, and as they stand elsewhere.
         return "'" + re.sub(r"(\\*)('|\Z)", lambda run: run[1] * 2 + ("\\'" if run[2] else ""), value) + "'"
     return repr(value)
-
-
-def shell_word(word: str) -> str:
-    """`word`, quoted for a POSIX shell where it must be."""
-    return word if _PLAIN_WORD.fullmatch(word.replace("=", "")) else "'" + word.replace("'", "'\\''") + "'"
-
-
-def _yaml(tree: Mapping[str, Any], depth: int) -> list[str]:
-    lines = []
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            lines += [f"{'  ' * depth}{key}:", *_yaml(value, depth + 1)]
-        else:
-            lines.append(f"{'  ' * depth}{key}: {_yaml_value(value)}")
-    return lines
-
-
-def _yaml_value(value: Any) -> str:
-    if isinstance(value, float):
-        mantissa, exponent, power = repr(value).partition("e")
-        return f"{mantissa if '.' in mantissa else mantissa + '.0'}{exponent}{power}"
-    return json.dumps(value)

@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchbridge import Plan
-from batchbridge.kit import RULED, group_advantages
+from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLoader, rewrite_advantages
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, column
+from batchbridge_verl.engine import column
 from batchbridge_verl.observe import numbered
-from batchbridge_verl.sampling import SEED, hand_seeds
+from batchbridge_verl.sampling import hand_seeds
 
 
 class V0:
@@ -135,57 +133,6 @@ class V0:
         return self._native_load()
 
 
-class PlannedLoader:
-    """Stands in for the data loader: batches of the native collator, rollout by rollout, from the trainer's place on.
-
-    It has no state of its own: the place is the trainer's.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        dataset: Any,
-        collate: Callable[[list[Any]], dict[str, Any]],
-        rollouts_done: Callable[[], int],
-        prompts_at_once: int | None = None,
-    ) -> None:
-        """rollouts_done: the trainer's place, asked for when the first batch is. prompts_at_once: of a batch; None: the
-        whole rollout's."""
-        self._plan, self.dataset, self._collate = plan, dataset, collate
-        self._rollouts_done, self._at_once = rollouts_done, prompts_at_once
-
-    def __len__(self) -> int:
-        return self._plan.total_rollouts
-
-    def __iter__(self) -> Iterator[Any]:
-        for index in range(self._rollouts_done(), self._plan.total_rollouts):
-            prompts, seeds = self._plan.rollout(index).prompts, self._plan.sampling_seeds(index)
-            size = self._at_once or len(prompts)
-            for start in range(0, len(prompts), size):
-                yield self._batch(index, start, prompts[start : start + size], seeds[start : start + size])
-
-    def _batch(self, rollout: int, start: int, prompts: Sequence[int], seeds: Sequence[int]) -> dict[str, Any]:
-        import numpy as np
-
-        columns = self._collate([self.dataset[prompt] for prompt in prompts])
-        for name, values in (
-            (ROLLOUT, [rollout] * len(prompts)),
-            (PROMPT, list(prompts)),
-            (POSITION, list(range(start, start + len(prompts)))),
-            (SEED, list(seeds)),
-        ):
-            columns[name] = np.array(values, dtype=object)
-        return columns
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: see the class."""
-        return {}
-
-    def load_state_dict(self, state: Any) -> None:
-        """Nothing: see the class."""
-
-
 def selected(batch: Any, places: list[int | None]) -> Any:
     """These rows of a TensorDict, in this order; None is a filler: the first row with nothing to train."""
     from verl.utils import tensordict_utils as tu
@@ -199,24 +146,6 @@ def selected(batch: Any, places: list[int | None]) -> Any:
     marks = [-1 if place is None else int(value) for place, value in zip(places, own, strict=True)]
     tu.assign_non_tensor_stack(part, POSITION, marks)
     return part
-
-
-def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:
-    """See `batchbridge_verl.advantages.rewrite_advantages`; for the V0 trainer's TensorDict."""
-    rule = plan.spec.advantage
-    if rule.baseline not in RULED or rule.scale == "batch":
-        return
-    import torch
-
-    order = [rows.places[row] for row in rows.costs]
-    rewards = batch["token_level_rewards"].sum(-1)[order].tolist()
-    size = plan.completions_per_prompt
-    groups = [rewards[start : start + size] for start in range(0, len(rewards), size)]
-    flat = [value for group in group_advantages(groups, rule) for value in group]
-    values = torch.zeros_like(batch["advantages"])
-    for place, value in zip(order, flat, strict=True):
-        values[place] = value * batch["response_mask"][place]
-    batch["advantages"] = values
 
 
 def _cut(output: Any, extra: int) -> Any:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge import CannotAttach
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SEED
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.advantages import rewrite_advantages
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT
-from batchbridge_verl.sampling import SEED, hand_seeds
+from batchbridge_verl.sampling import hand_seeds
 
 
 class V1:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from batchbridge import Spec
 from batchbridge.kit import Advantage, Context, MicroBatch, Objective
 from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import WARMUP_START, schedule_parts
 from batchbridge.kit.writing import Problems, said_by
 from batchbridge_verl.run import (
@@ -24,7 +25,6 @@ from batchbridge_verl.run import (
     PROMPTS,
     THRESHOLD,
     TRAINER_MODE,
-    nodes_and_gpus,
 )
 from batchbridge_verl.settings import (
     ACTOR,

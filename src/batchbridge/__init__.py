@@ -1,6 +1,6 @@
 """One meaning of batch size for every RL fine-tuning framework.
 
-Everything here is loaded when it is first used: `import batchbridge` imports no other module.
+Everything here is loaded when it is first used: `import batchbridge` imports none of it.
 """
 
 from typing import TYPE_CHECKING

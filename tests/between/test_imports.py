@@ -15,7 +15,7 @@ CODE = """
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
 import toys
-from batchbridge import plugins
+from batchbridge.contract import plugins
 from batchbridge.cli.main import main
 registry = plugins.load(())
 registry.manager.register(toys, "toys")

@@ -43,7 +43,7 @@ def test_help_imports_click_and_nothing_that_costs(toy_site: Path) -> None:
     costly = FRAMEWORKS | {"pydantic", "yaml", "rich", "pluggy", "importlib.metadata", "toy_plugin"}
     assert not costly & modules
     ours = {name for name in modules if name.startswith("batchbridge")}
-    assert ours == {"batchbridge", "batchbridge.cli.main"}
+    assert ours == {"batchbridge", "batchbridge.lazily", "batchbridge.cli", "batchbridge.cli.main"}
 
 
 @pytest.mark.parametrize("command", ["check", "explain"])
@@ -58,7 +58,10 @@ def test_reading_a_file_imports_no_framework_no_pydantic_and_no_rich(
 def test_importing_batchbridge_imports_nothing_else() -> None:
     code = "import sys; before = set(sys.modules); import batchbridge; print(*sorted(set(sys.modules) - before))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {name for name in result.stdout.split() if name.startswith("batchbridge")} == {"batchbridge"}
+    assert {name for name in result.stdout.split() if name.startswith("batchbridge")} == {
+        "batchbridge",
+        "batchbridge.lazily",
+    }
 
 
 def test_a_broken_pipe_ends_quietly(toy_site: Path, recipe: Path) -> None:

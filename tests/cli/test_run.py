@@ -18,7 +18,7 @@ from batchbridge.meaning.spec import MicroBatch, Spec
 from batchbridge.reading import read
 
 Run = Callable[..., tuple[int, str, str]]
-REACHED = "from batchbridge.running.launch import arrived, current; arrived('trainer-1', current().mode)"
+REACHED = "from batchbridge.running.launch import arrived, current_launch; arrived('trainer-1', current_launch().mode)"
 
 
 @pytest.fixture

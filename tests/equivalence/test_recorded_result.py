@@ -88,13 +88,13 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     elsewhere = "from errors import Short\n\n\nclass A:\n    x = 1\n"
     assert digests.digest(own) == digests.digest(elsewhere) != digests.digest(elsewhere.replace("1", "2"))
     assert digests.digest("class A(B):\n    x = 1\n") != digests.digest("class A(B):\n    x = 2\n")
-    recorded = {"batchbridge.plan": plain}
+    recorded = {"batchbridge.meaning.plan": plain}
     assert digests.changed(recorded, recorded) == []
-    now = {"batchbridge.plan": "other", "batchbridge_trl.rows": plain}
-    assert digests.changed(recorded, now) == ["batchbridge.plan", "batchbridge_trl.rows"]
+    now = {"batchbridge.meaning.plan": "other", "batchbridge_trl.rows": plain}
+    assert digests.changed(recorded, now) == ["batchbridge.meaning.plan", "batchbridge_trl.rows"]
     said = message({"trl": digests.changed(recorded, now)})
     assert said.startswith(
-        "stale: recorded.json has runs of other code of trl (batchbridge.plan, batchbridge_trl.rows)"
+        "stale: recorded.json has runs of other code of trl (batchbridge.meaning.plan, batchbridge_trl.rows)"
     )
 
 

@@ -177,7 +177,7 @@ def _file(suffix: str) -> Callable[[Path, tuple[bytes, dict[str, Any]]], tuple[P
 
 
 def _override(word: str) -> None:
-    from batchbridge_verl.overrides import NotRead, parse_override
+    from batchbridge.kit.hydra_overrides import NotRead, parse_override
 
     try:
         parse_override(word)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from batchbridge.errors import CannotAttach
+from batchbridge.running import wrap
 from batchbridge.running.follow import follow
 from batchbridge.running.launch import ENVIRONMENT, SITE, Launch, current_launch
 from batchbridge.running.launch_ray import SETUP_HOOK, START, confirm, reach_workers, with_launch
@@ -114,11 +115,11 @@ def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: py
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
     given: list[Any] = []
 
-    def wrap(trainer: Any, *arguments: Any, **options: Any) -> None:
+    def noted(trainer: Any, *arguments: Any, **options: Any) -> None:
         given.append((arguments, options))
         trainer.batchbridge = SimpleNamespace(report=lambda: "report")
 
-    monkeypatch.setattr(wrap, "wrap", wrap)
+    monkeypatch.setattr(wrap, "wrap", noted)
     follow(SimpleNamespace())
     assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"]})]
 

@@ -312,7 +312,7 @@ def test_a_plugin_registered_by_hand_is_checked_too() -> None:
 
 def test_loading_the_installed_plugins_imports_no_framework() -> None:
     code = (
-        "import sys; from batchbridge import plugins; plugins.adapters(); "
+        "import sys; from batchbridge.contract import plugins; plugins.adapters(); "
         "print(*sorted({'torch', 'trl', 'transformers', 'verl', 'pydantic', 'numpy'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

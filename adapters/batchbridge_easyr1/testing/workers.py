@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import PAD
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 
 SETTINGS: Mapping[str, Any] = {
     "algorithm.disable_kl": True,

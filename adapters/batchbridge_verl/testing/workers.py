@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.testing.oracle import Sample
 from batchbridge.testing.tiny import tiny_policy, tiny_tokenizer
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 
 OVERRIDES = (
     "actor_rollout_ref.actor.strategy=fsdp2",  # torch refuses to synchronise FSDP1 modules on the CPU

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.error_text import Ask, ErrorText, Numbers
     from batchbridge.contract.evidence import Code, Package
     from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
+    from batchbridge.kit.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
     from batchbridge.ledger import digest_floats, fingerprint, read_steps
     from batchbridge.meaning.advantages import RULED, group_advantages
     from batchbridge.meaning.candidates import CandidatePlan
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         partition_by_tokens,
         with_attention,
     )
-    from batchbridge.meaning.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
     from batchbridge.meaning.plan import RolloutPlan, StepPlan
     from batchbridge.meaning.spec import (
         Advantage,

@@ -268,3 +268,12 @@ def _both(path: str, values: Sequence[Any], now: Spec, reading: Reading | None) 
 def _text(unit: str, values: Sequence[Any]) -> str:
     was, here = ("open" if value is None else value for value in values)
     return f"{was}{unit and ' '}{unit} in the checkpoint, {here} now"
+
+
+FSDP_SHARDS = (
+    "FSDP's checkpoint is one shard for each rank, in files that are named by the number of ranks "
+    "(model_world_size_N_rank_R.pt), and its manager loads those of its own number alone; the weights without the "
+    "optimizer go on in a new run, merged by the framework's model merger"
+)
+"""Why a checkpoint of another number of ranks cannot be loaded. Source: verl 0.9.1 and EasyR1 b44b311,
+utils/checkpoint/fsdp_checkpoint_manager.py."""

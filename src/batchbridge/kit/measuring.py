@@ -1,7 +1,7 @@
 """Weights by differentiation: what a framework's own loss gives each response token, read off a running trainer.
 
 The gradient that arrives at a token's log-probability is `w * d loss / d logprob`, where the loss of one token is the
-objective's (`batchbridge.meaning.objectives`) and w the token's weight in the optimizer step. So the weight can be
+objective's (`batchbridge.kit.objectives`) and w the token's weight in the optimizer step. So the weight can be
 measured, on any version and any subclass of a trainer, wherever its log-probabilities can be reached:
 
 - `Tap` hooks the log-probabilities of a micro-batch as the model made them, in a step as it runs;
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from batchbridge.errors import LostGradient
-from batchbridge.meaning.objectives import Surrogate, clip_bounds, importance_ratio, kl_losses, policy_losses
+from batchbridge.kit.objectives import Surrogate, clip_bounds, importance_ratio, kl_losses, policy_losses
 from batchbridge.meaning.spec import Objective
 
 TOLERANCE: Mapping[torch.dtype, float] = {

@@ -15,7 +15,7 @@ import torch
 
 from batchbridge.errors import CannotAttach, LostGradient
 from batchbridge.kit.measuring import Measured, Rows, Tap
-from batchbridge.meaning.objectives import clip_bounds
+from batchbridge.kit.objectives import clip_bounds
 from batchbridge.meaning.spec import LossTerm, Objective
 from batchbridge.meaning.weights import Normaliser, Row, token_weights
 

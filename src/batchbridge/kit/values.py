@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -45,3 +46,14 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
     if unknown := set(groups) - set(kinds):
         raise TypeError(f"the schema has no group {', '.join(sorted(unknown))}")
     return Spec(loss=loss, **{group: kind(**groups[group]) for group, kind in kinds.items()})
+
+
+def shown(value: Any) -> Any:
+    """A value for messages and JSON: plain and short."""
+    if value is None or isinstance(value, (bool, float)):
+        return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 64 else f"{str(value)[:20]}..."
+    text = value if isinstance(value, str) else repr(value)
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."

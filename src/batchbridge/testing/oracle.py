@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.meaning.objectives import kl_losses, policy_losses
+from batchbridge.kit.objectives import kl_losses, policy_losses
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Advantage, LossTerm, Objective, Spec
 from batchbridge.meaning.weights import Row, token_weights

@@ -23,9 +23,9 @@ from batchbridge.meaning.findings import verdict
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
+from batchbridge_easyr1.installed import version_in
 from batchbridge_easyr1.rules import RULES
 from batchbridge_easyr1.settings import SETTINGS, keys_of, settings_of
-from batchbridge_verl.installed import look
 
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import PHASES, disagreements
@@ -334,7 +334,7 @@ def test_easyr1s_own_code_agrees_on_many_configurations(tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     head, *rows = map(json.loads, done.stdout.splitlines())
     assert head["defaults"] == DEFAULTS[head["version"]]
-    assert look(Path(checkout) / "verl").version == head["version"]
+    assert version_in(Path(checkout) / "verl") == head["version"]
     assert len(rows) == int(count)
     assert [line for row in rows for line in disagreements(head["version"], row)] == []
 
@@ -518,3 +518,15 @@ def test_reading_and_checking_take_less_than_600_ms_of_cpu():
     start = time.process_time()
     EasyR1Adapter().check(read(COMMANDS["qwen3_14b_dapo17k_dapo"]["argv"], prompts=10_000))
     assert time.process_time() - start < 0.6
+
+
+# ---- the installed package
+
+
+def test_easyr1_is_told_apart_from_verl_by_its_files(tmp_path):
+    (tmp_path / "__init__.py").write_text('__version__ = "0.3.3.dev0"\n')
+    assert version_in(tmp_path) is None
+    for name in ("trainer/ray_trainer.py", "trainer/data_loader.py", "workers/config.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert version_in(tmp_path) == "0.3.3.dev0"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge.spec import Spec, walk
+from batchbridge.meaning.spec import Spec, walk
 
 HERE = Path(__file__).parent
 COMMITS = {

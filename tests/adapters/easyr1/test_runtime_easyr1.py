@@ -9,6 +9,7 @@ import pytest
 
 from batchbridge.contract.attachment import Request
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.identified_rows import PROMPT, SEED, PlannedLoader
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import refuse
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
@@ -18,10 +19,6 @@ from batchbridge_easyr1 import runtime, sampling
 from batchbridge_easyr1.clock import Ticks
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_easyr1.trainer import CANDIDATE, CandidateLoader
-from batchbridge_verl.engine import PROMPT
-from batchbridge_verl.installed import Installed
-from batchbridge_verl.sampling import SEED
-from batchbridge_verl.trainer_v0 import PlannedLoader
 
 COMMAND = [
     *("python3", "-m", "verl.trainer.main", "data.rollout_batch_size=6", "worker.rollout.n=4"),
@@ -208,13 +205,12 @@ def test_the_bounds_of_a_filter_stay_the_trainers_and_are_named_where_another_ru
     ("found", "reason"),
     [
         (None, "not EasyR1's"),
-        (Installed("verl", "0.9.1"), "not EasyR1's"),
-        (Installed("easyr1", "0.3.1"), "EasyR1 0.3.1 is older than 0.3.2, the oldest version whose trainer is wrapped"),
-        (Installed("easyr1", "0.3.4"), "not one that it knows: EasyR1 workers/actor/dp_actor.py"),
+        ("0.3.1", "EasyR1 0.3.1 is older than 0.3.2, the oldest version whose trainer is wrapped"),
+        ("0.3.4", "not one that it knows: EasyR1 workers/actor/dp_actor.py"),
     ],
 )
-def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, found: Installed | None, reason: str) -> None:
-    monkeypatch.setattr(runtime, "installed", lambda: found)
+def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch, found: str | None, reason: str) -> None:
+    monkeypatch.setattr(runtime, "installed_version", lambda: found)
     with pytest.raises(CannotAttach, match=reason):
         EasyR1Adapter().attach(trainer_of(), request_of())
 

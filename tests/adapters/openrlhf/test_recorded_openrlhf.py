@@ -14,7 +14,7 @@ import orl_proofs as proofs
 import pytest
 from packaging.version import Version
 
-from batchbridge.proven import records
+from batchbridge.kit.proven import records
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
 from batchbridge_openrlhf.testing.scripted import command
 

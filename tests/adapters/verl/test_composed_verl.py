@@ -168,9 +168,10 @@ def test_a_configuration_that_hydra_cannot_compose_is_named(package, hydra):
 
 def test_reading_where_verl_is_not_installed_imports_neither_hydra_nor_omegaconf():
     code = (
-        "import sys; from batchbridge.contract.adapter import Context; from batchbridge.reading.files import load; "
+        "import sys; from batchbridge.contract.reading import Context; "
+        "from batchbridge.reading.files import load_source; "
         "from batchbridge_verl.config import VerlAdapter; "
-        f"VerlAdapter().read(load({RUN!r}), Context(framework_version='0.9.1')); "
+        f"VerlAdapter().read(load_source({RUN!r}), Context(framework_version='0.9.1')); "
         "sys.exit(', '.join({'hydra', 'omegaconf', 'verl', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

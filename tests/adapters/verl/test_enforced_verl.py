@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from batchbridge.comparing.differences import UNIT_OF
+from batchbridge.kit.enforced_fields import PLANNED_FIELDS
 from batchbridge.kit.refusals import PLANNED
 from batchbridge_verl.config import VerlAdapter
-from batchbridge_verl.enforced import ENFORCED
 from batchbridge_verl.proven import CODE
 from batchbridge_verl.runtime import SETTABLE
 
 
-@pytest.mark.parametrize("path", ENFORCED)
+@pytest.mark.parametrize("path", PLANNED_FIELDS)
 def test_every_field_is_one_that_the_runtime_plans_or_sets(path: str) -> None:
     assert path in UNIT_OF
     assert path in SETTABLE or path.startswith(PLANNED)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchbridge_verl.omega import Resolver, Unresolved, number
-from batchbridge_verl.overrides import NotRead, parse_override, parse_value, primitive
+from batchbridge.kit.hydra_overrides import NotRead, parse_override, parse_value, primitive
+from batchbridge.kit.omegaconf import Resolver, Unresolved, number
 from batchbridge_verl.text import hydra_value
 
 COMMANDS = json.loads((Path(__file__).parent / "commands.json").read_text(encoding="utf-8"))

@@ -23,9 +23,9 @@ from batchbridge.contract.evidence import Evidence
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.errors import BatchDrift, CannotAttach, PlanError
 from batchbridge.kit.checkpoints import STATE_FILE
-from batchbridge.kit.layout import fillers
+from batchbridge.kit.identified_rows import PROMPT, SEED, STEP, PlannedLoader
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.ranks import layout
+from batchbridge.kit.ranks import fillers, layout
 from batchbridge.kit.step_driver import RolloutRows, merged
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
@@ -35,10 +35,7 @@ from batchbridge_verl import launched, runtime, sampling
 from batchbridge_verl.candidates_v1 import CandidatesV1
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.driver import Driver
-from batchbridge_verl.engine import PROMPT, STEP
 from batchbridge_verl.installed import Installed
-from batchbridge_verl.sampling import SEED
-from batchbridge_verl.trainer_v0 import PlannedLoader
 
 COMMAND = [
     *("python", "-m", "verl.trainer.main_ppo", "algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.name=vllm"),

@@ -13,8 +13,8 @@ import yaml
 from launched import launch
 from matrix import Order
 
+from batchbridge.kit.omegaconf import flatten
 from batchbridge_easyr1.testing import scripted
-from batchbridge_verl.omega import flatten
 
 STEPS_KEPT = "worker.actor.fsdp.use_orig_params=true"
 """What keeping whole gradients asks for; the same numbers are trained."""

@@ -20,13 +20,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of torch's own deprecated parts, which vLLM imports
     from vllm import LLM, SamplingParams
 
+from batchbridge.kit.identified_rows import SEED
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 from batchbridge_easyr1.sampling import seeded as easyr1_seeded
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine
 from batchbridge_trl.sampling import seeded
-from batchbridge_verl.sampling import SEED, in_worker
+from batchbridge_verl.sampling import in_worker
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PROMPTS, PLACES, GROUP = 6, 4, 3

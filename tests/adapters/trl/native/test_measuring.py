@@ -11,8 +11,8 @@ import torch
 
 from batchbridge.errors import CannotAttach, LostGradient
 from batchbridge.kit.measuring import Rows, Tap, Witness
+from batchbridge.kit.objectives import kl_losses, policy_losses
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
-from batchbridge.meaning.objectives import kl_losses, policy_losses
 from batchbridge.meaning.spec import LossTerm, Objective
 from batchbridge.meaning.weights import Normaliser
 

@@ -15,8 +15,9 @@ from verl.trainer.ppo import core_algos
 from verl.workers.engine.fsdp import transformer_impl
 
 from batchbridge.errors import BatchDrift, CannotAttach
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
 from batchbridge.meaning.plan import Plan
-from batchbridge_verl.engine import POSITION, PROMPT, ROLLOUT, SAMPLE, install, probe, remove
+from batchbridge_verl.engine import install, probe, remove
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in."""

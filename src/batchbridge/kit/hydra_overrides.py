@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, NamedTuple
 
+from batchbridge.errors import BatchBridgeError
+
 Operation = Literal["set", "add", "force", "delete"]
 _OPERATORS: tuple[tuple[str, Operation], ...] = (("++", "force"), ("+", "add"), ("~", "delete"), ("", "set"))
 
@@ -18,7 +20,7 @@ MAX_DEPTH = 32
 """Deepest nesting of lists and mappings in one value."""
 
 
-class NotRead(ValueError):
+class NotRead(BatchBridgeError, ValueError):
     """A word that is no override, or one that is refused: why."""
 
 

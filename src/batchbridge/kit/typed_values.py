@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge_verl.omega import number
+from batchbridge.errors import BatchBridgeError
+from batchbridge.kit.omegaconf import number
 
 LARGEST = 1 << 62
 """Integers beyond this are no sizes, seeds or counts."""
 
 
-class WrongValue(ValueError):
+class WrongValue(BatchBridgeError, ValueError):
     """The value is not of its key's kind: what was expected."""
 
 

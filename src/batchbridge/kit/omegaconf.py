@@ -11,7 +11,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from batchbridge_verl.overrides import NotRead, parse_value
+from batchbridge.errors import BatchBridgeError
+from batchbridge.kit.hydra_overrides import NotRead, parse_value
 
 MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
@@ -24,7 +25,7 @@ _NUMBER = re.compile(
 get_yaml_loader."""
 
 
-class Unresolved(ValueError):
+class Unresolved(BatchBridgeError, ValueError):
     """An interpolation that says nothing here: why. `variable`: the environment variable that it asks for."""
 
     def __init__(self, message: str, variable: str | None = None) -> None:
