@@ -22,6 +22,8 @@ nox.options.sessions = ["lint", "build", "docs", "core", "trl", "trl_oldest", "o
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
+ON_CPU = "./tests/on_cpu"
+"""Our own tests' distribution: what real frameworks run with on a CPU."""
 TWO_PROCESSES = ("-n", "2", "--dist", "loadfile")
 """For sessions whose tests do not use both cores themselves; by file, so that a file's fixtures are made once."""
 # What TRL imports without requiring it, in one release or another.
@@ -159,7 +161,7 @@ def docs(session: nox.Session) -> None:
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
-    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ".[hydra,speed]")
+    install(session, "core", *TEST, "pytest-xdist", "jsonschema", ON_CPU, ".[hydra,speed]")
     pytest(session, "-n", "2", "-m", "not by_hand")
 
 
@@ -262,7 +264,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
     DeepSpeed comes as source, without kernels."""
-    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", *OPENRLHF, *DEEPSPEED, ".")
+    install(session, "openrlhf", f"torch=={TORCH}", *TEST, "pytest-xdist", *OPENRLHF, *DEEPSPEED, ON_CPU, ".")
     alone = ("--no-deps", "--no-build-isolation", f"openrlhf=={release}", *OPENRLHF_WITH[release])
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
 
@@ -270,7 +272,7 @@ def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
 @nox.session(python="3.11")  # the constraints are those of one Python
 def verl(session: nox.Session) -> None:
     """The newest supported verl: its validator, gradients, and full runs of its stock entry on two CPU ranks."""
-    install(session, "verl", f"torch=={TORCH}", *TEST, "pytest-xdist", *VERL, ".[verl]")
+    install(session, "verl", f"torch=={TORCH}", *TEST, "pytest-xdist", *VERL, ON_CPU, ".[verl]")
     (folder,) = native("adapters/verl")
     # The runs first: one process has them, one after the other, and the other process has all other files.
     files = sorted(Path(folder).glob("test_*.py"), key=lambda file: (file.name != "test_runs_verl.py", file.name))
@@ -282,7 +284,7 @@ def verl(session: nox.Session) -> None:
 def verl_full(session: nox.Session, release: str) -> None:
     """By hand: every gradient and full run, those marked by_hand too, on one release of verl."""
     constraints = "verl" if release == "0.9.1" else f"verl_{release}"
-    install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, *VERL, ".[verl]")
+    install(session, constraints, f"torch=={TORCH}", f"verl=={release}", *TEST, *VERL, ON_CPU, ".[verl]")
     # The rules' 10,000 verdicts are the newest version's; those of earlier ones are recorded.
     pytest(session, *native("adapters/verl"), "--ignore=tests/adapters/verl/native/test_rules_against_verl.py")
 
@@ -292,7 +294,7 @@ def easyr1(session: nox.Session) -> None:
     """EasyR1's own code: random configurations, gradients, full runs. By name only: BATCHBRIDGE_EASYR1: a checkout."""
     if not os.environ.get("BATCHBRIDGE_EASYR1"):
         session.error("BATCHBRIDGE_EASYR1 names no checkout of EasyR1; see docs/easyr1.md")
-    install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ".")
+    install(session, "easyr1", f"torch=={TORCH}", *EASYR1, *TEST, ON_CPU, ".")
     pytest(session, "tests/adapters/easyr1", "-k", "own_code")
     pytest(session, *native("adapters/easyr1"))
 
@@ -302,7 +304,7 @@ def open_instruct(session: nox.Session) -> None:
     """Open-Instruct's learner, and its script: gradients, jobs. By name only; BATCHBRIDGE_OPEN_INSTRUCT: e6c3044."""
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
-    install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ".")
+    install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ON_CPU, ".")
     alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
     session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
     pytest(session, *native("adapters/open_instruct"))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 if "easyr1" in sys.argv:  # it asks torch for CUDA when it is imported
-    from batchbridge_easyr1.testing import cpu
+    from batchbridge_on_cpu.easyr1 import cpu
 
     cpu.start()
 
@@ -247,8 +247,8 @@ def policy_in(folder: Path) -> Path:
 
 def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
     """verl's own `TrainingWorker` with its FSDP2 engine, in which the layer that `wrap` puts there is installed."""
+    from batchbridge_on_cpu.verl.workers import batch, training_worker
     from batchbridge_verl.engine import install, probe
-    from batchbridge_verl.testing.workers import batch, training_worker
 
     overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
     worker = training_worker(
@@ -275,7 +275,7 @@ def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float
 def easyr1(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
     """EasyR1's own `FSDPWorker`, in which the layer that `wrap` puts there is installed; micro-batches of four."""
     from batchbridge_easyr1.engine import install, probe
-    from batchbridge_easyr1.testing import workers
+    from batchbridge_on_cpu.easyr1 import workers
 
     workers.RESPONSE_TOKENS = steps.MEAN
     sizes = {
@@ -303,8 +303,8 @@ def easyr1(folder: Path, completions: int, budget: int) -> Callable[[Spent], flo
 def openrlhf(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
     """OpenRLHF's own `ActorPPOTrainer` under its DeepSpeed strategy (ZeRO-2), in which the layer that `wrap` puts there
     is installed."""
+    from batchbridge_on_cpu.openrlhf.workers import actor_trainer, experience
     from batchbridge_openrlhf.engine import install
-    from batchbridge_openrlhf.testing.workers import actor_trainer, experience
 
     sizes = {"rollout.batch_size": completions // steps.GROUP, "rollout.n_samples_per_prompt": steps.GROUP}
     trainer = actor_trainer(

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from batchbridge.meaning.plan import Plan
-from batchbridge.meaning.spec import Spec
+from batchbridge import Plan, Spec
 from batchbridge.testing.oracle import ScriptedRun, Surrogate, relative_error
 from batchbridge.testing.tiny import PAD, Script, tiny_policy, tiny_tokenizer
 from batchbridge_trl import releases

@@ -1,5 +1,7 @@
 """How much code there is, and what imports what: `python tests/repository/measures.py [--json]`.
 
+With `--page` it writes the picture of docs/house.md anew.
+
 A line of code holds something else than a comment, a docstring or nothing. "In functions and classes" leaves tables and
 imports out. A circle is a set of modules that import each other, whether at import time, inside a function or for type
 checkers only. Standard library only; nothing is imported.
@@ -93,11 +95,81 @@ def _reach(graph: Mapping[str, set[str]], start: str) -> Iterator[str]:
             yield name
 
 
+def every_module() -> dict[str, Path]:
+    """Module -> file, of all packages."""
+    return {module_name(file): file for path in PACKAGES.values() for file in files(path)}
+
+
+def arrows() -> dict[str, set[str]]:
+    """Module -> the modules of ours that it imports."""
+    known = every_module()
+    return {name: imports(file, known) for name, file in known.items()}
+
+
+ROOMS = (
+    "bashread",
+    "batchbridge.lazily",
+    "batchbridge.errors",
+    "batchbridge.meaning",
+    "batchbridge.contract",
+    "batchbridge.rules",
+    "batchbridge.ledger",
+    "batchbridge.reading",
+    "batchbridge.running",
+    "batchbridge.kit",
+    "batchbridge.comparing",
+    "batchbridge.diagnosis",
+    "batchbridge.testing",
+    "batchbridge.render",
+    "batchbridge.reports",
+    "batchbridge",
+    "batchbridge.cli",
+    "batchbridge.__main__",
+)
+"""The rooms of the core. Each imports only from those before it, for type checkers included; `batchbridge` is the face
+alone: `batchbridge/__init__.py`."""
+
+
+def room(module: str) -> str | None:
+    """The room that a module stands in; None for an adapter's."""
+    fitting = [name for name in ROOMS if module == name or (module.startswith(f"{name}.") and name != "batchbridge")]
+    return max(fitting, key=len, default=None)
+
+
+def picture() -> str:
+    """Which room imports which, as a matrix: a cross in a row's column says that the row imports from the column.
+
+    No cross stands right of the diagonal: nothing imports from a room that comes later.
+    """
+    crosses = {(room(name), room(to)) for name, found in arrows().items() for to in found}
+    shown = [name for name in ROOMS if name not in ("batchbridge.lazily", "batchbridge.__main__")]
+    count = dict.fromkeys(ROOMS, 0)
+    for name, file in every_module().items():
+        if (there := room(name)) is not None:
+            count[there] += len(lines_of_code(file))
+    lines = [f"{'':22}{'lines':>6}  " + " ".join(f"{place:>2}" for place in range(1, len(shown) + 1))]
+    for place, row in enumerate(shown, 1):
+        marks = [" ." if column == row else " x" if (row, column) in crosses else "  " for column in shown]
+        title = row.removeprefix("batchbridge.").replace("batchbridge", "batchbridge (face)")
+        lines.append(f"{place:>2} {title:19}{count[row]:>6,}  {' '.join(marks)}".rstrip())
+    return "\n".join(lines)
+
+
+PAGE = ROOT / "docs" / "house.md"
+MARKS = ("<!-- picture -->\n```text\n", "\n```\n<!-- end of the picture -->")
+
+
+def page(text: str) -> str:
+    """A page with the picture as it is now between its marks."""
+    before, rest = text.split(MARKS[0])
+    _, after = rest.split(MARKS[1])
+    return before + MARKS[0] + picture() + MARKS[1] + after
+
+
 def measured() -> dict[str, object]:
     """All measures."""
     every = {name: files(path) for name, path in PACKAGES.items()}
-    known = {module_name(file): file for found in every.values() for file in found}
-    graph = {name: imports(file, known) for name, file in known.items()}
+    known, graph = every_module(), arrows()
     adapters = {f"batchbridge_{name}" for name in FRAMEWORKS}
     from_adapters = {
         name: sorted({to for to in graph[name] if to.partition(".")[0] != name.partition(".")[0]})
@@ -135,6 +207,9 @@ def measured() -> dict[str, object]:
 
 
 def main() -> None:
+    if "--page" in sys.argv[1:]:
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        return
     found = measured()
     if "--json" in sys.argv[1:]:
         print(json.dumps(found, indent=1))

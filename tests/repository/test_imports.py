@@ -1,4 +1,4 @@
-"""Which package of ours may import which."""
+"""What the core may not import; test_house.py has our own packages."""
 
 from __future__ import annotations
 
@@ -21,17 +21,8 @@ def imported(file: Path) -> set[str]:
     return found
 
 
-def test_the_reader_of_scripts_knows_nothing_of_batchbridge() -> None:
-    files = sorted((ROOT / "src" / "bashread").glob("*.py"))
+def test_the_core_imports_no_framework() -> None:
+    files = sorted((ROOT / "src").rglob("*.py"))
     assert files
     for file in files:
-        assert not {name for name in imported(file) if name.startswith("batchbridge")}, file.name
-
-
-def test_the_core_imports_no_adapter_and_no_framework() -> None:
-    files = sorted((ROOT / "src" / "batchbridge").rglob("*.py"))
-    assert files
-    for file in files:
-        others = imported(file) & {"trl", "verl", "openrlhf", "open_instruct"}
-        others |= {name for name in imported(file) if name.startswith("batchbridge_")}
-        assert not others, f"{file.relative_to(ROOT)}: {others}"
+        assert not imported(file) & {"trl", "verl", "openrlhf", "open_instruct"}, str(file.relative_to(ROOT))

@@ -91,7 +91,7 @@ class Planned:
 
 
 KILL = "1/4"
-"""Rank and optimizer step, see `batchbridge_easyr1.testing.cpu.Killer`: after the third rollout's first step."""
+"""Rank and optimizer step, see `batchbridge_on_cpu.easyr1.cpu.Killer`: after the third rollout's first step."""
 OBSERVED = ("--mode", "observe")
 OWN_DRIVER, ON_ONE_RANK = "own driver", "stock entry on one rank"
 OTHER_CODE, OTHER_LOSS = "other code", "other loss"
@@ -365,7 +365,7 @@ def check_same(run: Mapping[str, Any], other: Mapping[str, Any], *, rtol: float 
 
 
 def seed_of(line: str) -> tuple[int, int, int]:
-    """Of a line that `batchbridge_easyr1.testing.rollouts` left: prompt, sample, seed."""
+    """Of a line that `batchbridge_on_cpu.easyr1.rollouts` left: prompt, sample, seed."""
     prompt, sample, seed = map(int, line.split())
     return prompt, sample, seed
 
@@ -454,7 +454,7 @@ def check_refused(outcome: Mapping[str, Any], reason: str) -> None:
 
 def argv_of(name: str, ranks: int) -> list[str]:
     """The command that a scenario of `FITS` stands for."""
-    from batchbridge_easyr1.testing.scripted import arguments
+    from batchbridge_on_cpu.easyr1.scripted import arguments
 
     return ["python3", "-m", "verl.trainer.main", *arguments(Path("run"), ranks), *FITS[name][1]]
 

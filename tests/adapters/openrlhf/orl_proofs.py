@@ -137,7 +137,7 @@ def check_steps(run: Mapping[str, Any], *, ranks: int) -> None:
 
 def clipped_in(file: Path, run: Mapping[str, Any]) -> list[str]:
     """The completions of a run, by the digest of their old log-probabilities, of which the policy loss clipped every
-    token. file: see `BATCHBRIDGE_CLIPPED` of batchbridge_openrlhf.testing.engines; its rows begin with the prompt and
+    token. file: see `BATCHBRIDGE_CLIPPED` of batchbridge_on_cpu.openrlhf.engines; its rows begin with the prompt and
     may be padded, so that a completion is a part of one."""
     known = {digest for step in run["steps"] for digest in step["old_logprobs"]}
     found = set()

@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from batchbridge.kit.proven import records
 from batchbridge.testing.equivalence import LEAST_MOVEMENT, TRAJECTORY_BAR
-from batchbridge_openrlhf.testing.scripted import command
+from batchbridge_on_cpu.openrlhf.scripted import command
 
 NEWEST = "0.11.2"
 TESTED = records("batchbridge_openrlhf")["openrlhf"].tested

@@ -18,6 +18,9 @@ CORE = {name: f"meaning/{name}.py" for name in ("plan", "weights", "order")} | {
     "microbatch": "meaning/micro_batches.py"
 }
 """Modules of the core, by the names that records have for them."""
+ROWS = {"identified_rows": "kit/identified_rows.py"}
+"""A module of the core that two frameworks' adapters hand rows to workers with."""
+WITH_ROWS = ("verl", "easyr1")
 MEASURING = {name: f"kit/{name}.py" for name in ("measuring", "sharded")}
 """Modules of the core that measure, see `measuring`."""
 PARTS = ("engine", "runtime", "enforce", "trainer*", "driver", "feed", "rows", "epochs")
@@ -28,7 +31,8 @@ FRAMEWORKS = ("trl", "verl", "openrlhf", "easyr1", "open_instruct")
 def files(framework: str) -> dict[str, Path]:
     """The modules of a framework's digest, by name, as this interpreter would import them."""
     core, adapter = (_folder(name) for name in ("batchbridge", f"batchbridge_{framework}"))
-    found = {f"batchbridge.{name}": core / file for name, file in CORE.items()}
+    parts = {**CORE, **(ROWS if framework in WITH_ROWS else {})}
+    found = {f"batchbridge.{name}": core / file for name, file in parts.items()}
     for part in PARTS:
         found |= {f"batchbridge_{framework}.{file.stem}": file for file in sorted(adapter.glob(f"{part}.py"))}
     return found

@@ -14,7 +14,7 @@ from launched import launch
 from matrix import Order
 
 from batchbridge.kit.omegaconf import flatten
-from batchbridge_easyr1.testing import scripted
+from batchbridge_on_cpu.easyr1 import scripted
 
 STEPS_KEPT = "worker.actor.fsdp.use_orig_params=true"
 """What keeping whole gradients asks for; the same numbers are trained."""

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launched import launch, words_of
 from matrix import Order
 
-from batchbridge_open_instruct.testing import scripted
+from batchbridge_on_cpu.open_instruct import scripted
 
 MACHINE = ("--fused_optimizer", "False", "--deepspeed_zpg", "1", "--deepspeed_stage", "2")
 """What one CPU without compiled kernels has. The script asks for a gradient norm, which DeepSpeed's stage 0 has not in

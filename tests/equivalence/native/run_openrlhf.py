@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launched import launch, words_of
 from matrix import Order
 
-from batchbridge_openrlhf.testing import scripted
+from batchbridge_on_cpu.openrlhf import scripted
 
 
 def main(folder: Path) -> int:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from launched import launch, words_of
 from matrix import Order
 
-from batchbridge_verl.testing import scripted
+from batchbridge_on_cpu.verl import scripted
 
 PRECISION = tuple(f"actor_rollout_ref.{role}.fsdp_config.mixed_precision" for role in ("actor", "ref"))
 MACHINE = ("actor_rollout_ref.rollout.name", *PRECISION)
@@ -27,7 +27,7 @@ def main(folder: Path) -> int:
     here = [word for word in own if not said(key_of(word), native)]
     variant = ["trainer.use_v1=False"] if order.variant == "v0" else []
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *here, *native, *variant]
-    modules = ",".join((*scripted.MODULES, "batchbridge_verl.testing.steps"))
+    modules = ",".join((*scripted.MODULES, "batchbridge_on_cpu.verl.steps"))
     return launch(folder, order, command, {**scripted.environment(os.environ), "VERL_USE_EXTERNAL_MODULES": modules})
 
 

@@ -7,7 +7,7 @@ Each NAME leaves FOLDER/NAME (the ledger), FOLDER/NAME-weights and FOLDER/NAME-c
 
 from __future__ import annotations
 
-from batchbridge_easyr1.testing import cpu
+from batchbridge_on_cpu.easyr1 import cpu
 
 cpu.start()
 
@@ -27,7 +27,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read_source
 from batchbridge_easyr1.config import EasyR1Adapter
-from batchbridge_easyr1.testing.local import trainer
+from batchbridge_on_cpu.easyr1.local import trainer
 
 
 def spec_of(made: Any) -> Spec:

@@ -2,13 +2,13 @@
 
     PYTHONPATH=CHECKOUT torchrun --nproc_per_node 2 gradients.py FOLDER
 
-FOLDER/policy is the tiny policy (`batchbridge_easyr1.testing.scripted.prepare`). Rank 0 leaves what it measured in
+FOLDER/policy is the tiny policy (`batchbridge_on_cpu.easyr1.scripted.prepare`). Rank 0 leaves what it measured in
 FOLDER/measured.json; the comparing process asserts.
 """
 
 from __future__ import annotations
 
-from batchbridge_easyr1.testing import cpu
+from batchbridge_on_cpu.easyr1 import cpu
 
 cpu.start()
 
@@ -31,9 +31,9 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
-from batchbridge.testing.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 from batchbridge_easyr1.engine import install, remove
-from batchbridge_easyr1.testing.workers import actor_worker, batch, full_gradient
+from batchbridge_on_cpu.easyr1.workers import actor_worker, batch, full_gradient
+from batchbridge_on_cpu.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 
 SPLITS: dict[str, tuple[bool, int]] = {
     # name -> (dynamic_batching, micro_batch_size_per_device_for_update)

@@ -1,6 +1,6 @@
 """A user's own launch code: EasyR1's `RayPPOTrainer` built in the driver, wrapped after its workers started, unwrapped.
 
-    python own_driver.py FOLDER RANKS SETTING...    (folder and environment: batchbridge_easyr1.testing.scripted)
+    python own_driver.py FOLDER RANKS SETTING...    (folder and environment: batchbridge_on_cpu.easyr1.scripted)
 
 Leaves FOLDER/report.json and FOLDER/ledger.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from batchbridge import unwrap, wrap
-from batchbridge_easyr1.testing.local import configuration, reward_manager
+from batchbridge_on_cpu.easyr1.local import configuration, reward_manager
 
 PATCHED = ("_balance_batch", "_make_batch_data", "train_dataloader", "batchbridge")
 

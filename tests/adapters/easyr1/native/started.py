@@ -18,10 +18,10 @@ import proofs
 import torch
 
 from batchbridge.ledger import read_headers, read_steps
-from batchbridge.testing.half_saved import half_saved
 from batchbridge.testing.trajectories import whole
-from batchbridge_easyr1.testing.scripted import command, environment, prepare
-from batchbridge_verl.testing.cuts import cuts_in
+from batchbridge_on_cpu.easyr1.scripted import command, environment, prepare
+from batchbridge_on_cpu.half_saved import half_saved
+from batchbridge_on_cpu.verl.cuts import cuts_in
 
 TRIES = 3
 """On a busy machine Ray gives up its own start after 15 seconds."""

@@ -8,7 +8,7 @@ As gradients.py; rank 0 leaves FOLDER/tampering.json.
 
 from __future__ import annotations
 
-from batchbridge_easyr1.testing import cpu
+from batchbridge_on_cpu.easyr1 import cpu
 
 cpu.start()
 

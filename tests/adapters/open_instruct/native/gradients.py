@@ -8,7 +8,7 @@ Rank 0 leaves what it measured in FOLDER/measured.json; proofs.py says what is a
 
 from __future__ import annotations
 
-from batchbridge_open_instruct.testing import cpu
+from batchbridge_on_cpu.open_instruct import cpu
 
 cpu.start()
 
@@ -33,9 +33,9 @@ from batchbridge.meaning.spec import Advantage, LossTerm, Spec, Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.wrap import unwrap, wrap
 from batchbridge.testing.oracle import Sample, advantages, double, logprobs, relative_error, step_gradient
-from batchbridge.testing.steps import moved
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge_open_instruct.testing.job import SAMPLER_LOGPROB, Job, full_gradient, prepare
+from batchbridge_on_cpu.open_instruct.job import SAMPLER_LOGPROB, Job, full_gradient, prepare
+from batchbridge_on_cpu.steps import moved
 
 PROMPTS, ROLLOUTS, GROUP, CONSTANT = 8, 2, 4, 24
 RATES = {"token_mean": 0.012, "token_sum": 0.0001, "sequence_sum": 0.0012, "sequence_sum_over_constant": 0.03}

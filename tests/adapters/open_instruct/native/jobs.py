@@ -8,7 +8,7 @@ Rank 0 leaves a ledger's summary and the parameters of each in FOLDER; proofs.py
 
 from __future__ import annotations
 
-from batchbridge_open_instruct.testing import cpu
+from batchbridge_on_cpu.open_instruct import cpu
 
 cpu.start()
 
@@ -31,7 +31,7 @@ from batchbridge.errors import CannotAttach
 from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.wrap import wrap
-from batchbridge_open_instruct.testing.job import Job, prepare
+from batchbridge_on_cpu.open_instruct.job import Job, prepare
 
 PROMPTS, ROLLOUTS = 12, 3
 ARGS = {"num_epochs": 2, "lr_scheduler_type": "linear", "learning_rate": 0.06}

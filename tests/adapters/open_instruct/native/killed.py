@@ -8,7 +8,7 @@ Leaves the ledger's summary, and the error with which the other learner ends.
 
 from __future__ import annotations
 
-from batchbridge_open_instruct.testing import cpu
+from batchbridge_on_cpu.open_instruct import cpu
 
 cpu.start()
 
@@ -28,7 +28,7 @@ from open_instruct import grpo_fast  # noqa: F401 - before the fork, once for bo
 from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
 from batchbridge.running.wrap import wrap
-from batchbridge_open_instruct.testing.job import Job, prepare
+from batchbridge_on_cpu.open_instruct.job import Job, prepare
 
 
 def learn(folder: Path, rank: int, port: int) -> None:

@@ -1,6 +1,6 @@
 """What `test_script_open_instruct` runs: grpo_fast.py itself, from its command line to its end, launched by
 `batchbridge run` as docs/open_instruct.md says: followed, observed, killed and resumed. CUDA's parts are scripted; see
-`batchbridge_open_instruct.testing.scripted`.
+`batchbridge_on_cpu.open_instruct.scripted`.
 
     BATCHBRIDGE_OPEN_INSTRUCT=CHECKOUT python launched.py FOLDER [NAME...]
 
@@ -30,13 +30,13 @@ import torch
 
 from batchbridge.meaning.spec import Staleness
 from batchbridge.reading.read import read
-from batchbridge.testing.half_saved import half_saved_beside_latest
-from batchbridge_open_instruct.testing import scripted
-from batchbridge_open_instruct.testing.engines import digest
+from batchbridge_on_cpu.half_saved import half_saved_beside_latest
+from batchbridge_on_cpu.open_instruct import scripted
+from batchbridge_on_cpu.open_instruct.engines import digest
 
 PROMPTS, SECONDS = 12, 1500
 EXACT = {"max_grad_norm": 1e9, "fused_optimizer": False, "deepspeed_zpg": 1}
-"""As the jobs of one's own driver have it; see `batchbridge_open_instruct.testing.job`."""
+"""As the jobs of one's own driver have it; see `batchbridge_on_cpu.open_instruct.job`."""
 EVALUATED = {
     "local_eval_every": 1,
     "dataset_mixer_eval_list": "{folder}/data 1.0",

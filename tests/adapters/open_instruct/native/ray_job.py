@@ -41,7 +41,7 @@ def job(folder: Path, ledger: Path, *, killed: bool) -> None:
     """A driver: loads, wraps, starts, and after every training step sends the weights."""
     import ray
 
-    from batchbridge_open_instruct.testing import job as kit
+    from batchbridge_on_cpu.open_instruct import job as kit
 
     handles = kit.ray_job(
         folder / "policy",
@@ -61,14 +61,14 @@ def job(folder: Path, ledger: Path, *, killed: bool) -> None:
 
 
 def main(folder: Path) -> None:
-    from batchbridge_open_instruct.testing import cpu
+    from batchbridge_on_cpu.open_instruct import cpu
 
     os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
     cpu.start()
     import proofs
     import ray
 
-    from batchbridge_open_instruct.testing import job as kit
+    from batchbridge_on_cpu.open_instruct import job as kit
 
     kit.prepare(folder)
     hook = f"{cpu.__name__}.start"

@@ -8,7 +8,7 @@ As gradients.py; rank 0 leaves FOLDER/tampering.json.
 
 from __future__ import annotations
 
-from batchbridge_open_instruct.testing import cpu
+from batchbridge_on_cpu.open_instruct import cpu
 
 cpu.start()
 
@@ -30,7 +30,7 @@ from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge.running.wrap import unwrap, wrap
-from batchbridge_open_instruct.testing.job import Job, prepare
+from batchbridge_on_cpu.open_instruct.job import Job, prepare
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in: the second pass over the second rollout."""

@@ -23,7 +23,7 @@ from batchbridge.ledger import read_headers, read_steps
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.read import read
 from batchbridge.testing.tiny import Script
-from batchbridge_openrlhf.testing.workers import full_parameters, save_policy
+from batchbridge_on_cpu.openrlhf.workers import full_parameters, save_policy
 
 Logs = list[dict[str, float]]
 

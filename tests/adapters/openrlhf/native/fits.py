@@ -20,13 +20,13 @@ from unittest import mock
 
 os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
 
-from batchbridge_openrlhf.testing import cpu, engines
+from batchbridge_on_cpu.openrlhf import cpu, engines
 
 cpu.start(engines.HOOKS)
 
 import torch
 
-from batchbridge_openrlhf.testing.workers import arguments, full_gradient, full_parameters, save_policy
+from batchbridge_on_cpu.openrlhf.workers import arguments, full_gradient, full_parameters, save_policy
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 

@@ -20,10 +20,10 @@ from batchbridge.kit.workers import Orders
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
-from batchbridge.testing.steps import PROMPTS, Case, Steps, bar, spec_of
+from batchbridge_on_cpu.steps import PROMPTS, Case, Steps, bar, spec_of
+from batchbridge_on_cpu.verl.workers import batch, full_gradient, training_worker
 from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
-from batchbridge_verl.testing.workers import batch, full_gradient, training_worker
 
 VERSION = importlib.metadata.version("verl")
 AGGREGATIONS = {

@@ -1,6 +1,6 @@
 """A user's own launch code: `RayPPOTrainer` built in the driver, wrapped after its workers started, and unwrapped.
 
-    python own_driver.py FOLDER        (what batchbridge_verl.testing.scripted.prepare made)
+    python own_driver.py FOLDER        (what batchbridge_on_cpu.verl.scripted.prepare made)
 
 Leaves FOLDER/report.json and FOLDER/ledger.
 """
@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from batchbridge_verl.testing.scripted import environment, overrides
+from batchbridge_on_cpu.verl.scripted import environment, overrides
 
 os.environ.update(environment())
 

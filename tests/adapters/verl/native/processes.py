@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 2 processes.py FOLDER
 
-FOLDER/policy is the tiny policy (`batchbridge_verl.testing.workers.save_policy`). Rank 0 leaves what it measured in
+FOLDER/policy is the tiny policy (`batchbridge_on_cpu.verl.workers.save_policy`). Rank 0 leaves what it measured in
 FOLDER/measured.pt; the comparing process asserts.
 """
 

@@ -35,7 +35,7 @@ CASES: dict[str, int] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """World size -> where it left what it measured. The processes run when they are first asked for."""
-    from batchbridge_verl.testing.workers import save_policy
+    from batchbridge_on_cpu.verl.workers import save_policy
 
     @functools.cache
     def started(ranks: int) -> tuple[Path, subprocess.CompletedProcess[str]]:

@@ -30,7 +30,6 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
-from batchbridge.testing.half_saved import half_saved
 from batchbridge.testing.trajectories import (
     FAULTS,
     Fault,
@@ -39,8 +38,9 @@ from batchbridge.testing.trajectories import (
     assert_same_end,
     reference_run,
 )
-from batchbridge_verl.testing.cuts import cuts_in
-from batchbridge_verl.testing.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, prepare
+from batchbridge_on_cpu.half_saved import half_saved
+from batchbridge_on_cpu.verl.cuts import cuts_in
+from batchbridge_on_cpu.verl.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, prepare
 
 HAS_V1 = holds(">=0.9.0", importlib.metadata.version("verl"))
 """0.8.0 has one trainer, V0, under the name that is V1's since."""

@@ -25,16 +25,16 @@ from orl_proofs import PROMPTS, ROLLOUTS, WHOLE, keep, rounded, summary
 
 from batchbridge.ledger import diff, read_steps
 from batchbridge.reading.read import read
-from batchbridge.testing.half_saved import half_saved_beside_latest
 from batchbridge.testing.trajectories import assert_other_end, assert_same_end
-from batchbridge_openrlhf.testing.scripted import command, environment
+from batchbridge_on_cpu.half_saved import half_saved_beside_latest
+from batchbridge_on_cpu.openrlhf.scripted import command, environment
 
 RELEASE = version("openrlhf")
 FILE = f"runs_{RELEASE}.json"
 PREPARE = """
 import sys
 from pathlib import Path
-from batchbridge_openrlhf.testing.scripted import prepare
+from batchbridge_on_cpu.openrlhf.scripted import prepare
 prepare(Path(sys.argv[1]), prompts=int(sys.argv[2]))
 """
 

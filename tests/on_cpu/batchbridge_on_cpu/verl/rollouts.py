@@ -22,8 +22,8 @@ import verl.workers.rollout.replica as replica
 
 from batchbridge import hookimpl
 from batchbridge.contract import plugins
+from batchbridge_on_cpu.verl.server import ScriptedServer
 from batchbridge_verl import sampling
-from batchbridge_verl.testing.server import ScriptedServer
 
 
 class ScriptedRollout(base.BaseRollout):  # type: ignore[misc]  # verl is untyped here

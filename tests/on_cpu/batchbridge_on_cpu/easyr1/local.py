@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.kit.step_driver import StepDriver
-from batchbridge_easyr1.testing.scripted import arguments
-from batchbridge_easyr1.testing.steps import optimizer
+from batchbridge_on_cpu.easyr1.scripted import arguments
+from batchbridge_on_cpu.easyr1.steps import optimizer
 
 GATHERED = ("generate_sequences", "compute_log_probs", "compute_ref_log_probs", "update_actor")
 EVERYWHERE = ("prepare_rollout_engine", "release_rollout_engine", "save_checkpoint", "load_checkpoint")

@@ -60,7 +60,7 @@ def training_worker(policy: Path, *overrides: str) -> Any:
     from verl.workers.engine_workers import TrainingWorker
     from verl.workers.utils.losses import ppo_loss
 
-    import batchbridge_verl.testing.cpu  # noqa: F401 - registers the platform
+    import batchbridge_on_cpu.verl.cpu  # noqa: F401 - registers the platform
 
     config = compose(f"actor_rollout_ref.model.path={policy}", *overrides)
     with open_dict(config):

@@ -1,6 +1,6 @@
 """verl on the CPU, unmodified: import this module in every process, before verl chooses its device.
 
-    VERL_USE_EXTERNAL_MODULES=batchbridge_verl.testing.cpu VERL_ENGINE_DEVICE=cuda python -m verl.trainer.main_ppo ...
+    VERL_USE_EXTERNAL_MODULES=batchbridge_on_cpu.verl.cpu VERL_ENGINE_DEVICE=cuda python -m verl.trainer.main_ppo ...
 
 For tests. What it declares: a device `cpu` whose processes are placed by Ray's resource "GPU", before 0.9.0 "cpu": give
 `ray.init` as many as there shall be ranks. gloo instead of NCCL; memory is not pinned; the engine stays the one that
@@ -16,15 +16,15 @@ os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 
 import torch
 
-import batchbridge_verl.testing.patient_ray
-import batchbridge_verl.testing.unpadding
+import batchbridge_on_cpu.verl.patient_ray
+import batchbridge_on_cpu.verl.unpadding
 
 try:
     import verl.plugin.platform  # noqa: F401 - there since 0.9.0
 except ModuleNotFoundError:
-    import batchbridge_verl.testing.without_platform
+    import batchbridge_on_cpu.verl.without_platform
 else:
-    import batchbridge_verl.testing.platform  # noqa: F401 - registers itself
+    import batchbridge_on_cpu.verl.platform  # noqa: F401 - registers itself
 
 # FSDP2 pins the reference policy's memory for a device that is not there.
 torch.Tensor.pin_memory = lambda tensor, *arguments, **options: tensor

@@ -4,7 +4,7 @@
     subprocess.run(command(folder, 2), env=environment(folder, 2))
 
 Nothing of OpenRLHF is edited. `batchbridge run` may stand before the command. Float32 and SGD, which the command line
-does not offer, are injected; see `batchbridge_openrlhf.testing.cpu`.
+does not offer, are injected; see `batchbridge_on_cpu.openrlhf.cpu`.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def after_balancing(module: Any) -> None:
 
 def _recorded(native: Any) -> Any:
     """`BATCHBRIDGE_CUTS`: folder where every process leaves a line for each batch that EasyR1 cuts by tokens; see
-    `batchbridge_verl.testing.cuts`."""
+    `batchbridge_on_cpu.verl.cuts`."""
     import torch
 
     folder = Path(os.environ["BATCHBRIDGE_CUTS"])
@@ -153,7 +153,7 @@ def after_groups(module: Any) -> None:
 
 def after_workers(module: Any) -> None:
     """Meshes of CPUs, eager attention, scripted rollouts."""
-    from batchbridge_easyr1.testing import rollouts
+    from batchbridge_on_cpu.easyr1 import rollouts
 
     mesh, native = module.init_device_mesh, module.AutoModelForCausalLM
 

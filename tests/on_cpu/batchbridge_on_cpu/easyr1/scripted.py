@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
-from batchbridge_easyr1.testing.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
-from batchbridge_verl.testing import scripted
+from batchbridge_on_cpu.easyr1.workers import PROMPT_TOKENS, RESPONSE_TOKENS, SETTINGS
+from batchbridge_on_cpu.verl import scripted
 
 SITE = Path(__file__).parent / "_site"
 """The folder whose `sitecustomize` brings the CPU platform into every process."""

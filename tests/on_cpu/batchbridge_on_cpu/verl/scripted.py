@@ -16,7 +16,7 @@ from pathlib import Path
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.tiny import Script, tiny_policy, tiny_tokenizer
 
-MODULES = tuple(f"batchbridge_verl.testing.{name}" for name in ("cpu", "cuts", "rollouts"))
+MODULES = tuple(f"batchbridge_on_cpu.verl.{name}" for name in ("cpu", "cuts", "rollouts"))
 """What `import verl` imports in every process."""
 _OPTIM = "actor_rollout_ref.actor.optim"
 ADAMW = (f"{_OPTIM}.lr=1e-2", f"++{_OPTIM}.override_optimizer_config={{eps:{ADAM_EPSILON}}}")
@@ -47,7 +47,7 @@ def prepare(folder: Path, *, prompts: int = 12, seed: int = 0) -> None:
     ]
     Dataset.from_list(rows).to_parquet(str(folder / "prompts.parquet"))
     (folder / "agent.yaml").write_text(
-        "- name: scripted\n  _target_: batchbridge_verl.testing.agent.ScriptedAgent\n", encoding="utf-8"
+        "- name: scripted\n  _target_: batchbridge_on_cpu.verl.agent.ScriptedAgent\n", encoding="utf-8"
     )
 
 

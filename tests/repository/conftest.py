@@ -1,0 +1,8 @@
+"""The measures are a script, and the tests' module too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
