@@ -140,7 +140,7 @@ class EasyR1Adapter(Adapter):
         from batchbridge_easyr1.writing import settings_for
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems()
+        problems = Problems(self)
         values = settings_for(spec, problems, version)
         if not problems:
             problems.extend(objections(self, spec, values, Context(framework_version=version)))

@@ -67,8 +67,6 @@ def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
 
 def _no_budget(trainer: Any, request: Request) -> str | None:
     """Why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
-    from batchbridge_easyr1.config import EasyR1Adapter
-
     settings, problems = _budget(request)
     if not settings:
         return None
@@ -81,7 +79,7 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
             "its workers have started with their micro-batches; wrap before init_workers(), or set "
             "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
         )
-    return objection(request.reading, EasyR1Adapter(), settings, request.spec.micro_batch)
+    return objection(request.reading, settings, request.spec.micro_batch)
 
 
 REFUSALS: tuple[Refusal, ...] = (

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import Context
 from batchbridge.kit.clipping import native_bound
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import schedule_parts
-from batchbridge.kit.writing import Problems, said_by
+from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
 from batchbridge_easyr1.settings import (
@@ -57,10 +56,7 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
     for key in [key for key in values if key not in rows]:
         value = values.pop(key)
         if value != ABSENT.get(key):
-            from batchbridge_easyr1.config import EasyR1Adapter  # which imports this module
-
-            fields = said_by(EasyR1Adapter(), written, key, Context(framework_version=NEWEST))
-            problems.add(f"{key} = {value}: EasyR1 {version} has no such setting", *fields)
+            problems.no_setting(f"{key} = {value}: EasyR1 {version} has no such setting", key, written, NEWEST)
     return values
 
 

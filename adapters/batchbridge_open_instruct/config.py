@@ -6,36 +6,22 @@ import bisect
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, parse_arguments
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems, objections
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.meaning import learners, meaning
+from batchbridge_open_instruct.meaning import OpenInstructReading, learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
     from batchbridge.kit import Code, ErrorText
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class OpenInstructReading(Reading):
-    """A reading that remembers in which checkout it is read."""
-
-    checkout: str | None = None
-    decided: bool = False
-    """Whether every setting could be read; `native` holds defaults for the others."""
-
-    def where(self, *keys: str) -> tuple[Where, ...]:
-        """The places of `keys`, defaults included."""
-        return tuple(self.given.get(key) or Where(key, _printable(self.native.get(key))) for key in keys)
 
 
 class OpenInstructAdapter(Adapter):
@@ -83,8 +69,8 @@ class OpenInstructAdapter(Adapter):
             findings.append(_version_finding(context.framework_version, checkout, script))
             return dataclasses.replace(reading, findings=tuple(findings))
         if newer and asked is not None:
-            shown = _printable(asked)
-            findings.append(newer_version("open-instruct", shown, newest=checkout, code="BB-OI-002"))
+            version = shown(asked)
+            findings.append(newer_version("open-instruct", version, newest=checkout, code="BB-OI-002"))
         rows = tables.settings_of(checkout)
         native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
         native |= {key: row.default for key, row in rows.items()}
@@ -158,7 +144,7 @@ class OpenInstructAdapter(Adapter):
         """
         from batchbridge_open_instruct.writing import settings_for
 
-        problems = Problems()
+        problems = Problems(self)
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
         version = readable(framework_version or newest, tables.NEWEST)
         version = tables.checkout_of(version) or version
@@ -287,7 +273,7 @@ def _given(
         name, value = _spelled(key, value, rows, others, names)
         line = source.lines.get(key)
         given[name] = value
-        places[name] = Where(name, _printable(value), file if line else None, line)
+        places[name] = Where(name, shown(value), file if line else None, line)
     return places, given
 
 
@@ -311,16 +297,6 @@ def _spelled(
     first = bisect.bisect_left(names, name)
     longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
     return (longer[0], value) if len(longer) == 1 else (key, value)
-
-
-def _printable(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 10**30):
-        return value
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except (ValueError, RecursionError):
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
@@ -379,7 +355,7 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     if checkout is not None:
         message = f"{script} is not read in open-instruct {version}, only in {known}"
     fix = Fix(f"name a known checkout, if yours has the same defaults: {SCRIPTS[script][-1]}, say")
-    return Finding("BB-OI-002", "error", "config", message, (Where("framework version", _printable(version)),), (fix,))
+    return Finding("BB-OI-002", "error", "config", message, (Where("framework version", shown(version)),), (fix,))
 
 
 def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, elsewhere: Sequence[str]) -> Finding:
@@ -428,8 +404,8 @@ def _wrong_value(place: Where, error: WrongValue, default: Any) -> Finding:
 
 def _other_world(place: Where | None, key: str, native: Mapping[str, Any], asked: int) -> Finding:
     said = learners(native)
-    message = f"{key} gives {said} learners, and {_printable(asked)} devices were asked for"
-    fixes = (Fix(f"--world-size {said}"), Fix(f"{key} {_printable(asked)}", {key: [asked]}))
+    message = f"{key} gives {said} learners, and {shown(asked)} devices were asked for"
+    fixes = (Fix(f"--world-size {said}"), Fix(f"{key} {shown(asked)}", {key: [asked]}))
     return Finding("BB-OI-005", "error", "config", message, (place or Where(key, said),), fixes)
 
 

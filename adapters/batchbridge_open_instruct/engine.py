@@ -21,6 +21,7 @@ from batchbridge.kit import Normaliser, Row, checkpoints, current_launch
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
+from batchbridge_open_instruct.writing import denominator
 
 AGGREGATIONS = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations that give every token of a step one weight: upstream divides a step's sum by one number."""
@@ -228,11 +229,6 @@ class LearnerLayer:
         parts: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(parts, list(mine))
         return [row for part in parts for row in part]
-
-
-def denominator(step: Normaliser) -> str:
-    """What `loss_denominator` says for a step of the plan: the one number that divides its sum."""
-    return "token" if step.aggregation == "token_mean" else repr(1.0 / step.step_factor())
 
 
 def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:

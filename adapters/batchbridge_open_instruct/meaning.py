@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from batchbridge import Reading, Where
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.kit.values import Told
+from batchbridge.kit.values import Told, shown
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
 
 EPSILON = 1e-8
@@ -358,3 +360,16 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         "carried.top_p": Told(1.0, None, "SamplingParams"),
         **_shared(native),
     }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OpenInstructReading(Reading):
+    """A reading that remembers in which checkout it is read."""
+
+    checkout: str | None = None
+    decided: bool = False
+    """Whether every setting could be read; `native` holds defaults for the others."""
+
+    def where(self, *keys: str) -> tuple[Where, ...]:
+        """The places of `keys`, defaults included."""
+        return tuple(self.given.get(key) or Where(key, shown(self.native.get(key))) for key in keys)

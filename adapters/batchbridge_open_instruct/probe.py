@@ -18,8 +18,8 @@ import torch
 from batchbridge import CannotAttach, Spec
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge_open_instruct.engine import denominator
 from batchbridge_open_instruct.watching import Watch
+from batchbridge_open_instruct.writing import denominator
 
 REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "

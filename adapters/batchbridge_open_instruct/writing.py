@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from batchbridge import Problem, Spec
-from batchbridge.kit import Context
+from batchbridge.kit import Normaliser
 from batchbridge.kit.schedules import schedule_parts, transformers_name
-from batchbridge.kit.writing import Problems, said_by
+from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, SCRIPT, SCRIPTS, settings_of
 
@@ -61,10 +61,7 @@ def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems
     for key in [key for key in values if key != SCRIPT and key not in rows]:
         value = values.pop(key)
         if implied.get(key, _MISSING) != value:
-            from batchbridge_open_instruct.config import OpenInstructAdapter  # which imports this module
-
-            fields = said_by(OpenInstructAdapter(), written, key, Context(framework_version=NEWEST))
-            problems.add(f"{key} {value}: open-instruct {checkout} has no such setting", *fields)
+            problems.no_setting(f"{key} {value}: open-instruct {checkout} has no such setting", key, written, NEWEST)
 
 
 def _horizon(spec: Spec, problems: Problems) -> int:
@@ -232,3 +229,8 @@ def _rho_settings(text: str | None) -> dict[str, Any] | None:
             return None
         values |= dict(zip(RHO[match[1]], bounds, strict=True))
     return values
+
+
+def denominator(step: Normaliser) -> str:
+    """What `loss_denominator` says for a step of the plan: the one number that divides its sum."""
+    return "token" if step.aggregation == "token_mean" else repr(1.0 / step.step_factor())

@@ -15,18 +15,23 @@ from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
 from batchbridge_openrlhf import options as tables
-from batchbridge_openrlhf.given import Given, given_of, is_bare, names_in, other_program, program_of, wrong_value
+from batchbridge_openrlhf.given import (
+    Given,
+    Running,
+    given_of,
+    is_bare,
+    names_in,
+    other_program,
+    program_of,
+    wrong_value,
+)
 from batchbridge_openrlhf.meaning import inexpressible, meaning
+from batchbridge_openrlhf.options import is_idle
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 if TYPE_CHECKING:
     from batchbridge.kit import Code, ErrorText
-
-
-@dataclass(frozen=True)
-class Running:
-    """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -162,7 +167,7 @@ class OpenRlhfAdapter(Adapter):
         from batchbridge_openrlhf.writing import argv, native, settings_for, shell
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems()
+        problems = Problems(self)
         if not problems.need(tables.is_known(version), f"openrlhf {version} is not known; known are {self.versions}"):
             raise CannotWrite(self.framework, problems)
         settings = settings_for(spec, version, problems)
@@ -248,15 +253,6 @@ _TELLING = frozenset(
     }
 )
 """Flat names that say OpenRLHF by themselves; dotted ones do so anyway."""
-
-
-_IDLE = ("logger.", "ckpt.", "eval.", "local_rank", "ds.zpg", "vllm.sync_backend", "vllm.gpu_memory_utilization")
-"""Beginnings of options that decide nothing here: one that cannot be read leaves the rest readable."""
-
-
-def is_idle(identity: str) -> bool:
-    """Whether neither the meaning nor a rule depends on the number that this option has."""
-    return identity.startswith(_IDLE)
 
 
 def _newer(version: str) -> Finding:

@@ -238,3 +238,8 @@ def _leaves(values: Mapping[Any, Any], lines: Mapping[str, int], prefix: str, de
             yield from _leaves(value, lines, f"{name}.", depth + 1)
         else:
             yield name, value
+
+
+@dataclass(frozen=True)
+class Running:
+    """`Source.native` of a trainer's own arguments: its prompts are ordered by BatchBridge, keyed by train.seed."""

@@ -354,3 +354,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 """Source of every row: `SOURCE`. The default run name, which holds the time of day, is left unset here."""
+
+
+_IDLE = ("logger.", "ckpt.", "eval.", "local_rank", "ds.zpg", "vllm.sync_backend", "vllm.gpu_memory_utilization")
+"""Beginnings of options that decide nothing here: one that cannot be read leaves the rest readable."""
+
+
+def is_idle(identity: str) -> bool:
+    """Whether neither the meaning nor a rule depends on the number that this option has."""
+    return identity.startswith(_IDLE)

@@ -16,9 +16,9 @@ from batchbridge.kit.ranks import steps_cross_rollouts
 from batchbridge.kit.refusals import Refusal, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
-from batchbridge_openrlhf.config import Running, is_idle
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
-from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, options_of
+from batchbridge_openrlhf.given import Running
+from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, is_idle, options_of
 from batchbridge_openrlhf.proven import CODE
 
 ESTIMATORS = ("k1", "k2", "k3")

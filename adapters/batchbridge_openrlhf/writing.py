@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import Context, LossTerm
+from batchbridge.kit import LossTerm
 from batchbridge.kit.schedules import schedule_parts, transformers_name
-from batchbridge.kit.writing import Problems, said_by
+from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
 from batchbridge_openrlhf.options import ABSENT, NEWEST, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
@@ -47,12 +47,8 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
         if identity not in names:
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = {name: values[one] for one, name in names_of(NEWEST).items() if one in values}
-                from batchbridge_openrlhf.config import OpenRlhfAdapter  # which imports this module
-
-                fields = said_by(
-                    OpenRlhfAdapter(), newest, names_of(NEWEST)[identity], Context(framework_version=NEWEST)
-                )
-                problems.add(f"openrlhf {version} has no option {identity}, which {value} needs", *fields)
+                reason = f"openrlhf {version} has no option {identity}, which {value} needs"
+                problems.no_setting(reason, names_of(NEWEST)[identity], newest, NEWEST)
             continue
         if value is None or (options[names[identity]].kind == "flag" and not value):
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back

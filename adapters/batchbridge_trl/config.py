@@ -161,7 +161,7 @@ class TrlAdapter(Adapter):
         from batchbridge_trl.writing import settings_for
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems()
+        problems = Problems(self)
         problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
         values = settings_for(spec, problems, version) if tables.is_known(version) else {}
         if (

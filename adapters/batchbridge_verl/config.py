@@ -159,7 +159,7 @@ class VerlAdapter(Adapter):
         from batchbridge_verl.writing import settings_for
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems()
+        problems = Problems(self)
         if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
             raise CannotWrite(self.framework, problems)
         values = settings_for(spec, problems, version)

@@ -103,8 +103,6 @@ def _budget(request: Request) -> dict[str, Any]:
 
 def _no_budget(trainer: Any, request: Request) -> str | None:
     """Why the spec's micro-batches cannot be verl's; None where they can, or are already."""
-    from batchbridge_verl.config import VerlAdapter
-
     asked = request.spec.micro_batch
     if cut_of(asked) == cut_of(own_spec(request).micro_batch):
         return None
@@ -115,7 +113,7 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
             "its workers have started with their micro-batches; wrap before init_workers(), or set "
             "actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu in the configuration"
         )
-    return objection(request.reading, VerlAdapter(), resolved_budget_settings(asked), asked)
+    return objection(request.reading, resolved_budget_settings(asked), asked)
 
 
 REFUSALS: tuple[Refusal, ...] = (

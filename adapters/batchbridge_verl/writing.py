@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from batchbridge import Spec
-from batchbridge.kit import Advantage, Context, MicroBatch, Objective
+from batchbridge.kit import Advantage, MicroBatch, Objective
 from batchbridge.kit.clipping import native_bound
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import WARMUP_START, schedule_parts
-from batchbridge.kit.writing import Problems, said_by
+from batchbridge.kit.writing import Problems
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
@@ -67,10 +67,8 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     for key in [key for key in values if key != ENGINE and not reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
         if values[key] is not None and values[key] != (BY_KEY[key].absent if key in BY_KEY else None):
-            from batchbridge_verl.config import VerlAdapter  # which imports this module
-
-            fields = said_by(VerlAdapter(), written, key, Context(framework_version=NEWEST))
-            problems.add(f"{key} is no setting of verl {version} with the {to.engine} engine", *fields)
+            reason = f"{key} is no setting of verl {version} with the {to.engine} engine"
+            problems.no_setting(reason, key, written, NEWEST)
         del values[key]
     return values
 

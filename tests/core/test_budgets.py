@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from batchbridge.contract import plugins
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.read import read
@@ -62,5 +61,5 @@ def test_the_changed_configuration_is_read_and_checked_as_any_other(
     assert own.verdict == "valid", own.findings
     prefix = "worker.actor.micro_batch_size_per_device_for_"
     settings = {key if "." in key else prefix + key: value for key, value in changed.items()}
-    found = objection(own, plugins.adapters()["easyr1"], settings, ASKED)
+    found = objection(own, settings, ASKED)
     assert found is None if reason is None else reason in (found or "")

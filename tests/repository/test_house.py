@@ -49,8 +49,8 @@ def test_every_room_imports_only_from_rooms_before_it() -> None:
     assert ways_back(ARROWS) == []
 
 
-def test_no_modules_of_the_core_import_each_other_in_a_circle() -> None:
-    assert [found for found in circles(ARROWS) if room(found[0]) is not None] == []
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(ARROWS) == []
 
 
 def test_an_adapter_imports_the_face_and_the_kit_alone() -> None:
@@ -91,7 +91,7 @@ def test_what_is_understood_first_is_small() -> None:
 
 def test_a_circle_is_found() -> None:
     graph = {**ARROWS, "batchbridge.meaning.spec": {"batchbridge.meaning.plan"}}
-    assert {"batchbridge.meaning.plan", "batchbridge.meaning.spec"} <= set(circles(graph)[0])
+    assert any({"batchbridge.meaning.plan", "batchbridge.meaning.spec"} <= set(found) for found in circles(graph))
 
 
 def test_the_picture_of_the_page_is_of_the_imports_as_they_are(repository: Path) -> None:

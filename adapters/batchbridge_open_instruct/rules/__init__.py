@@ -17,7 +17,7 @@ from batchbridge_open_instruct.rules.row import Facts, Native, Rule
 from batchbridge_open_instruct.settings import SCRIPTS
 
 if TYPE_CHECKING:
-    from batchbridge_open_instruct.config import OpenInstructReading
+    from batchbridge_open_instruct.meaning import OpenInstructReading
 
 __all__ = ["RULES", "Rule", "check", "known_defects"]
 

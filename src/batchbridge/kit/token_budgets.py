@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.contract.adapter import Adapter
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.read import read_source
@@ -25,7 +25,7 @@ def cut_of(micro: MicroBatch) -> tuple[Cut, Cut]:
     return training, training
 
 
-def objection(reading: Reading, adapter: Adapter, settings: Mapping[str, Any], asked: MicroBatch) -> str | None:
+def objection(reading: Reading, settings: Mapping[str, Any], asked: MicroBatch) -> str | None:
     """Why the run of `reading`, its native `settings` changed, would not be cut as `asked`; None where it would be.
 
     The changed configuration is read and checked as any other: what its own rules say is the objection.
@@ -36,6 +36,7 @@ def objection(reading: Reading, adapter: Adapter, settings: Mapping[str, Any], a
         world_size=None if reading.spec is None else reading.spec.topology.world_size,
         dataset_size=reading.dataset_size,
     )
+    adapter = plugins.adapters()[reading.framework]
     changed = read_source(Source(values={**given, **settings}), adapter, context)
     before = {finding.code for finding in reading.findings}
     new = [

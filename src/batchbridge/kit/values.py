@@ -49,11 +49,14 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
 
 
 def shown(value: Any) -> Any:
-    """A value for messages and JSON: plain and short."""
+    """A value for messages and JSON: plain and short, whatever it is."""
     if value is None or isinstance(value, (bool, float)):
         return value if not isinstance(value, float) or math.isfinite(value) else repr(value)
-    if isinstance(value, int):
-        return value if abs(value) < 1 << 64 else f"{str(value)[:20]}..."
-    text = value if isinstance(value, str) else repr(value)
+    if isinstance(value, int) and abs(value) < 1 << 64:
+        return value
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes; a list in itself
+        text = f"a {type(value).__name__}"
     text = text.encode("utf-8", "replace").decode()
     return text if len(text) <= 60 else f"{text[:57]}..."

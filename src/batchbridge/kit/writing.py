@@ -19,7 +19,11 @@ UNKNOWN = ("objective.", "carried.", "advantage.")
 
 
 class Problems(list[Problem]):
-    """Problems of a `CannotWrite`, gathered while an adapter writes."""
+    """Problems of a `CannotWrite`, gathered while `adapter` writes (which `no_setting` alone asks for)."""
+
+    def __init__(self, adapter: Adapter | None = None) -> None:
+        super().__init__()
+        self._adapter = adapter
 
     def add(self, reason: str, *fields: str) -> None:
         """Adds a problem of the canonical `fields`."""
@@ -30,6 +34,15 @@ class Problems(list[Problem]):
         if not holds:
             self.add(reason, *fields)
         return holds
+
+    def no_setting(self, reason: str, key: str, newest: Mapping[str, Any], version: str) -> None:
+        """Adds the problem that a version has no setting `key`: of the canonical fields that come from it.
+
+        newest: all settings, as `version`, which has it, says them.
+        """
+        assert self._adapter is not None, "Problems(adapter)"
+        reading = _read_back(self._adapter, newest, Context(framework_version=version))[0]
+        self.add(reason, *_from({key}, reading))
 
 
 def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context: Context) -> Iterator[Problem]:
@@ -59,11 +72,6 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
         if not unknown and read.get(path) != wanted.get(path):
             yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
-
-
-def said_by(adapter: Adapter, values: Mapping[str, Any], key: str, context: Context) -> tuple[str, ...]:
-    """The canonical fields that come from the native `key` of `values`: those of a setting that a version has not."""
-    return _from({key}, _read_back(adapter, values, context)[0])
 
 
 def _refusal(finding: Finding, back: Reading, without: Callable[[str], Reading]) -> Problem:

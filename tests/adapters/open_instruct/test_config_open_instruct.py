@@ -22,7 +22,8 @@ from batchbridge.reading.arguments import parse_arguments
 from batchbridge.reading.files import load_source
 from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.config import OpenInstructAdapter, OpenInstructReading
+from batchbridge_open_instruct.config import OpenInstructAdapter
+from batchbridge_open_instruct.meaning import OpenInstructReading
 from batchbridge_open_instruct.rules import RULES
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"

@@ -20,8 +20,9 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import LossTerm
 from batchbridge.reading.read import read_source
 from batchbridge_openrlhf import runtime
-from batchbridge_openrlhf.config import OpenRlhfAdapter, Running
+from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.driver import STATE, Driver, check_ranks, prompt_tokens
+from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.sampling import SeededEngines, in_engine, out_of_engine
 
 GIVEN: dict[str, Any] = {
