@@ -154,7 +154,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "partition_by_tokens",
                 "with_attention",
             ),
-            "meaning.objectives": (
+            "kit.objectives": (
                 "KL_ESTIMATORS",
                 "Surrogate",
                 "clip_bounds",
