@@ -11,7 +11,7 @@ from toy_adapter import ToyAdapter
 
 from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite
-from batchbridge.meaning.findings import Finding, Where
+from batchbridge.meaning.findings import Finding, Fix, Where
 
 _counter = itertools.count()
 
@@ -137,6 +137,13 @@ def _canonical(reading):
 def _keyless(reading):
     origin = dataclasses.replace(reading.provenance["topology.world_size"], origin="derived", keys=())
     return {**reading.provenance, "topology.world_size": origin}
+
+
+def _other_keys(reading):
+    return {
+        path: origin if origin.origin == "default" else dataclasses.replace(origin, keys=("file",))
+        for path, origin in reading.provenance.items()
+    }
 
 
 def _silent(reading):
@@ -356,11 +363,45 @@ ALL = [
         "native_steps varies",
         native_steps=_moody_steps,
     ),
+    _broken(
+        "Unplaced",
+        ["test_a_provenance_names_file_and_line", "valid"],
+        "stands in a file, and its origin is argument",
+        read=lambda s, source, x: READ(s, dataclasses.replace(source, lines={}), x),
+    ),
+    _broken(
+        "OffByOne",
+        ["test_a_provenance_names_file_and_line", "valid"],
+        "recipe.yaml:4, not",
+        read=lambda s, source, x: READ(
+            s, dataclasses.replace(source, lines={key: line + 1 for key, line in source.lines.items()}), x
+        ),
+    ),
+    _broken(
+        "NamesNoKeys",
+        ["test_a_value_that_a_script_leaves_open_leaves_what_comes_from_it_open", "valid"],
+        "prompts is open, and the reading is valid",
+        read=_edited(READ, provenance=_other_keys),
+    ),
+    _broken(
+        "WrongFix",
+        ["test_a_fix_fixes", "invalid"],
+        "does not fix it",
+        check=_finding(fixes=(Fix("step = 7", {"step": 7}),)),
+    ),
+    _broken(
+        "OnlyDefaults",
+        ["test_a_written_text_is_read_as_what_was_written", "valid"],
+        "the yaml is read as something else",
+        write=lambda s, x, v=None: dataclasses.replace(ToyAdapter.write(s, x, v), text={"yaml": "samples: 4\n"}),
+    ),
     _broken("OwnsAll", ["test_strangers_are_not_owned"], "owns NoneType", owns=lambda s, x: True),
     _broken("NotJson", ["test_a_reading_is_json", "valid"], "JSON", read=_edited(READ, provenance=_objects)),
 ]
 
 LAWS_WITHOUT_ONE = {
+    "test_every_rule_has_a_case",  # about the author's tests
+    "test_a_real_configuration_is_read_and_written_back",  # of the author's own folder; has a test of its own
     "test_it_is_made_without_arguments",  # a class that needs arguments fails every law
     "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself
     "test_it_is_tested_with_valid_and_invalid_cases",  # about the author's tests

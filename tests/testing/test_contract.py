@@ -8,6 +8,7 @@ import importlib
 import itertools
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import broken_adapters
@@ -15,8 +16,10 @@ import pytest
 from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 
 import batchbridge.testing
+from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source
-from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
+from batchbridge.kit.rule_table import Rule
+from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, _files_in
 
 CONTEXT = Context(framework_version="1.0", world_size=4, dataset_size=16)
 
@@ -57,6 +60,56 @@ def test_a_broken_adapter_fails_the_law_that_it_breaks(broken):
         getattr(contract, law)(*given(arguments))
     # The control of the control: the same law, with the same arguments, holds for the whole adapter.
     getattr(TestToyAdapter(), law)(*given(arguments))
+
+
+def test_a_rule_without_a_case_is_found():
+    rules = [
+        Rule(f"BB-TOY-{number}", "error", "config", lambda facts: None, (), native="", source="toy")
+        for number in ("010", "011", "012")
+    ]
+    contract = type("Contract", (TestToyAdapter,), {"rules": rules, "codes_without_a_case": {"BB-TOY-012"}})()
+    with pytest.raises(AssertionError, match="no invalid case shows BB-TOY-011"):
+        contract.test_every_rule_has_a_case()
+
+
+def test_cases_without_a_meaning_that_is_written_down_are_found():
+    valid = [dataclasses.replace(case, spec=None) for case in TestToyAdapter.valid]
+    contract = type("Contract", (TestToyAdapter,), {"valid": valid})()
+    with pytest.raises(AssertionError, match="at least one case with its spec written down"):
+        contract.test_it_is_tested_with_valid_and_invalid_cases()
+
+
+def test_a_folder_of_real_configurations_is_read_and_written_back(tmp_path):
+    (tmp_path / "whole.yaml").write_text("prompts: 4\n")
+    (tmp_path / "odd.yaml").write_text("batch: 4\n")
+    (tmp_path / "notes.txt").write_text("no configuration")
+    contract = type("Contract", (TestToyAdapter,), {"corpus": tmp_path})()
+    assert [file.name for file in _files_in(contract.corpus)] == ["odd.yaml", "whole.yaml"]
+    contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+    with pytest.raises(pytest.skip.Exception, match="invalid: BB-TOY-002"):
+        contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "odd.yaml")
+    broken = type("Broken", (ToyAdapter,), {"write": broken_adapters._empty_refusal})
+    contract = type("Contract", (TestToyAdapter,), {"adapter_class": broken})()
+    with pytest.raises(AssertionError, match="its own configuration cannot be written"):
+        contract.test_a_real_configuration_is_read_and_written_back(tmp_path / "whole.yaml")
+
+
+def test_the_default_native_steps_are_consecutive_completions_in_consecutive_shares():
+    class Plain(ToyAdapter):
+        native_steps = Adapter.native_steps
+
+    reading = Plain().read(Source(values={"prompts": 2, "samples": 3, "step": 6}), CONTEXT)
+    lengths = {(prompt, sample): 1 for prompt in range(4) for sample in range(3)}
+    with pytest.raises(ValueError, match="how this framework shuffles is not said"):
+        list(Plain().native_steps(reading, 4, lengths))
+    spec = reading.spec.replace(
+        **{"order.prompt_shuffle": "none", "micro_batch.completions_per_device": 1, "topology.world_size": 4}
+    )
+    first, second = Plain().native_steps(dataclasses.replace(reading, spec=spec), 4, lengths)
+    places = [(row.prompt, row.sample, row.rank, row.micro_batch) for row in first.rows]
+    assert places == [(0, 0, 0, 0), (0, 1, 0, 1), (0, 2, 1, 0), (1, 0, 1, 1), (1, 1, 2, 0), (1, 2, 3, 0)]
+    assert {row.weight for row in first.rows} == {Fraction(1, 6)}
+    assert [row.prompt for row in second.rows] == [2, 2, 2, 3, 3, 3]
 
 
 def given(arguments):

@@ -87,11 +87,14 @@ class ToyAdapter(Adapter):
             for path, value, _ in walk(spec):
                 key = FIELDS.get(path)
                 origin = "derived" if key is None else "argument" if key in source.values else "default"
+                line = source.lines.get(key)
                 provenance[path] = Provenance(
                     () if key is None else (key,),
                     native.get(key, value),
-                    origin,
+                    origin if line is None else "file",
                     f"{key or 'always so'} of toy {version}",
+                    None if line is None else str(source.path),
+                    line,
                 )
         behaviour = Behaviour(
             order="as seeded", membership="as planned", denominator_scope="optimizer_step", denominator_formula="T",
@@ -128,7 +131,7 @@ class ToyAdapter(Adapter):
             theirs = {path: value for path, value, _ in walk(said)}
             paths = sorted(path for path in {*given, *theirs} if given.get(path) != theirs.get(path))
             raise CannotWrite(self.framework, [Problem((path,), f"{path} = {given.get(path)!r}") for path in paths])
-        return Written(values=values, text={"toy": "\n".join(f"{key} {value}" for key, value in values.items())})
+        return Written(values=values, text={"yaml": "".join(f"{key}: {value}\n" for key, value in values.items())})
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

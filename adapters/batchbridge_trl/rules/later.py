@@ -381,7 +381,7 @@ LATER: tuple[Rule, ...] = (
         ("loss_type",),
         native="ValueError: Unknown loss type, at the first loss, after generation was paid for",
         source="trl 0.17.0 to 1.16.0 GRPOTrainer._compute_loss",
-        fixes=setting("loss_type", "dapo"),
+        fixes=setting("loss_type", "grpo"),
     ),
     Rule(
         "BB-TRL-039",

@@ -68,7 +68,7 @@ def shared(run: Run) -> int:
 
 def mini_fixes(run: Run) -> tuple[Fix, ...]:
     """As many prompts in a rollout as in a mini-batch."""
-    return (fix({MINI: run[PROMPTS]}), fix({PROMPTS: run[MINI]}))
+    return tuple(fix({key: size}) for key, size in ((MINI, run[PROMPTS]), (PROMPTS, run[MINI])) if size > 0)
 
 
 def whole_steps(run: Run) -> tuple[Fix, ...]:

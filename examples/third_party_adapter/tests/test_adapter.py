@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
-from batchbridge.contract.reading import Context, Source
+from batchbridge import Source, Spec
+from batchbridge.kit import (
+    Advantage,
+    Carried,
+    Context,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Topology,
+)
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
-from pocketgrpo_batchbridge.config import DEFAULTS, PocketAdapter
+from pocketgrpo_batchbridge.config import DEFAULTS, RULES, PocketAdapter
 
+MEANING = Spec(
+    topology=Topology(world_size=1),
+    rollout=Rollout(prompts_per_rollout=6, completions_per_prompt=4),
+    optimizer_step=OptimizerStep(completions_per_step=12),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=1.0),
+    micro_batch=MicroBatch(completions_per_device=4),
+    advantage=Advantage(epsilon=1e-6, ddof=1),
+    order=Order(seed=0, last_optimizer_step="error"),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="rollout_start",
+        kl_placement="none",
+        kl_coefficient=0.0,
+        entropy_coefficient=0.0,
+        nonfinite_step="apply",
+    ),
+    carried=Carried(
+        learning_rate=0.05,
+        lr_schedule="constant",
+        optimizer="sgd",
+        weight_decay=0.0,
+        max_gradient_norm=0.0,
+        precision="fp32",
+    ),
+)
+"""What the first case means, written down from pocketgrpo's own documentation: no adapter was asked."""
 CONTEXT = Context(framework_version="1.0", world_size=1, dataset_size=24)
 
 
@@ -14,11 +58,13 @@ class TestPocketAdapter(AdapterContract):
     framework_modules = ("torch", "pocketgrpo")
     unknown_version = "99.0"
     written_version = "1.0"
+    rules = RULES
     valid = (
         ValidCase(
             name="some settings",
             source=Source(values={"groups": 6, "samples": 4, "updates": 2, "lr": 0.05}),
             context=CONTEXT,
+            spec=MEANING,
             source_has_world_size=True,  # it trains on one device
         ),
         ValidCase(

@@ -79,14 +79,19 @@ class Adapter(ABC):
         """
         return False
 
-    @abstractmethod
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
         """The unwrapped run's optimizer steps, predicted; `response_tokens[prompt, sample]` gives the lengths.
 
-        Raises `ValueError` naming what the configuration leaves open.
+        Raises `ValueError` naming what the configuration leaves open. Default: consecutive completions in consecutive
+        shares, where prompts are not shuffled.
         """
+        from batchbridge.contract.native_steps import consecutive_steps
+
+        if reading.spec is None:
+            raise ValueError("the configuration leaves the run open")
+        yield from consecutive_steps(reading.spec, dataset_size, response_tokens)
 
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""

@@ -22,20 +22,25 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from packaging.specifiers import SpecifierSet
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Behaviour, Context, NativeRow, Reading, Source, Written
 from batchbridge.errors import CannotWrite
+from batchbridge.kit.rule_table import Rule
 from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.findings import Finding, Phase, Severity, verdict
 from batchbridge.meaning.spec import DenominatorScope, LossTerm, Spec, walk
+from batchbridge.reading.arguments import argument_keys, parse_arguments
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
 
 if TYPE_CHECKING:
     import pytest
@@ -131,6 +136,16 @@ class AdapterContract:
     """Other frameworks' configurations: `detect` must be less sure of them than of every valid case."""
     unwritable: ClassVar[Sequence[Spec]] = ()
     """Specs that the framework cannot say."""
+    rules: ClassVar[Sequence[Rule[Any]]] = ()
+    """The adapter's rows of `batchbridge.kit.rule_table`: each code that is an error needs an invalid case."""
+    codes_without_a_case: ClassVar[Collection[str]] = ()
+    """Codes of `rules` that other tests show."""
+    unreadable_forms: ClassVar[Collection[str]] = ()
+    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python."""
+    launchers_key: ClassVar[str | None] = None
+    """The key by which fixes name the number of devices, where a launcher is told it and no configuration has it."""
+    corpus: ClassVar[Path | None] = None
+    """A folder with real configurations of the framework: none may raise, and what can be read can be written."""
     dataset_size: ClassVar[int] = 64
     """Prompts, where a case's context gives none and native steps are asked for."""
 
@@ -145,6 +160,7 @@ class AdapterContract:
             "hostile_source": (list(HOSTILE_SOURCES), list(HOSTILE_SOURCES)),
             "change": (_CHANGES, [f"{path}={_short(value)}" for path, value in _CHANGES]),
             "foreign_source": (self.foreign, [str(i) for i in range(len(self.foreign))]),
+            "corpus_file": (files := _files_in(self.corpus), [file.name for file in files]),
             "unwritable_spec": (self.unwritable, [str(i) for i in range(len(self.unwritable))]),
         }
         for name, (values, ids) in tables.items():
@@ -170,6 +186,14 @@ class AdapterContract:
     def test_it_is_tested_with_valid_and_invalid_cases(self) -> None:
         assert len(self.valid) > 0, "valid: at least one case"
         assert len(self.invalid) > 0, "invalid: at least one case"
+        assert any(case.spec is not None for case in self.valid), "valid: at least one case with its spec written down"
+
+    def test_every_rule_has_a_case(self) -> None:
+        if not self.rules:
+            _vacuous("no `rules` are given, so that rules without a case are not found")
+        shown = {code for case in self.invalid for code in case.codes} | set(self.codes_without_a_case)
+        bare = sorted({rule.code for rule in self.rules if rule.severity == "error"} - shown)
+        assert not bare, f"no invalid case shows {', '.join(bare)}"
 
     # ---- detect
 
@@ -254,6 +278,35 @@ class AdapterContract:
                     f"provenance of {path}: {origin.detail!r} speaks of {sorted(said)}, keys names none"
                 )
 
+    def test_a_provenance_names_file_and_line(self, valid_case: ValidCase) -> None:
+        source, path = valid_case.source, Path("recipe.yaml")
+        if source.argv or source.native is not None or not source.values:
+            _vacuous("the case is no file")
+        leaves = [
+            ".".join(path) for path in _leaves(source.values) if not isinstance(_at(source.values, path), Mapping)
+        ]
+        lines = {key: line for line, key in enumerate(leaves, 3)}
+        reading = self.adapter_class().read(replace(source, path=path, lines=lines), valid_case.context)
+        placed = {of: o for of, o in reading.provenance.items() if o.key in lines and o.origin not in _WITHOUT_A_PLACE}
+        assert placed, "no field comes from a line of the file"
+        for field, origin in placed.items():
+            where = f"provenance of {field}"
+            assert origin.origin == "file", f"{where}: {origin.key} stands in a file, and its origin is {origin.origin}"
+            wanted = (str(path), lines[origin.key or ""])
+            assert (origin.file, origin.line) == wanted, f"{where}: {origin.file}:{origin.line}, not {wanted}"
+
+    def test_a_value_that_a_script_leaves_open_leaves_what_comes_from_it_open(self, valid_case: ValidCase) -> None:
+        if valid_case.source.argv or valid_case.source.native is not None:
+            _vacuous("the case is no mapping")
+        known = self._valid(valid_case).provenance
+        keys = {key for origin in known.values() for key in origin.keys} & set(valid_case.source.values)
+        if not keys:
+            _vacuous("no field comes from a key at the top of the case")
+        for key in sorted(keys):
+            source = replace(valid_case.source, unknown={key: ("VARIABLE",)})
+            reading = read_source(source, self.adapter_class(), valid_case.context)
+            assert reading.verdict != "valid", f"{key} is open, and the reading is valid"
+
     def test_every_provenance_is_of_a_field(self, any_case: ValidCase | InvalidCase) -> None:
         reading = self.adapter_class().read(any_case.source, any_case.context)
         unknown = sorted(set(reading.provenance) - _PATHS)
@@ -288,11 +341,11 @@ class AdapterContract:
     def test_a_version_newer_than_the_newest_is_read_as_it_with_one_warning(self, valid_case: ValidCase) -> None:
         newest = self.adapter_class.newest_version
         if not newest:
-            return
+            _vacuous("the adapter has no `newest_version`: every version has its own tables")
         asked, later = ({**vars(valid_case.context), "framework_version": version} for version in (newest, _LATER))
         known, known_findings = self._judge(valid_case.source, Context(**asked))
-        if known.spec is None:  # a case of older versions only
-            return
+        if known.spec is None:
+            _vacuous("a case of older versions only")
         reading, findings = self._judge(valid_case.source, Context(**later))
         assert reading.framework_version == known.framework_version, "another table than the newest"
         assert (reading.spec, verdict(findings)) == (known.spec, verdict(known_findings)), "another meaning or verdict"
@@ -304,7 +357,7 @@ class AdapterContract:
 
     def test_a_missing_world_size_leaves_it_undecided(self, valid_case: ValidCase) -> None:
         if valid_case.source_has_world_size:
-            return
+            _vacuous("the source says the world size")
         reading, findings = self._judge(valid_case.source, replace(valid_case.context, world_size=None))
         assert verdict(findings) == "undecided", f"verdict {verdict(findings)} without a world size"
         assert reading.spec is None, "a spec without a world size"
@@ -362,6 +415,24 @@ class AdapterContract:
         for finding in _errors(self._judge(invalid_case.source, invalid_case.context)[1]):
             assert finding.fixes or finding.native, f"{finding.code}: neither a fix nor the native message"
 
+    def test_a_fix_fixes(self, invalid_case: InvalidCase) -> None:
+        findings = self._judge(invalid_case.source, invalid_case.context)[1]
+        fixes = [(finding.code, fix) for finding in _errors(findings) for fix in finding.fixes if fix.changes]
+        if not fixes:
+            _vacuous("no fix of this case changes keys")
+        for code, fix in fixes:
+            changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
+            devices = fix.changes.get(self.launchers_key) if self.launchers_key else None
+            changed = _changed(invalid_case.source, changes)
+            # Where the fix changes the devices in the configuration, the context's number stands against it.
+            contexts = (
+                replace(invalid_case.context, world_size=devices or invalid_case.context.world_size),
+                replace(invalid_case.context, world_size=None),
+            )
+            after = [self._judge(changed, context)[1] for context in contexts]
+            told = f"{code}: {fix.text!r} ({dict(fix.changes)}) does not fix it"
+            assert any(_mends(code, findings, found) for found in after), told
+
     def test_check_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
         adapter = self.adapter_class()
         reading = adapter.read(any_case.source, any_case.context)
@@ -396,6 +467,34 @@ class AdapterContract:
         assert written.values, "no values"
         assert written.text, "no text"
         assert all(text.strip() for text in written.text.values()), "an empty text"
+
+    def test_a_written_text_is_read_as_what_was_written(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        spec = _spec(reading)
+        written = self.adapter_class().write(spec, reading.framework_version)
+        forms = {form: text for form, text in written.text.items() if form not in self.unreadable_forms}
+        if not forms:
+            _vacuous("no form is read as a file")
+        for form, text in forms.items():
+            source = _source_of(form, text, self.adapter_class.framework)
+            again = self.adapter_class().read(source, self._context_of(written, spec, valid_case))
+            told = [f"{finding.code}: {finding.message}" for finding in again.findings]
+            assert again.spec == spec, f"the {form} is read as something else: {_differences(spec, again.spec)} {told}"
+
+    def test_a_real_configuration_is_read_and_written_back(self, corpus_file: Path) -> None:
+        source = load_source(corpus_file, framework=self.adapter_class.framework)
+        reading = read_source(
+            source, self.adapter_class(), Context(framework_version=self.written_version, world_size=8)
+        )
+        _check_findings(reading.findings)
+        json.dumps(reading.to_dict())
+        if reading.spec is None or reading.verdict != "valid":
+            _vacuous(f"{reading.verdict}: {'; '.join(finding.code for finding in reading.findings)}")
+        try:
+            written = self.adapter_class().write(_spec(reading), reading.framework_version)
+        except CannotWrite as refused:
+            raise AssertionError(f"its own configuration cannot be written: {refused}") from refused
+        assert written.text, "no text"
 
     def test_a_changed_field_is_written_faithfully_or_refused(self, change: tuple[str, Any]) -> None:
         case = self.valid[0]
@@ -492,21 +591,23 @@ class AdapterContract:
         _check_findings(findings)
 
     def _read_back(self, written: Written, spec: Spec, case: ValidCase) -> Spec:
-        context = Context(
+        back = self.adapter_class().read(Source(values=written.values), self._context_of(written, spec, case))
+        told = [f"{finding.code}: {finding.message}" for finding in back.findings]
+        assert back.spec is not None, f"written as what cannot be read: {told}"
+        return back.spec
+
+    def _context_of(self, written: Written, spec: Spec, case: ValidCase) -> Context:
+        return Context(
             framework_version=written.framework_version or self.written_version,
             world_size=spec.topology.world_size,
             dataset_size=case.context.dataset_size,
         )
-        back = self.adapter_class().read(Source(values=written.values), context)
-        told = [f"{finding.code}: {finding.message}" for finding in back.findings]
-        assert back.spec is not None, f"written as what cannot be read: {told}"
-        return back.spec
 
     def _dataset_size(self, case: ValidCase) -> int:
         return case.context.dataset_size or self.dataset_size
 
     def _native_steps(self, case: ValidCase) -> list[Any]:
-        """The first 50 native steps; none where the adapter says by `ValueError` what is left open."""
+        """The first 50 native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
         size, group = self._dataset_size(case), _spec(self._valid(case)).rollout.completions_per_prompt
         lengths = {(p, s): _tokens(p, s) for p in range(size) for s in range(group)}
         try:
@@ -515,7 +616,7 @@ class AdapterContract:
         except ValueError as refused:
             reason = str(refused)
         assert reason.strip(), "native_steps refused without a reason"
-        return []
+        return _vacuous(f"native_steps leaves the case open: {reason}")
 
     def _rows(self, case: ValidCase) -> list[NativeRow]:
         return [row for step in self._native_steps(case) for row in step.rows]
@@ -548,6 +649,81 @@ for source, context in cases:
             pass
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
+
+
+_WITHOUT_A_PLACE = ("default", "derived")
+"""Origins of values that no file says."""
+_SUFFIXES = {"yaml": ".yaml", "json": ".json"}
+"""How a file of a form is called; any other is a command, which a shell script runs."""
+
+
+def _vacuous(reason: str) -> NoReturn:
+    """Leaves a law that would hold of anything here: pytest counts it, and `-rs` prints why."""
+    import pytest
+
+    pytest.skip(reason)
+
+
+def _files_in(folder: Path | None) -> list[Path]:
+    if folder is None:
+        return []
+    return sorted(file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml", ".json", ".sh"))
+
+
+def _source_of(form: str, text: str, framework: str) -> Source:
+    """A written text as a user hands it over: words (the form `argv` has one a line), or a file."""
+    if form == "argv":
+        return load_source(text.splitlines(), framework=framework)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"written{_SUFFIXES.get(form, '.sh')}")
+        path.write_text(text, encoding="utf-8")
+        return load_source(path, framework=framework)
+
+
+def _mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
+    """Whether fewer findings have this code, and the run is no more open: what is not said is not mended."""
+    was, now = (sum(finding.code == code for finding in findings) for findings in (before, after))
+    left_open = [sum(finding.undecided for finding in findings) for findings in (before, after)]
+    return now < was and left_open[1] <= left_open[0]
+
+
+def _at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    for key in path:
+        values = values[key]
+    return values
+
+
+def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
+    """A source with the keys that a fix names: changed, added, or left out where it says None."""
+    if not source.argv:
+        values = dict(source.values)
+        for key, value in changes.items():
+            values = _changed_values(values, key, value)
+        return replace(source, values=values)
+    words, keys = list(source.argv), {key: index for key, _, index in argument_keys(source.argv)}
+    dashes = any(word.startswith("--") for word in words)
+    drop: set[int] = set()
+    more: list[str] = []
+    for key, value in changes.items():
+        named = next((name for name in keys if name.lstrip("+~") == key), None)
+        if named is not None:
+            index = keys[named]
+            drop |= {index} if "=" in words[index] or words[index].startswith("--") else {index - 1, index}
+        if value is not None:
+            more += (
+                [f"--{key}", *map(str, value if isinstance(value, list) else [value])] if dashes else [f"{key}={value}"]
+            )
+    argv = tuple([word for index, word in enumerate(words) if index not in drop] + more)
+    return replace(source, argv=argv, values=parse_arguments(argv))
+
+
+def _changed_values(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy with `key`, which may be dotted, where its mapping stands already."""
+    head, dot, rest = key.partition(".")
+    if key not in values and dot and isinstance(values.get(head), Mapping):
+        return {**values, head: _changed_values(values[head], rest, value)}
+    kept = {name: old for name, old in values.items() if name != key}
+    return kept if value is None else {**kept, key: value}
 
 
 def _tokens(prompt: int, sample: int) -> int:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from batchbridge.contract.reading import Context, Source
-from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Staleness,
+    Topology,
+)
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_instruct.config import OpenInstructAdapter
 
@@ -30,6 +44,93 @@ def spec(source: Source, context: Context, **changes: object) -> Spec:
     return made.replace(**changes)
 
 
+OF_GRPO = Spec(
+    topology=Topology(world_size=2),
+    rollout=Rollout(prompts_per_rollout=8, completions_per_prompt=4, group_filter="drop_zero_variance"),
+    optimizer_step=OptimizerStep(completions_per_step=32, rollout_shuffle="completions"),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(rollouts=3125),
+    micro_batch=MicroBatch(tokens_per_device=512),
+    advantage=Advantage(scale="none"),
+    order=Order(seed=42, last_rollout="wrap"),
+    staleness=Staleness(mode="bounded", maximum=8),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.272,
+        old_logprobs="detached",
+        sampler_correction="token_truncate [-, 2.0]",
+        kl_placement="loss",
+        kl_estimator="k3",
+        kl_coefficient=0.05,
+        kl_clamp=40.0,
+        entropy_coefficient=0.0,
+    ),
+    carried=Carried(
+        learning_rate=2e-05,
+        lr_schedule="linear",
+        warmup_ratio=0.0,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.999,
+        optimizer_epsilon=1e-08,
+        weight_decay=0.0,
+        weight_decay_excludes="biases_and_norms",
+        max_gradient_norm=1.0,
+        dropout="off",
+        max_prompt_tokens=256,
+        max_completion_tokens=256,
+        temperature=1.0,
+        top_p=1.0,
+        precision="bf16",
+    ),
+)
+"""`defaults`, every field written down, from the framework's documented defaults."""
+
+OF_PPO = Spec(
+    topology=Topology(world_size=2),
+    rollout=Rollout(prompts_per_rollout=8, completions_per_prompt=1),
+    optimizer_step=OptimizerStep(completions_per_step=4, passes_per_rollout=4, rollout_shuffle="completions"),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(rollouts=12500),
+    micro_batch=MicroBatch(completions_per_device=1),
+    advantage=Advantage(baseline="value", scale="batch", epsilon=1e-08, ddof=1),
+    order=Order(seed=1, last_optimizer_step="error"),
+    staleness=Staleness(mode="lookahead", maximum=1),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="rollout_start",
+        kl_placement="reward",
+        kl_estimator="k1",
+        kl_coefficient=0.05,
+        entropy_coefficient=0.0,
+    ),
+    carried=Carried(
+        learning_rate=2e-05,
+        lr_schedule="linear",
+        warmup_ratio=0.0,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.999,
+        optimizer_epsilon=1e-08,
+        weight_decay=0.01,
+        weight_decay_excludes="nothing",
+        max_gradient_norm=1.0,
+        dropout="off",
+        max_prompt_tokens=256,
+        max_completion_tokens=53,
+        temperature=0.7,
+        top_p=1.0,
+        precision="bf16",
+    ),
+)
+"""`defaults`, every field written down, from the framework's documented defaults."""
+
+
 class TestGrpo(AdapterContract):
     adapter_class = OpenInstructAdapter
     framework_modules = FRAMEWORK
@@ -43,7 +144,7 @@ class TestGrpo(AdapterContract):
         spec(grpo(), GRPO, **{"advantage.ddof": 1}),
     )
     valid = (
-        ValidCase(name="defaults", source=grpo(), context=GRPO, source_has_world_size=True),
+        ValidCase(name="defaults", source=grpo(), context=GRPO, spec=OF_GRPO, source_has_world_size=True),
         ValidCase(
             name="sequence parallel, several mini-batches",
             source=grpo(
@@ -174,7 +275,9 @@ class TestPpo(AdapterContract):
         spec(Source(values=OLD_SIZES), PPO, **{"carried.weight_decay": 0.0}),
     )
     valid = (
-        ValidCase(name="defaults", source=Source(values=OLD_SIZES), context=PPO, source_has_world_size=True),
+        ValidCase(
+            name="defaults", source=Source(values=OLD_SIZES), context=PPO, spec=OF_PPO, source_has_world_size=True
+        ),
         ValidCase(
             name="synchronous, no KL, warm-up",
             source=Source(values={**OLD_SIZES, "async_mode": False, "beta": 0.0, "warm_up_steps": 3, "num_epochs": 1}),

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from batchbridge.contract.reading import Context, Source
-from batchbridge.meaning.spec import Horizon
+from batchbridge.meaning.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_r1.config import OpenR1Adapter
 
@@ -46,13 +59,58 @@ def context(*, version="1.16.0", world_size=8, dataset_size=64):
 _SPEC = OpenR1Adapter().read(Source(values=RECIPE), context()).spec
 
 
+MEANING = Spec(
+    topology=Topology(world_size=8),
+    rollout=Rollout(prompts_per_rollout=32, completions_per_prompt=16),
+    optimizer_step=OptimizerStep(completions_per_step=512, rollout_shuffle="completions", step_may_span="epoch"),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=1.0),
+    micro_batch=MicroBatch(completions_per_device=16),
+    advantage=Advantage(epsilon=0.0001, ddof=1),
+    order=Order(seed=42),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="rollout_start",
+        sampler_correction="sequence_mask [-, 3.0]",
+        kl_placement="none",
+        kl_coefficient=0.0,
+        entropy_coefficient=0.0,
+        nonfinite_step="apply",
+    ),
+    carried=Carried(
+        learning_rate=1e-06,
+        lr_schedule='cosine_with_min_lr {"min_lr_rate": 0.1}',
+        warmup_ratio=0.1,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.999,
+        optimizer_epsilon=1e-08,
+        weight_decay=0.0,
+        weight_decay_excludes="biases_and_norms",
+        max_gradient_norm=1.0,
+        dropout="on",
+        max_completion_tokens=2048,
+        temperature=0.7,
+        top_p=1.0,
+        top_k=0,
+        precision="bf16",
+    ),
+)
+"""`distilled model`, every field written down, from the framework's documented defaults."""
+
+
 class TestOpenR1(AdapterContract):
     adapter_class = OpenR1Adapter
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = "1.16.0"
+    unreadable_forms = ("python",)
+    launchers_key = "num_processes"
     valid = (
-        ValidCase(name="distilled model", source=Source(values=RECIPE), context=context()),
+        ValidCase(name="distilled model", source=Source(values=RECIPE), context=context(), spec=MEANING),
         ValidCase(name="code on 7 devices", source=Source(values=CODE), context=context(world_size=7)),
         ValidCase(name="oldest enforced TRL", source=Source(values=RECIPE), context=context(version="1.9.1")),
         ValidCase(name="the pinned TRL", source=Source(values=OF_0_18), context=context(version="0.18.0")),

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from batchbridge.contract.reading import Context, Source
-from batchbridge.meaning.spec import Advantage, Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.meaning.spec import (
+    Advantage,
+    Carried,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 
@@ -60,8 +73,55 @@ COMMAND = (
 NEW = Context(framework_version="0.11.2")
 
 
-def case(name, source, context=NEW):
-    return ValidCase(name=name, source=source, context=context, source_has_world_size=True)
+MEANING = Spec(
+    topology=Topology(world_size=1),
+    rollout=Rollout(prompts_per_rollout=8, completions_per_prompt=4),
+    optimizer_step=OptimizerStep(
+        completions_per_step=32, passes_per_rollout=2, rollout_shuffle="completions", step_may_span="run"
+    ),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=1.0),
+    micro_batch=MicroBatch(completions_per_device=32, forward_completions_per_device=4),
+    advantage=Advantage(epsilon=1e-09, ddof=1),
+    order=Order(last_rollout="short", last_optimizer_step="drop"),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="rollout_start",
+        kl_placement="reward",
+        kl_estimator="k1",
+        kl_coefficient=0.01,
+        kl_clamp=10.0,
+        reward_clip=10.0,
+        entropy_coefficient=0.0,
+    ),
+    carried=Carried(
+        learning_rate=1e-06,
+        lr_schedule='cosine_with_min_lr {"min_lr_rate": 0.1}',
+        warmup_ratio=0.03,
+        optimizer="adamw",
+        beta1=0.9,
+        beta2=0.95,
+        optimizer_epsilon=1e-08,
+        weight_decay=0.0,
+        weight_decay_excludes="biases_and_norms",
+        max_gradient_norm=1.0,
+        dropout="on",
+        router_loss_coefficient=0.0,
+        max_prompt_tokens=2047,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        precision="bf16",
+    ),
+)
+"""`a whole episode`, every field written down, from the framework's documented defaults."""
+
+
+def case(name, source, context=NEW, spec=None):
+    return ValidCase(name=name, source=source, context=context, spec=spec, source_has_world_size=True)
 
 
 class TestOpenRlhfAdapter(AdapterContract):
@@ -71,7 +131,7 @@ class TestOpenRlhfAdapter(AdapterContract):
     written_version = "0.11.2"
     dataset_size = 8
     valid = (
-        case("a whole episode", Source(values=WHOLE_EPISODE)),
+        case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),
         case("dynamic batches", Source(values=DYNAMIC)),
         case("flat names", Source(values=FLAT), Context(framework_version="0.10.1.post2")),
         case("a command", Source(argv=COMMAND)),

@@ -145,6 +145,7 @@ class TestTrl(AdapterContract):
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = VERSION
+    unreadable_forms = ("python",)
     valid = (
         valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),
         valid(
