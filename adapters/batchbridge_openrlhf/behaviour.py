@@ -14,8 +14,8 @@ from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
-from batchbridge_openrlhf.options import holds
 from batchbridge_openrlhf.rules import defects, facts_of
+from batchbridge_openrlhf.settings import holds
 
 
 @dataclass(frozen=True)

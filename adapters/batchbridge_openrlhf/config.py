@@ -14,7 +14,7 @@ from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
-from batchbridge_openrlhf import options as tables
+from batchbridge_openrlhf import settings as tables
 from batchbridge_openrlhf.given import (
     Given,
     Running,
@@ -26,7 +26,7 @@ from batchbridge_openrlhf.given import (
     wrong_value,
 )
 from batchbridge_openrlhf.meaning import inexpressible, meaning
-from batchbridge_openrlhf.options import is_idle
+from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 
 REQUIRED: Mapping[str, str] = {
     "0.8.0": "0.16.7",

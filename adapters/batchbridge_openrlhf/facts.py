@@ -10,7 +10,7 @@ from typing import Any
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers, rule_table
 from batchbridge_openrlhf.deepspeed import Applied, applied, required
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
 ROLLOUT, GROUP, TRAIN, MICRO = FIELDS["rollout_prompts"], FIELDS["group"], FIELDS["train"], FIELDS["micro"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchbridge import Source, Where
-from batchbridge_openrlhf.options import Option
+from batchbridge_openrlhf.settings import Option
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 PROGRAM = re.compile(r"(^|[./])train_ppo_ray(\.py)?$")

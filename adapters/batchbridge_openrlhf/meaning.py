@@ -8,7 +8,7 @@ from typing import Any
 
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import FIELDS, Sizes
 
 UNSEEDED = ">=0.8.1"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
-from batchbridge_openrlhf.options import OLDEST_ENFORCED
+from batchbridge_openrlhf.settings import OLDEST_ENFORCED
 
 CODE = Code(
     framework="openrlhf",

@@ -18,8 +18,8 @@ from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
 from batchbridge_openrlhf.given import Running
-from batchbridge_openrlhf.options import NEWEST, Option, defaults_of, is_idle, options_of
 from batchbridge_openrlhf.proven import CODE
+from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
 
 ESTIMATORS = ("k1", "k2", "k3")
 """KL estimators whose gradient is held against the oracle, and that a like-run may ask for."""

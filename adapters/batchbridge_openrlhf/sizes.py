@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 
 FIELDS = {
     "rollout_prompts": "rollout.batch_size",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge.kit import LARGEST, Phase
-from batchbridge_openrlhf.options import Option
+from batchbridge_openrlhf.settings import Option
 
 _LONGEST = 64
 """Characters and items beyond which a list of numbers is not looked at."""

@@ -12,7 +12,7 @@ from batchbridge.kit import LossTerm
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
-from batchbridge_openrlhf.options import ABSENT, NEWEST, holds, names_of, options_of
+from batchbridge_openrlhf.settings import ABSENT, NEWEST, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")

@@ -157,7 +157,7 @@ class TrlAdapter(Adapter):
         Of generation_batch_size and steps_per_generation only the first is written. The world size is accelerate's
         business and stands in a comment. Raises `CannotWrite`.
         """
-        from batchbridge_trl.text import python_text, yaml_text
+        from batchbridge_trl.forms import python_text, yaml_text
         from batchbridge_trl.writing import settings_for
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)

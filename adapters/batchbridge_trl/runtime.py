@@ -18,7 +18,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, own_spec
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases
-from batchbridge_trl.enforce import Enforcer, carrier
+from batchbridge_trl.engine import Enforcer, carrier
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog

@@ -155,7 +155,7 @@ class VerlAdapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Hydra overrides and YAML for verl `framework_version` (None: the newest known). Raises `CannotWrite`."""
-        from batchbridge_verl.text import hydra_text, yaml_text
+        from batchbridge_verl.forms import hydra_text, yaml_text
         from batchbridge_verl.writing import settings_for
 
         version = readable(framework_version or tables.NEWEST, tables.NEWEST)

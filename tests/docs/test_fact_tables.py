@@ -16,8 +16,8 @@ from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.settings import ALIASES
 from batchbridge_openrlhf.deepspeed import required
 from batchbridge_openrlhf.meaning import ESTIMATORS
-from batchbridge_openrlhf.options import RELEASES
 from batchbridge_openrlhf.rules import RULES
+from batchbridge_openrlhf.settings import RELEASES
 from batchbridge_verl.config import VerlAdapter
 
 ACTOR = "actor_rollout_ref.actor."

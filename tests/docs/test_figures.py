@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchbridge_openrlhf.options import RELEASES
+from batchbridge_openrlhf.settings import RELEASES
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

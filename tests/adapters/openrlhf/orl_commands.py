@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from batchbridge_openrlhf.options import Option, names_of, options_of
+from batchbridge_openrlhf.settings import Option, names_of, options_of
 
 INT = ("0", "1", "2", "8", "-1", "64", "4294967296", "1_000", " 7 ", "٣", "1.0", "a", "", "1e3", "-1e3", "9" * 70)
 FLOAT = ("0", "0.5", "1e-3", "-1.5", "-.5", "-1e-3", "nan", "-inf", "1e999", "a", "", "0,5")

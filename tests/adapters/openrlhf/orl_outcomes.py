@@ -11,7 +11,7 @@ from unittest import mock
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 
 ACCEPTED = "accepted"
 NAMED = (

@@ -30,7 +30,7 @@ from unittest import mock
 from orl_commands import commands
 from orl_outcomes import ACCEPTED, actions_of, named, ours, shape
 
-from batchbridge_openrlhf.options import RELEASES
+from batchbridge_openrlhf.settings import RELEASES
 
 RECORD = Path(__file__).parent / "parser_verdicts.jsonl"
 OPTIONS = Path(__file__).parent / "parser_options.json"

@@ -24,7 +24,7 @@ from batchbridge.meaning.spec import LossTerm
 from batchbridge.reading.files import load_source
 from batchbridge_openrlhf import declared
 from batchbridge_openrlhf.config import OpenRlhfAdapter
-from batchbridge_openrlhf.options import ABSENT, OPTIONS, RELEASES, defaults_of, names_of, options_of
+from batchbridge_openrlhf.settings import ABSENT, OPTIONS, RELEASES, defaults_of, names_of, options_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus"
 INSTALLED = pytest.mark.skipif("openrlhf" not in plugins.adapters(), reason="scripts need the installed entry point")

@@ -14,9 +14,9 @@ from batchbridge.contract.reading import Context, Source
 from batchbridge.reading.files import load_source
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required
-from batchbridge_openrlhf.options import RELEASES, options_of
 from batchbridge_openrlhf.rules import RULES
-from batchbridge_openrlhf.rules_parser import PARSER_RULES
+from batchbridge_openrlhf.rules.parser import PARSER_RULES
+from batchbridge_openrlhf.settings import RELEASES, options_of
 
 LEGAL = {
     "actor.num_gpus_per_node": 8,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchbridge.kit.hydra_overrides import NotRead, parse_override, parse_value, primitive
 from batchbridge.kit.omegaconf import Resolver, Unresolved, number
-from batchbridge_verl.text import hydra_value
+from batchbridge_verl.forms import hydra_value
 
 COMMANDS = json.loads((Path(__file__).parent / "commands.json").read_text(encoding="utf-8"))
 WORDS = sorted({word for command in COMMANDS.values() for word in command["argv"] if "=" in word and word[0] != "-"})

@@ -8,8 +8,8 @@ from orl_commands import commands
 from orl_outcomes import ACCEPTED, actions_of, named, ours, shape
 from real_openrlhf import program, run
 
-from batchbridge_openrlhf.options import options_of
-from batchbridge_openrlhf.rules_parser import PARSER_RULES
+from batchbridge_openrlhf.rules.parser import PARSER_RULES
+from batchbridge_openrlhf.settings import options_of
 
 VERSION = "0.11.2"
 COUNT = 10_000

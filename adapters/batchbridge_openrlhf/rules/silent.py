@@ -30,7 +30,7 @@ from batchbridge_openrlhf.facts import (
     newer,
 )
 from batchbridge_openrlhf.meaning import ESTIMATORS, sequence_mean
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 from batchbridge_openrlhf.sizes import DROPPED_TAIL
 
 

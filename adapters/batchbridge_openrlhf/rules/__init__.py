@@ -1,5 +1,5 @@
-"""OpenRLHF's rules and known defects, in three tables: what its parser refuses (`rules_parser`), what it notices later
-(`rules_late`), and what it never notices (`rules_silent`)."""
+"""OpenRLHF's rules and known defects, in three tables: what its parser refuses (`parser`), what it notices later
+(`late`), and what it never notices (`silent`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_openrlhf.facts import Facts, Rule
-from batchbridge_openrlhf.options import names_of
-from batchbridge_openrlhf.rules_late import LATE_RULES
-from batchbridge_openrlhf.rules_parser import PARSER_RULES
-from batchbridge_openrlhf.rules_silent import SILENT_RULES
+from batchbridge_openrlhf.rules.late import LATE_RULES
+from batchbridge_openrlhf.rules.parser import PARSER_RULES
+from batchbridge_openrlhf.rules.silent import SILENT_RULES
+from batchbridge_openrlhf.settings import names_of
 from batchbridge_openrlhf.sizes import sizes_of
 
 RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_RULES, *SILENT_RULES)

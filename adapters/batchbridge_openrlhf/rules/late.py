@@ -30,7 +30,7 @@ from batchbridge_openrlhf.facts import (
     world_fixes,
 )
 from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES, precision
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 
 
 def _second_boundary(facts: Facts) -> str | None:

@@ -31,7 +31,7 @@ from batchbridge_openrlhf.facts import (
     fix_of,
     fixed,
 )
-from batchbridge_openrlhf.options import holds
+from batchbridge_openrlhf.settings import holds
 
 
 def _needs_group(*estimators: str) -> Callable[[Facts], str | None]:

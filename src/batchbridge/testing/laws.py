@@ -1,0 +1,177 @@
+"""What the laws of the contract share: cases, the author's attributes, and ways of reading."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn, get_args
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, NativeRow, Reading, Source, Written
+from batchbridge.kit.rule_table import Rule
+from batchbridge.meaning.findings import Finding, Phase, Severity
+from batchbridge.meaning.spec import Spec, walk
+from batchbridge.testing.hostile import HOSTILE
+
+CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
+"""How a finding's code looks: BB101 for the core's, BB-NAME-003 for an adapter's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidCase:
+    """A configuration that the framework takes.
+
+    context: gives version and world size unless the source does. spec: what it means; None: not checked.
+    source_has_world_size: the source itself says the world size, so that leaving it out of the context changes nothing.
+    """
+
+    name: str
+    source: Source
+    context: Context
+    spec: Spec | None = None
+    source_has_world_size: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidCase:
+    """A configuration that is an error. codes: findings that must be among those of `read` and `check`."""
+
+    name: str
+    source: Source
+    context: Context
+    codes: tuple[str, ...]
+
+
+class Laws:
+    """The attributes that an author fills in, and what laws ask an adapter by; see `AdapterContract`."""
+
+    adapter_class: ClassVar[type[Adapter]]
+    framework_modules: ClassVar[tuple[str, ...]] = ()
+    """Top-level modules of the framework: reading, checking and writing must not import them."""
+    unknown_version: ClassVar[str]
+    """A version that the adapter does not know."""
+    written_version: ClassVar[str | None] = None
+    """The version that `write` writes for when it is told none and names none; None if the framework has one only."""
+    valid: ClassVar[Sequence[ValidCase]]
+    invalid: ClassVar[Sequence[InvalidCase]]
+    foreign: ClassVar[Sequence[Source]] = ()
+    """Other frameworks' configurations: `detect` must be less sure of them than of every valid case."""
+    unwritable: ClassVar[Sequence[Spec]] = ()
+    """Specs that the framework cannot say."""
+    rules: ClassVar[Sequence[Rule[Any]]] = ()
+    """The adapter's rows of `batchbridge.kit.rule_table`: each code that is an error needs an invalid case."""
+    codes_without_a_case: ClassVar[Collection[str]] = ()
+    """Codes of `rules` that other tests show."""
+    unreadable_forms: ClassVar[Collection[str]] = ()
+    """Names of forms in `Written.text` that nobody reads as a file, such as a call in Python."""
+    launchers_key: ClassVar[str | None] = None
+    """The key by which fixes name the number of devices, where a launcher is told it and no configuration has it."""
+    corpus: ClassVar[Path | None] = None
+    """A folder with real configurations of the framework: none may raise, and what can be read can be written."""
+    dataset_size: ClassVar[int] = 64
+    """Prompts, where a case's context gives none and native steps are asked for."""
+
+    def _judge(self, source: Source, context: Context) -> tuple[Reading, list[Finding]]:
+        """The reading, and the findings of `read` and `check` together."""
+        adapter = self.adapter_class()
+        reading = adapter.read(source, context)
+        assert isinstance(reading, Reading), f"read gave a {type(reading).__name__}"
+        return reading, [*reading.findings, *adapter.check(reading)]
+
+    def _valid(self, case: ValidCase) -> Reading:
+        return self.adapter_class().read(case.source, case.context)
+
+    def _read_hostile(self, case: ValidCase, path: tuple[str, ...], hostile: str) -> None:
+        source = replace(case.source, values=with_value(case.source.values, path, HOSTILE[hostile]))
+        try:
+            certainty(self.adapter_class(), source)
+            _, findings = self._judge(source, case.context)
+        except Exception as error:
+            raise AssertionError(f"{'.'.join(path)} = {hostile}: {type(error).__name__}: {error}") from error
+        check_findings(findings)
+
+    def _read_back(self, written: Written, spec: Spec, case: ValidCase) -> Spec:
+        back = self.adapter_class().read(Source(values=written.values), self._context_of(written, spec, case))
+        told = [f"{finding.code}: {finding.message}" for finding in back.findings]
+        assert back.spec is not None, f"written as what cannot be read: {told}"
+        return back.spec
+
+    def _context_of(self, written: Written, spec: Spec, case: ValidCase) -> Context:
+        return Context(
+            framework_version=written.framework_version or self.written_version,
+            world_size=spec.topology.world_size,
+            dataset_size=case.context.dataset_size,
+        )
+
+    def _dataset_size(self, case: ValidCase) -> int:
+        return case.context.dataset_size or self.dataset_size
+
+    def _native_steps(self, case: ValidCase) -> list[Any]:
+        """The first 50 native steps. The law is skipped where the adapter says by `ValueError` what is left open."""
+        size, group = self._dataset_size(case), spec_of(self._valid(case)).rollout.completions_per_prompt
+        lengths = {(p, s): scripted_tokens(p, s) for p in range(size) for s in range(group)}
+        try:
+            steps = self.adapter_class().native_steps(self._valid(case), size, lengths)
+            return list(itertools.islice(steps, 50))
+        except ValueError as refused:
+            reason = str(refused)
+        assert reason.strip(), "native_steps refused without a reason"
+        return vacuous(f"native_steps leaves the case open: {reason}")
+
+    def _rows(self, case: ValidCase) -> list[NativeRow]:
+        return [row for step in self._native_steps(case) for row in step.rows]
+
+
+def vacuous(reason: str) -> NoReturn:
+    """Leaves a law that would hold of anything here: pytest counts it, and `-rs` prints why."""
+    import pytest
+
+    pytest.skip(reason)
+
+
+def scripted_tokens(prompt: int, sample: int) -> int:
+    """Scripted response tokens: ragged, and some completions have none."""
+    return (7 * prompt + 5 * sample) % 11
+
+
+def certainty(adapter: Adapter, source: Source) -> float:
+    sure = adapter.detect(source)
+    inside = isinstance(sure, (int, float)) and 0 <= sure <= 1
+    assert inside, f"detect gave {sure!r}, not 0 to 1"
+    return float(sure)
+
+
+def spec_of(reading: Reading) -> Spec:
+    assert reading.spec is not None, f"no spec: {[f.message for f in reading.findings]}"
+    return reading.spec
+
+
+def contents(source: Source) -> Any:
+    return copy.deepcopy((source.values, source.lines, source.argv, source.problems))
+
+
+def check_findings(findings: Sequence[Finding]) -> None:
+    for finding in findings:
+        assert isinstance(finding, Finding), f"{finding!r} is no Finding"
+        assert CODE.fullmatch(finding.code), f"code {finding.code!r} is not like BB101 or BB-NAME-003"
+        assert finding.severity in get_args(Severity), f"{finding.code}: severity {finding.severity!r}"
+        assert finding.phase in get_args(Phase), f"{finding.code}: phase {finding.phase!r}"
+        assert finding.message.strip(), f"{finding.code}: no message"
+        assert all(fix.text.strip() for fix in finding.fixes), f"{finding.code}: a fix without text"
+
+
+def differences(wanted: Spec, got: Spec | None) -> str:
+    if got is None:
+        return "no spec at all"
+    one, other = {p: v for p, v, _ in walk(wanted)}, {p: v for p, v, _ in walk(got)}
+    paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
+    return "; ".join(f"{path}: wanted {one.get(path)!r}, got {other.get(path)!r}" for path in paths)
+
+
+def with_value(values: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    head, rest = path[0], path[1:]
+    return {**values, head: with_value(values[head], rest, value) if rest else value}

@@ -1,0 +1,288 @@
+"""Laws of detecting and reading, whatever the input."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+from packaging.specifiers import SpecifierSet
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Behaviour, Context, Source
+from batchbridge.meaning.findings import Finding, verdict
+from batchbridge.meaning.spec import DenominatorScope, Spec, walk
+from batchbridge.reading.read import read_source
+from batchbridge.testing.fields import DEFAULTS, PATHS
+from batchbridge.testing.hostile import HOSTILE, HOSTILE_SOURCES
+from batchbridge.testing.laws import (
+    CODE,
+    InvalidCase,
+    Laws,
+    ValidCase,
+    certainty,
+    check_findings,
+    contents,
+    differences,
+    spec_of,
+    vacuous,
+)
+
+
+class ReadingLaws(Laws):
+    """Laws of detecting and reading, whatever the input."""
+
+    # ---- the class
+
+    def test_it_is_made_without_arguments(self) -> None:
+        assert isinstance(self.adapter_class(), Adapter), "adapter_class is no Adapter"
+
+    def test_its_framework_has_a_plain_name(self) -> None:
+        plain = re.fullmatch(r"[a-z][a-z0-9_]*", self.adapter_class.framework)
+        assert plain, "framework: lower case, digits, underscores"
+
+    def test_its_versions_are_specifiers(self) -> None:
+        SpecifierSet(self.adapter_class.versions)
+        SpecifierSet(self.adapter_class.enforced_versions)
+
+    def test_the_unknown_version_is_outside_its_versions(self) -> None:
+        assert self.unknown_version not in SpecifierSet(self.adapter_class.versions), "unknown_version is a known one"
+
+    def test_it_is_tested_with_valid_and_invalid_cases(self) -> None:
+        assert len(self.valid) > 0, "valid: at least one case"
+        assert len(self.invalid) > 0, "invalid: at least one case"
+        assert any(case.spec is not None for case in self.valid), "valid: at least one case with its spec written down"
+
+    def test_every_rule_has_a_case(self) -> None:
+        if not self.rules:
+            vacuous("no `rules` are given, so that rules without a case are not found")
+        shown = {code for case in self.invalid for code in case.codes} | set(self.codes_without_a_case)
+        bare = sorted({rule.code for rule in self.rules if rule.severity == "error"} - shown)
+        assert not bare, f"no invalid case shows {', '.join(bare)}"
+
+    # ---- detect
+
+    def test_detect_gives_a_share_of_certainty(self, any_case: ValidCase | InvalidCase) -> None:
+        certainty(self.adapter_class(), any_case.source)
+
+    def test_detect_recognises_its_own(self, valid_case: ValidCase) -> None:
+        assert certainty(self.adapter_class(), valid_case.source) > 0, "detect is 0 for a valid case"
+
+    def test_detect_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
+        adapter, before = self.adapter_class(), contents(any_case.source)
+        first = adapter.detect(any_case.source)
+        assert adapter.detect(any_case.source) == first == self.adapter_class().detect(any_case.source), "detect varies"
+        assert contents(any_case.source) == before, "detect changed its source"
+
+    def test_detect_takes_any_input(self, hostile_source: str) -> None:
+        certainty(self.adapter_class(), HOSTILE_SOURCES[hostile_source])
+
+    def test_detect_is_less_sure_of_others(self, foreign_source: Source) -> None:
+        adapter = self.adapter_class()
+        least = min(adapter.detect(case.source) for case in self.valid)
+        assert adapter.detect(foreign_source) < least, f"as sure of a foreign source as of an own one ({least})"
+
+    # ---- read
+
+    def test_a_valid_case_is_valid(self, valid_case: ValidCase) -> None:
+        reading, findings = self._judge(valid_case.source, valid_case.context)
+        errors = [f"{f.code}: {f.message}" for f in findings if f.severity == "error" or f.undecided]
+        assert verdict(findings) == "valid", f"verdict {verdict(findings)}: {errors}"
+        assert reading.spec is not None, "valid, but no spec"
+        assert reading.behaviour is not None, "valid, but no behaviour"
+        assert reading.native, "valid, but no native settings"
+
+    def test_a_valid_case_means_its_spec(self, valid_case: ValidCase) -> None:
+        spec = self._valid(valid_case).spec
+        if valid_case.spec is not None:
+            assert spec == valid_case.spec, differences(valid_case.spec, spec)
+
+    def test_a_reading_names_its_framework_and_version(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        assert reading.framework == self.adapter_class.framework, "reading.framework is another's"
+        wanted = valid_case.context.framework_version
+        assert wanted in (None, reading.framework_version), f"version {reading.framework_version}, asked {wanted}"
+        assert reading.dataset_size == valid_case.context.dataset_size, "dataset_size is not the context's"
+
+    def test_reading_twice_gives_the_same(self, any_case: ValidCase | InvalidCase) -> None:
+        before = contents(any_case.source)
+        first = self.adapter_class().read(any_case.source, any_case.context)
+        adapter = self.adapter_class()
+        adapter.read(any_case.source, any_case.context)
+        assert adapter.read(any_case.source, any_case.context).to_dict() == first.to_dict(), "read varies"
+        assert contents(any_case.source) == before, "read changed its source"
+
+    def test_a_reading_is_json(self, any_case: ValidCase | InvalidCase) -> None:
+        reading, findings = self._judge(any_case.source, any_case.context)
+        json.dumps(replace(reading, findings=tuple(findings)).to_dict())
+
+    def test_a_spec_survives_json(self, valid_case: ValidCase) -> None:
+        spec = spec_of(self._valid(valid_case))
+        assert Spec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec, "a field has a type that JSON changes"
+
+    def test_every_field_that_is_not_the_schemas_default_has_a_provenance(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        said = {path for path, value, _ in walk(spec_of(reading)) if path not in DEFAULTS or DEFAULTS[path] != value}
+        missing = sorted(said - set(reading.provenance))
+        assert not missing, f"no provenance for {missing}"
+
+    def test_a_provenance_has_the_native_value(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        for path, origin in reading.provenance.items():
+            if origin.origin == "default" and origin.key is not None and origin.key in reading.native:
+                native = reading.native[origin.key]
+                assert origin.value == native, f"provenance of {path}: {origin.key} = {origin.value!r}, not {native!r}"
+
+    def test_a_derived_provenance_names_the_keys_of_its_formula(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        for path, origin in reading.provenance.items():
+            assert all(origin.keys), f"provenance of {path}: an empty native key"
+            said = {key for key in reading.native if len(key) > 3 and _stands_in(key, origin.detail)}
+            if origin.origin == "derived" and said and not origin.keys:
+                raise AssertionError(
+                    f"provenance of {path}: {origin.detail!r} speaks of {sorted(said)}, keys names none"
+                )
+
+    def test_a_provenance_names_file_and_line(self, valid_case: ValidCase) -> None:
+        source, path = valid_case.source, Path("recipe.yaml")
+        if source.argv or source.native is not None or not source.values:
+            vacuous("the case is no file")
+        leaves = [
+            ".".join(path) for path in _leaves(source.values) if not isinstance(_at(source.values, path), Mapping)
+        ]
+        lines = {key: line for line, key in enumerate(leaves, 3)}
+        reading = self.adapter_class().read(replace(source, path=path, lines=lines), valid_case.context)
+        placed = {of: o for of, o in reading.provenance.items() if o.key in lines and o.origin not in _WITHOUT_A_PLACE}
+        assert placed, "no field comes from a line of the file"
+        for field, origin in placed.items():
+            where = f"provenance of {field}"
+            assert origin.origin == "file", f"{where}: {origin.key} stands in a file, and its origin is {origin.origin}"
+            wanted = (str(path), lines[origin.key or ""])
+            assert (origin.file, origin.line) == wanted, f"{where}: {origin.file}:{origin.line}, not {wanted}"
+
+    def test_a_value_that_a_script_leaves_open_leaves_what_comes_from_it_open(self, valid_case: ValidCase) -> None:
+        if valid_case.source.argv or valid_case.source.native is not None:
+            vacuous("the case is no mapping")
+        known = self._valid(valid_case).provenance
+        keys = {key for origin in known.values() for key in origin.keys} & set(valid_case.source.values)
+        if not keys:
+            vacuous("no field comes from a key at the top of the case")
+        for key in sorted(keys):
+            source = replace(valid_case.source, unknown={key: ("VARIABLE",)})
+            reading = read_source(source, self.adapter_class(), valid_case.context)
+            assert reading.verdict != "valid", f"{key} is open, and the reading is valid"
+
+    def test_every_provenance_is_of_a_field(self, any_case: ValidCase | InvalidCase) -> None:
+        reading = self.adapter_class().read(any_case.source, any_case.context)
+        unknown = sorted(set(reading.provenance) - PATHS)
+        assert not unknown, f"provenance for what is no field: {unknown}"
+
+    def test_every_provenance_says_where_from(self, any_case: ValidCase | InvalidCase) -> None:
+        reading = self.adapter_class().read(any_case.source, any_case.context)
+        for path, origin in reading.provenance.items():
+            assert origin.detail.strip(), f"provenance of {path}: no detail"
+            assert origin.origin in ("file", "argument", "object", "default", "derived"), f"provenance of {path}"
+            assert origin.line is None or origin.file is not None, f"provenance of {path}: a line without a file"
+
+    def test_a_behaviour_is_told_in_full(self, valid_case: ValidCase) -> None:
+        behaviour = self._valid(valid_case).behaviour
+        assert isinstance(behaviour, Behaviour)
+        for name in ("order", "membership", "denominator_formula", "lr_tick", "resume", "source"):
+            assert getattr(behaviour, name).strip(), f"behaviour.{name} is empty"
+        assert behaviour.denominator_scope in get_args(DenominatorScope), "behaviour.denominator_scope"
+        for defect in behaviour.defects:
+            assert CODE.fullmatch(defect.code), f"defect code {defect.code}"
+            assert defect.source.strip(), f"defect {defect.code} has no source"
+
+    def test_an_unknown_version_fails_closed(self, valid_case: ValidCase) -> None:
+        context = replace(valid_case.context, framework_version=self.unknown_version)
+        reading, findings = self._judge(valid_case.source, context)
+        assert verdict(findings) != "valid", "an unknown version is valid"
+        assert reading.spec is None, "a spec from an unknown version: the same keys may mean other things"
+        assert reading.behaviour is None, "a behaviour of an unknown version"
+        told = [" ".join([finding.message, *map(str, finding.where)]) for finding in findings]
+        assert any(self.unknown_version in text for text in told), f"no finding names version {self.unknown_version}"
+
+    def test_a_version_newer_than_the_newest_is_read_as_it_with_one_warning(self, valid_case: ValidCase) -> None:
+        newest = self.adapter_class.newest_version
+        if not newest:
+            vacuous("the adapter has no `newest_version`: every version has its own tables")
+        asked, later = ({**vars(valid_case.context), "framework_version": version} for version in (newest, _LATER))
+        known, known_findings = self._judge(valid_case.source, Context(**asked))
+        if known.spec is None:
+            vacuous("a case of older versions only")
+        reading, findings = self._judge(valid_case.source, Context(**later))
+        assert reading.framework_version == known.framework_version, "another table than the newest"
+        assert (reading.spec, verdict(findings)) == (known.spec, verdict(known_findings)), "another meaning or verdict"
+        more = [finding for finding in findings if finding not in known_findings]
+        assert len(more) == 1, f"{len(more)} findings more than for the newest version"
+        assert more[0].severity == "warning", "a newer version is a warning"
+        assert newest in more[0].message, "the warning does not name the version that is read"
+        assert _LATER in more[0].message, "the warning does not name the version that was asked for"
+
+    def test_a_missing_world_size_leaves_it_undecided(self, valid_case: ValidCase) -> None:
+        if valid_case.source_has_world_size:
+            vacuous("the source says the world size")
+        reading, findings = self._judge(valid_case.source, replace(valid_case.context, world_size=None))
+        assert verdict(findings) == "undecided", f"verdict {verdict(findings)} without a world size"
+        assert reading.spec is None, "a spec without a world size"
+
+    def test_what_the_loader_found_is_kept(self, valid_case: ValidCase) -> None:
+        problem = Finding("BB999", "error", "config", "broken input")
+        reading = self.adapter_class().read(replace(valid_case.source, problems=(problem,)), valid_case.context)
+        assert problem in reading.findings, "source.problems are lost"
+
+    # ---- hostile input
+
+    def test_no_whole_input_makes_it_raise(self, hostile_source: str) -> None:
+        context = Context(framework_version=self.written_version, world_size=8)
+        _, findings = self._judge(HOSTILE_SOURCES[hostile_source], context)
+        check_findings(findings)
+
+    def test_no_value_makes_it_raise(self, hostile: str) -> None:
+        for case in self.valid:
+            for path in _leaves(case.source.values):
+                self._read_hostile(case, path, hostile)
+
+    def test_no_value_of_an_unset_key_makes_it_raise(self, hostile: str) -> None:
+        case = self.valid[0]
+        keys = [key for key in self._valid(case).native if key not in case.source.values]
+        step = max(len(HOSTILE) // 4, 1)  # every key meets a quarter of the values: there may be hundreds of keys
+        for key in keys[list(HOSTILE).index(hostile) % step :: step]:
+            self._read_hostile(case, (key,), hostile)
+
+    def test_no_context_makes_it_raise(self, valid_case: ValidCase) -> None:
+        for version in (None, "", "not a version", "0", self.unknown_version):
+            for world_size in (None, -1, 0, 7, 10**12):
+                for dataset_size in (None, -1, 0, 1, 10**18):
+                    context = Context(framework_version=version, world_size=world_size, dataset_size=dataset_size)
+                    check_findings(self._judge(valid_case.source, context)[1])
+
+
+_LATER = "9999.1.1"
+"""A version that is newer than any."""
+
+
+_WITHOUT_A_PLACE = ("default", "derived")
+"""Origins of values that no file says."""
+
+
+def _at(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    for key in path:
+        values = values[key]
+    return values
+
+
+def _stands_in(key: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w.]*\w)", text) is not None
+
+
+def _leaves(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every key of a nested mapping, groups included."""
+    for key, value in values.items():
+        yield (*prefix, key)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*prefix, key))

@@ -1,0 +1,123 @@
+"""Laws of writing: what is written means what was asked for, or is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from batchbridge.contract.reading import Context, Source, Written
+from batchbridge.errors import CannotWrite
+from batchbridge.kit.writing import UNKNOWN
+from batchbridge.meaning.spec import Spec, walk
+from batchbridge.reading.files import load_source
+from batchbridge.reading.read import read_source
+from batchbridge.testing.fields import REFUSABLE
+from batchbridge.testing.laws import (
+    Laws,
+    ValidCase,
+    check_findings,
+    differences,
+    spec_of,
+    vacuous,
+)
+
+
+class WritingLaws(Laws):
+    """Laws of writing: what is written means what was asked for, or is refused."""
+
+    # ---- write
+
+    def test_what_was_read_can_be_written_and_read_again(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        spec, version = spec_of(reading), reading.framework_version
+        again = self._read_back(self.adapter_class().write(spec, version), spec, valid_case)
+        assert again == spec, differences(spec, again)
+
+    def test_what_is_written_names_its_version(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        written = self.adapter_class().write(spec_of(reading), reading.framework_version)
+        assert written.framework_version in (None, reading.framework_version), "written for another version than asked"
+
+    def test_writing_gives_text_and_native_values(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        written = self.adapter_class().write(spec_of(reading), reading.framework_version)
+        assert isinstance(written, Written)
+        assert written.values, "no values"
+        assert written.text, "no text"
+        assert all(text.strip() for text in written.text.values()), "an empty text"
+
+    def test_a_written_text_is_read_as_what_was_written(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        spec = spec_of(reading)
+        written = self.adapter_class().write(spec, reading.framework_version)
+        forms = {form: text for form, text in written.text.items() if form not in self.unreadable_forms}
+        if not forms:
+            vacuous("no form is read as a file")
+        for form, text in forms.items():
+            source = _source_of(form, text, self.adapter_class.framework)
+            again = self.adapter_class().read(source, self._context_of(written, spec, valid_case))
+            told = [f"{finding.code}: {finding.message}" for finding in again.findings]
+            assert again.spec == spec, f"the {form} is read as something else: {differences(spec, again.spec)} {told}"
+
+    def test_a_real_configuration_is_read_and_written_back(self, corpus_file: Path) -> None:
+        source = load_source(corpus_file, framework=self.adapter_class.framework)
+        reading = read_source(
+            source, self.adapter_class(), Context(framework_version=self.written_version, world_size=8)
+        )
+        check_findings(reading.findings)
+        json.dumps(reading.to_dict())
+        if reading.spec is None or reading.verdict != "valid":
+            vacuous(f"{reading.verdict}: {'; '.join(finding.code for finding in reading.findings)}")
+        try:
+            written = self.adapter_class().write(spec_of(reading), reading.framework_version)
+        except CannotWrite as refused:
+            raise AssertionError(f"its own configuration cannot be written: {refused}") from refused
+        assert written.text, "no text"
+
+    def test_a_changed_field_is_written_faithfully_or_refused(self, change: tuple[str, Any]) -> None:
+        case = self.valid[0]
+        reading = self._valid(case)
+        spec = spec_of(reading).replace(**{change[0]: change[1]})
+        try:
+            written = self.adapter_class().write(spec, reading.framework_version)
+        except CannotWrite as refused:
+            _check_refusal(refused, self.adapter_class.framework)
+            return
+        again = self._read_back(written, spec, case)
+        filled = {path: value for path, value, _ in walk(again) if path.startswith(UNKNOWN)}
+        known = {p: filled.get(p) for p, value, _ in walk(spec) if value is None and p.startswith(UNKNOWN)}
+        assert again == spec.replace(**known), f"written as something else: {differences(spec, again)}"
+
+    def test_what_cannot_be_said_is_refused(self, unwritable_spec: Spec) -> None:
+        try:
+            self.adapter_class().write(unwritable_spec)
+        except CannotWrite as refused:
+            _check_refusal(refused, self.adapter_class.framework)
+            return
+        raise AssertionError("written, though listed as unwritable")
+
+
+_SUFFIXES = {"yaml": ".yaml", "json": ".json"}
+"""How a file of a form is called; any other is a command, which a shell script runs."""
+
+
+def _source_of(form: str, text: str, framework: str) -> Source:
+    """A written text as a user hands it over: words (the form `argv` has one a line), or a file."""
+    if form == "argv":
+        return load_source(text.splitlines(), framework=framework)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, f"written{_SUFFIXES.get(form, '.sh')}")
+        path.write_text(text, encoding="utf-8")
+        return load_source(path, framework=framework)
+
+
+def _check_refusal(refused: CannotWrite, framework: str) -> None:
+    assert refused.problems, "CannotWrite without a problem"
+    assert all(problem.reason.strip() for problem in refused.problems), "CannotWrite with an empty problem"
+    strange = [path for problem in refused.problems for path in problem.fields if path not in REFUSABLE]
+    assert not strange, f"CannotWrite: {strange[0]!r} is no canonical field"
+    mute = [problem.reason for problem in refused.problems if not problem.fields]
+    assert not mute, f"CannotWrite: a problem without fields, so that no conversion can move them: {mute[0]}"
+    assert framework in str(refused), f"CannotWrite does not name {framework}"
