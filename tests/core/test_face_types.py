@@ -41,9 +41,9 @@ def test_signatures_are_the_real_ones(tmp_path: Path) -> None:
         tmp_path,
     )
     for kind in (
-        "adapter.Reading",
-        "between.convert.Conversion",
-        "between.diff.Comparison",
+        "contract.reading.Reading",
+        "comparing.convert.Conversion",
+        "comparing.differences.Comparison",
         "tuple[batchbridge.meaning.findings.Finding, ...]",
         "tuple[batchbridge.diagnosis.Diagnosis, ...]",
         'is "str"',
