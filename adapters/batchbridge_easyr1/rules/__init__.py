@@ -9,13 +9,14 @@ from __future__ import annotations
 from batchbridge import Finding, Reading
 from batchbridge.kit import Defect, rule_table
 from batchbridge_easyr1.rules.refused import REFUSED
+from batchbridge_easyr1.rules.refused_sizes import REFUSED_SIZES
 from batchbridge_easyr1.rules.row import Rule
 from batchbridge_easyr1.rules.silent import SILENT
 from batchbridge_easyr1.run import Run
 
 __all__ = ["RULES", "Rule", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*REFUSED, *SILENT)
+RULES: tuple[Rule, ...] = (*REFUSED_SIZES, *REFUSED, *SILENT)
 
 
 def check(reading: Reading) -> list[Finding]:

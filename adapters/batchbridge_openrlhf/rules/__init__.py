@@ -10,12 +10,14 @@ from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_openrlhf.facts import Facts, Rule
 from batchbridge_openrlhf.rules.late import LATE_RULES
+from batchbridge_openrlhf.rules.late_sizes import LATE_SIZES
 from batchbridge_openrlhf.rules.parser import PARSER_RULES
 from batchbridge_openrlhf.rules.silent import SILENT_RULES
+from batchbridge_openrlhf.rules.silent_steps import SILENT_STEPS
 from batchbridge_openrlhf.settings import names_of
 from batchbridge_openrlhf.sizes import sizes_of
 
-RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_RULES, *SILENT_RULES)
+RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_SIZES, *LATE_RULES, *SILENT_STEPS, *SILENT_RULES)
 """Rows in the order in which OpenRLHF itself would come to them."""
 
 

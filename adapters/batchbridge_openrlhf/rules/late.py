@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from batchbridge import Fix
-from batchbridge.kit import LARGEST, nearest_numbers
+from batchbridge.kit import nearest_numbers
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
     DEVICES,
-    ENGINES,
     FORWARD,
     GROUP,
-    MICRO,
     NODES,
-    RING,
     ROLLOUT,
-    TENSOR,
-    TRAIN,
     Facts,
     Rule,
-    below_one_fixes,
     fix_of,
     fixed,
     gradients_of,
     least_common,
-    world_changes,
-    world_fixes,
 )
-from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES, precision
-from batchbridge_openrlhf.settings import holds
+from batchbridge_openrlhf.meaning import MIN_LR_SCHEDULES
 
 
 def _second_boundary(facts: Facts) -> str | None:
@@ -42,140 +31,6 @@ def _second_boundary(facts: Facts) -> str | None:
         f"than one micro-batch ends the run (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires). From "
         "DeepSpeed 0.18.3 on nothing stops it, and gradients are lost (BB-ORL-042)"
     )
-
-
-def _below_one(facts: Facts) -> str | None:
-    below = facts.sizes.below_one
-    if not below:
-        return None
-    return ", ".join(f"{facts.name(identity)} = {value}" for identity, value in below.items()) + ": must be at least 1"
-
-
-def _engines_cover(facts: Facts) -> str | None:
-    engines, ranks = facts[ENGINES], facts["vllm.tensor_parallel_size"]
-    if not facts["train.colocate_all"] or facts[ASYNC] or not engines or engines < 1:
-        return None
-    if facts.sizes.world == engines * ranks:
-        return None
-    return (
-        f"{facts.name('train.colocate_all')}: {facts.sizes.world} devices train, and {facts.name(ENGINES)} {engines} x "
-        f"{facts.name('vllm.tensor_parallel_size')} {ranks} = {engines * ranks} devices generate; they must be the same"
-    )
-
-
-def _engine_fixes(facts: Facts) -> tuple[Fix, ...]:
-    world, ranks = facts.sizes.world, facts["vllm.tensor_parallel_size"]
-    fixes = [fix_of(facts, {ENGINES: world // ranks})] if ranks > 0 and world % ranks == 0 else []
-    if 0 < facts[ENGINES] * ranks <= LARGEST:
-        fixes.append(fix_of(facts, world_changes(facts, facts[ENGINES] * ranks)))
-    return tuple(fixes)
-
-
-def _same_places(first: str, second: str, facts: Facts) -> str | None:
-    broken = [
-        f"{facts.said(f'{first}.{part}')} and {facts.said(f'{second}.{part}')}"
-        for part in ("num_nodes", "num_gpus_per_node")
-        if facts[f"{first}.{part}"] != facts[f"{second}.{part}"]
-    ]
-    return f"colocated models need the same devices: {', '.join(broken)}" if broken else None
-
-
-def _reference_place(facts: Facts) -> str | None:
-    colocated = facts["train.colocate_actor_ref"] or facts["train.colocate_all"]
-    # A world size that was asked for beside the options stands for all colocated models.
-    if not colocated or facts["algo.kl.init_coef"] <= 0 or facts.sizes.asked:
-        return None
-    return _same_places("actor", "ref", facts)
-
-
-def _reward_place(facts: Facts) -> str | None:
-    if not facts["train.colocate_critic_reward"] or not facts.has_critic:
-        return None
-    return _same_places("critic", "reward", facts)
-
-
-def _place_fixes(first: str, second: str) -> Callable[[Facts], tuple[Fix, ...]]:
-    parts = ("num_nodes", "num_gpus_per_node")
-    return lambda facts: (fix_of(facts, {f"{second}.{part}": facts[f"{first}.{part}"] for part in parts}),)
-
-
-def _whole_replicas(facts: Facts) -> str | None:
-    s = facts.sizes
-    if s.whole_replicas:
-        return None
-    return (
-        f"{s.world} devices cannot be shared out to replicas of {facts.name(RING)} {s.ring} x {facts.name(TENSOR)} "
-        f"{s.tensor} devices"
-    )
-
-
-def _whole_steps(facts: Facts) -> str | None:
-    s = facts.sizes
-    if s.dynamic or not s.whole_replicas or s.whole_accumulation:
-        return None
-    return (
-        f"{facts.said(TRAIN)} (completions per optimizer step) is no multiple of {facts.name(MICRO)} {s.micro} x "
-        f"{s.replicas} replicas = {s.micro * s.replicas}"
-    )
-
-
-def _others(facts: Facts) -> dict[str, int]:
-    """Further models that DeepSpeed prepares with the policy's batch sizes -> the devices of each.
-
-    A mapping may be a part of the options, and a world that was asked for stands for all models: what is not named
-    there has the policy's devices. Source: openrlhf 0.8.0 to 0.11.2 DeepspeedStrategy.get_ds_eval_config.
-    """
-    rewarded = not facts.remote_reward and not (facts.whole and facts["reward.model_name_or_path"] is None)
-    there = {"ref": facts["algo.kl.init_coef"] > 0, "critic": facts.has_critic, "reward": rewarded}
-    found = {}
-    for model in [model for model, is_there in there.items() if is_there]:
-        keys = (f"{model}.num_nodes", f"{model}.num_gpus_per_node")
-        if not facts.sizes.asked and (facts.whole or facts.given & {*keys}):
-            found[model] = facts[keys[0]] * facts[keys[1]]
-        elif facts.sizes.dynamic and model != "critic":
-            found[model] = facts.sizes.world
-    if facts.sizes.dynamic and facts["train.enable_ema"]:
-        found["ema"] = facts.sizes.world
-    return found
-
-
-_SPOKEN = {"ref": "the reference model", "critic": "the critic", "reward": "the reward model", "ema": "the average"}
-
-
-def _other_models(facts: Facts) -> str | None:
-    s = facts.sizes
-    broken = []
-    for model, world in _others(facts).items():
-        replicas = world // s.ring // s.tensor
-        if replicas * s.ring * s.tensor != world:
-            broken.append(f"{_SPOKEN[model]} has {world} devices, no multiple of {s.ring * s.tensor}")
-        elif s.dynamic and model == "critic":
-            continue  # it is trained, and of trained models DeepSpeed checks fixed micro-batches only
-        elif replicas < 1 or s.train % (s.micro * replicas):
-            broken.append(f"{_SPOKEN[model]} has {replicas} replicas, and {s.micro} x {replicas} does not divide it")
-    if not broken:
-        return None
-    return f"{facts.said(TRAIN)}, {facts.said(MICRO)}: {'; '.join(broken)}"
-
-
-def _other_model_fixes(facts: Facts) -> tuple[Fix, ...]:
-    s = facts.sizes
-    if not s.whole_accumulation:
-        return ()  # first the policy itself
-    parts = ("num_nodes", "num_gpus_per_node")
-    models = [model for model in _others(facts) if model != "ema"]
-    return (fix_of(facts, {f"{model}.{part}": facts[f"actor.{part}"] for model in models for part in parts}),)
-
-
-def _tensor_precision(facts: Facts) -> str | None:
-    if facts.sizes.tensor <= 1 or precision(facts.settings, facts.version) == "bf16":
-        return None
-    return f"{facts.said(TENSOR)} needs bf16"
-
-
-def _tensor_precision_fixes(facts: Facts) -> tuple[Fix, ...]:
-    new = holds(">=0.9.2", facts.version)
-    return (fix_of(facts, {"ds.param_dtype": "bf16"} if new else {"bf16": True}),)
 
 
 def _schedule_arguments(facts: Facts) -> str | None:
@@ -243,21 +98,6 @@ def _uneven_ranks(facts: Facts) -> str | None:
     )
 
 
-def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
-    """The nearest train batches, micro-batches and worlds that DeepSpeed takes, one at a time where that suffices."""
-    s = facts.sizes
-    if s.replicas < 1:
-        return world_fixes(facts)
-    fixes = [fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.micro * s.replicas)]
-    if s.train % s.replicas == 0:
-        fixes += [fix_of(facts, {MICRO: micro}) for micro in nearest_numbers(s.micro, divides=s.train // s.replicas)]
-    if s.train % s.micro == 0:
-        for replicas in nearest_numbers(s.replicas, divides=s.train // s.micro):
-            if s.completions_per_rollout // s.forward_micro >= replicas:
-                fixes.append(fix_of(facts, world_changes(facts, replicas * s.ring * s.tensor)))
-    return tuple(fixes)
-
-
 def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     s = facts.sizes
     wanted = s.forward_micro * max(s.replicas, 1)
@@ -290,106 +130,6 @@ def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 LATE_RULES: tuple[Rule, ...] = (
-    Rule(
-        "BB-ORL-035",
-        "error",
-        "construction",
-        _tensor_precision,
-        (TENSOR, "ds.param_dtype", "bf16"),
-        native="AssertionError: BF16 is required for tensor parallel training",
-        source=f"{ALL} DeepspeedStrategy.__init__",
-        fixes=_tensor_precision_fixes,
-    ),
-    Rule(
-        "BB-ORL-031",
-        "error",
-        "construction",
-        _reference_place,
-        ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
-        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_place_fixes("actor", "ref"),
-    ),
-    Rule(
-        "BB-ORL-030",
-        "error",
-        "construction",
-        _engines_cover,
-        ("train.colocate_all", NODES, DEVICES, ENGINES, "vllm.tensor_parallel_size"),
-        native=(
-            "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
-            "vllm_tensor_parallel_size"
-        ),
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_engine_fixes,
-    ),
-    Rule(
-        "BB-ORL-032",
-        "error",
-        "construction",
-        _reward_place,
-        ("critic.num_nodes", "critic.num_gpus_per_node", "reward.num_nodes", "reward.num_gpus_per_node"),
-        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_place_fixes("critic", "reward"),
-    ),
-    Rule(
-        "BB-ORL-010",
-        "error",
-        "worker_start",
-        _below_one,
-        (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
-        native="ZeroDivisionError, or an assertion of DeepSpeed or Ray",
-        source=f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
-        fixes=below_one_fixes,
-        positive_sizes=False,
-    ),
-    Rule(
-        "BB-ORL-033",
-        "error",
-        "worker_start",
-        _whole_replicas,
-        (NODES, DEVICES, RING, TENSOR),
-        native=(
-            "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
-            "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few"
-        ),
-        source=f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
-        fixes=world_fixes,
-    ),
-    Rule(
-        "BB-ORL-034",
-        "error",
-        "worker_start",
-        _whole_steps,
-        (TRAIN, MICRO, NODES, DEVICES),
-        native=(
-            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-            "gradient_acc_step * world_size (after vLLM and the models are loaded)"
-        ),
-        source="deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
-        fixes=_step_fixes,
-    ),
-    Rule(
-        "BB-ORL-052",
-        "error",
-        "worker_start",
-        _other_models,
-        (
-            TRAIN,
-            MICRO,
-            "ref.num_nodes",
-            "ref.num_gpus_per_node",
-            "critic.num_gpus_per_node",
-            "reward.num_gpus_per_node",
-        ),
-        native=(
-            "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
-            "critic or a model that is not trained (also with dynamic batches)"
-        ),
-        source=f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
-        fixes=_other_model_fixes,
-    ),
     Rule(
         "BB-ORL-036",
         "error",

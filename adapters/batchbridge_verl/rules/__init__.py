@@ -12,15 +12,17 @@ from __future__ import annotations
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_verl.rules.later import LATER
+from batchbridge_verl.rules.later_sizes import LATER_SIZES
 from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
 from batchbridge_verl.rules.silent import SILENT
+from batchbridge_verl.rules.silent_steps import SILENT_STEPS
 from batchbridge_verl.rules.validated import VALIDATED
 from batchbridge_verl.run import Run
 
 __all__ = ["RULES", "Rule", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *NAMES, *SILENT)
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *SILENT)
 
 
 def check(reading: Reading) -> list[Finding]:

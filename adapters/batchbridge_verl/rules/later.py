@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge_verl.rules.row import (
@@ -13,19 +12,13 @@ from batchbridge_verl.rules.row import (
     MODE,
     Rule,
     fix,
-    mini_fixes,
-    near,
     setting,
-    shared,
-    whole_shares,
-    whole_steps,
 )
 from batchbridge_verl.rules.validated import replica_fixes, replicas_message
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     EPOCHS,
-    FORWARD_BUDGET,
     GLOBAL_MICRO,
     GROUP,
     MICRO,
@@ -34,7 +27,7 @@ from batchbridge_verl.run import (
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, CRITIC, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
 from batchbridge_verl.terms import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
@@ -174,125 +167,6 @@ def _mode_known(run: Run) -> str | None:
 def _dual_clip(run: Run) -> str | None:
     value = run[f"{ACTOR}clip_ratio_c"]
     return f"{ACTOR}clip_ratio_c = {value}: must be above 1" if run.surrogate == "vanilla" and value <= 1 else None
-
-
-def _step_over_replicas(run: Run) -> str | None:
-    if run.legacy or not run.plain or not run.replicas or run.asked_per_step % run.replicas == 0:
-        return None
-    return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} is {run.asked_per_step} completions per optimizer "
-        f"step, not a multiple of {run.replicas} replicas"
-    )
-
-
-def _nothing_per_replica(run: Run) -> str | None:
-    if not run.plain or not run.replicas or run.share:
-        return None
-    return (
-        f"{MINI} = {run[MINI]} (prompts) x {GROUP} = {run[GROUP]} = {run.asked_per_step} completions leave nothing for "
-        f"each of {run.replicas} replicas"
-    )
-
-
-def _micro_fits(run: Run) -> str | None:
-    if not run.plain or run.micro is None or run.micro < 1 or not run.share:
-        return None
-    if run.asked_per_step % (run.replicas or 1) and not run.legacy:
-        return None
-    if run.share % run.micro == 0:
-        return None
-    return (
-        f"{run.share} completions per replica and optimizer step are no multiple of the micro-batch of {run.micro} "
-        f"({MICRO})"
-    )
-
-
-def _micro_fixes(run: Run) -> tuple[Fix, ...]:
-    per_replica = shared(run)
-
-    def legal(v: Mapping[str, int]) -> bool:
-        completions = v["mini"] * v["group"] * per_replica
-        return completions % v["world"] == 0 and completions // v["world"] % v["micro"] == 0
-
-    return near(run, ("micro", "mini", "group"), legal)
-
-
-def remainder(run: Run) -> int:
-    """Completions of a rollout that no whole optimizer step takes."""
-    if not run.plain or run.completions_per_step < 1:
-        return 0
-    return run.completions_per_rollout % run.completions_per_step
-
-
-def _remainder_asserts(run: Run) -> str | None:
-    if run.v1 or run.legacy or not remainder(run) or run[PROMPTS] < run[MINI]:
-        return None
-    return (
-        f"{PROMPTS} = {run[PROMPTS]} prompts are no multiple of {MINI} = {run[MINI]} prompts: the last optimizer step "
-        "of a rollout is not whole"
-    )
-
-
-def _dynamic_smaller_than_mini(run: Run) -> str | None:
-    if run.v1 or run[PROMPTS] >= run[MINI] or not run[DYNAMIC] or not run.plain:
-        return None
-    return (
-        f"{PROMPTS} = {run[PROMPTS]} prompts are fewer than {MINI} = {run[MINI]} prompts, which use_dynamic_bsz leaves "
-        "unchecked: verl fails at the first update"
-    )
-
-
-def _over_budget(run: Run, key: str) -> str | None:
-    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
-    held = run[key] * run.parallel[2]
-    if not run[DYNAMIC] or held < 1 or held >= longest:
-        return None
-    return (
-        f"{key} = {run[key]} x {run.parallel[2]} (sequence parallel) = {held} tokens is less than the longest "
-        f"sequence, data.max_prompt_length {run['data.max_prompt_length']} + data.max_response_length "
-        f"{run['data.max_response_length']} = {longest}"
-    )
-
-
-def _any_over_budget(run: Run) -> str | None:
-    return _over_budget(run, BUDGET) or _over_budget(run, FORWARD_BUDGET)
-
-
-def _budget_fixes(run: Run) -> tuple[Fix, ...]:
-    longest = run["data.max_prompt_length"] + run["data.max_response_length"]
-    key = BUDGET if _over_budget(run, BUDGET) else FORWARD_BUDGET
-    return (fix({key: -(-longest // max(run.parallel[2], 1))}),)
-
-
-_CRITIC_MINI, _CRITIC_MICRO = f"{CRITIC}ppo_mini_batch_size", f"{CRITIC}ppo_micro_batch_size_per_gpu"
-
-
-def _critic_step(run: Run) -> str | None:
-    if not run.critic or run.legacy or not run.plain or not run.critic_replicas or run[_CRITIC_MINI] < 1:
-        return None
-    asked = run[_CRITIC_MINI] * run[GROUP]
-    if asked % run.critic_replicas:
-        return (
-            f"{_CRITIC_MINI} = {run[_CRITIC_MINI]} (prompts) x {GROUP} = {run[GROUP]} is {asked} completions per step "
-            f"of the critic, not a multiple of {run.critic_replicas} replicas"
-        )
-    share, micro = asked // run.critic_replicas, run[_CRITIC_MICRO]
-    if not run[f"{CRITIC}use_dynamic_bsz"] and micro is not None and micro >= 1 and share % micro:
-        return (
-            f"{share} completions per replica and step of the critic are no multiple of the micro-batch of {micro} "
-            f"({_CRITIC_MICRO})"
-        )
-    return None
-
-
-def _critic_fixes(run: Run) -> tuple[Fix, ...]:
-    asked = run[_CRITIC_MINI] * run[GROUP]
-    replicas = run.critic_replicas or 1
-    if asked % replicas == 0:
-        return (fix({_CRITIC_MICRO: math.gcd(asked // replicas, run[_CRITIC_MICRO])}),)
-    per_step = replicas // math.gcd(replicas, run[GROUP])
-    below = run[_CRITIC_MINI] // per_step * per_step
-    return tuple(fix({_CRITIC_MINI: size}) for size in (below, below + per_step) if size)
 
 
 LATER = (
@@ -444,99 +318,5 @@ LATER = (
         "AssertionError: The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0",
         "verl 0.9.1 core_algos.py:1331",
         setting(f"{ACTOR}clip_ratio_c", 3.0),
-    ),
-    Rule(
-        "BB-VERL-020",
-        "error",
-        "optimizer_step",
-        _step_over_replicas,
-        (MINI, GROUP, *DEVICES),
-        "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
-        "verl 0.9.1 engine_workers.py:267",
-        whole_shares,
-    ),
-    Rule(
-        "BB-VERL-020",
-        "error",
-        "worker_start",
-        _nothing_per_replica,
-        (MINI, GROUP, *DEVICES),
-        "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
-        "verl 0.7.1 fsdp_workers.py:251",
-        whole_shares,
-        "<0.8.0",
-    ),
-    Rule(
-        "BB-VERL-021",
-        "error",
-        "optimizer_step",
-        lambda run: None if run.legacy else _micro_fits(run),
-        (MICRO, MINI, GROUP, *DEVICES),
-        "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
-        "verl 0.9.1 workers/engine/utils.py:124",
-        _micro_fixes,
-    ),
-    Rule(
-        "BB-VERL-021",
-        "error",
-        "worker_start",
-        lambda run: _micro_fits(run) if run.legacy else None,
-        (MICRO, MINI, GROUP, *DEVICES),
-        "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
-        "verl 0.7.1 fsdp_workers.py:263",
-        _micro_fixes,
-        "<0.8.0",
-    ),
-    Rule(
-        "BB-VERL-022",
-        "error",
-        "optimizer_step",
-        _remainder_asserts,
-        (PROMPTS, MINI),
-        "AssertionError in tensordict_utils.make_iterator at the first update",
-        "verl 0.9.1 utils/tensordict_utils.py:559",
-        whole_steps,
-        ENGINE_WORKERS,
-    ),
-    Rule(
-        "BB-VERL-055",
-        "error",
-        "optimizer_step",
-        _dynamic_smaller_than_mini,
-        (PROMPTS, MINI, DYNAMIC),
-        "AssertionError in tensordict_utils.make_iterator at the first update",
-        "verl 0.9.1 utils/tensordict_utils.py:559",
-        mini_fixes,
-        ENGINE_WORKERS,
-    ),
-    Rule(
-        "BB-VERL-067",
-        "error",
-        "optimizer_step",
-        _critic_step,
-        (_CRITIC_MINI, GROUP, _CRITIC_MICRO, *DEVICES),
-        "AssertionError at the critic's first update, as for the actor",
-        "verl 0.9.1 engine_workers.py:267, workers/engine/utils.py:124 (TrainingWorker of the critic)",
-        _critic_fixes,
-    ),
-    Rule(
-        "BB-VERL-056",
-        "error",
-        "optimizer_step",
-        lambda run: _any_over_budget(run) if run.legacy else None,
-        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
-        "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
-        "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
-        _budget_fixes,
-    ),
-    Rule(
-        "BB-VERL-056",
-        "warning",
-        "optimizer_step",
-        lambda run: None if run.legacy else _any_over_budget(run),
-        (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
-        "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",
-        "verl 0.9.1 utils/seqlen_balancing.py rearrange_micro_batches",
-        _budget_fixes,
     ),
 )

@@ -1,0 +1,266 @@
+"""What EasyR1 refuses of sizes: rollouts, steps, micro-batches and their shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batchbridge import Fix
+from batchbridge_easyr1.rules.refused import DRIVER, generation_chunks
+from batchbridge_easyr1.rules.row import (
+    Rule,
+    near,
+    setting,
+    step_fixes,
+)
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import (
+    ACTOR,
+    BATCH,
+    ESTIMATOR,
+    FORWARD,
+    GPUS,
+    GROUP,
+    MICRO,
+    MINI_ROLLOUT,
+    NODES,
+    PASSES,
+    PROMPTS,
+    ROLLOUT,
+)
+
+_WORKER = "EasyR1 0.3.0 to 0.3.3.dev0 workers/fsdp_workers.py FSDPWorker._init_dist_mesh"
+
+
+def _not_positive(run: Run) -> str | None:
+    sizes = {key: run[key] for key in (PROMPTS, GROUP, BATCH, MICRO, FORWARD, PASSES, run.ulysses_key)}
+    sizes |= {
+        f"{NODES} x {GPUS}": run.world,
+        **({} if run[MINI_ROLLOUT] is None else {MINI_ROLLOUT: run[MINI_ROLLOUT]}),
+    }
+    wrong = [f"{key} = {value}" for key, value in sizes.items() if value < 1]
+    return f"{', '.join(wrong)}: must be at least 1" if wrong else None
+
+
+def _whole_steps(run: Run) -> str | None:
+    if not run.plain or run[PROMPTS] % run[BATCH] == 0:
+        return None
+    return f"{PROMPTS} = {run[PROMPTS]} (prompts) is no multiple of {BATCH} = {run[BATCH]} (prompts)"
+
+
+def _experience(run: Run) -> str | None:
+    if not run.plain or run[FORWARD] < 1 or run.completions_per_rollout % run[FORWARD] == 0:
+        return None
+    return (
+        f"{PROMPTS} = {run[PROMPTS]} x {GROUP} = {run[GROUP]} is {run.completions_per_rollout} completions, no "
+        f"multiple of {FORWARD} = {run[FORWARD]}"
+    )
+
+
+def _single(run: Run) -> str | None:
+    if run[GROUP] != 1 or run[ESTIMATOR] not in ("grpo", "rloo"):
+        return None
+    return f"{GROUP} = 1 with {ESTIMATOR} = {run[ESTIMATOR]}: a group needs more than one completion"
+
+
+def _no_share(run: Run) -> str | None:
+    if not run.plain or not run.replicas or run.share:
+        return None
+    return (
+        f"{BATCH} = {run[BATCH]} x {GROUP} = {run[GROUP]} completions leave nothing for each of {run.replicas} replicas"
+    )
+
+
+def _micro_fits(run: Run) -> str | None:
+    if not run.plain or not run.share or run.share % run[MICRO] == 0:
+        return None
+    return f"{run.share} completions per device and optimizer step are no multiple of {MICRO} = {run[MICRO]}"
+
+
+def _micro_fixes(run: Run) -> tuple[Fix, ...]:
+    def legal(v: Mapping[str, int]) -> bool:
+        share = v[BATCH] * v[GROUP] // max(run.replicas, 1)
+        return share > 0 and share % v[MICRO] == 0 and v[BATCH] * v[GROUP] % max(run.replicas, 1) == 0
+
+    return near(run, (MICRO, BATCH, GROUP), legal)
+
+
+def _offload(run: Run) -> str | None:
+    if not run[f"{ACTOR}fsdp.enable_cpu_offload"] or not run.plain or not run.share or run.share == run[MICRO]:
+        return None
+    return (
+        f"{ACTOR}fsdp.enable_cpu_offload with {run.share // run[MICRO]} micro-batches per optimizer step: it needs one"
+    )
+
+
+def _ulysses(run: Run) -> str | None:
+    if not run.plain or run.world % run[run.ulysses_key] == 0:
+        return None
+    return f"{run.ulysses_key} = {run[run.ulysses_key]} does not divide {run.world} devices"
+
+
+def _tensor_parallel(run: Run) -> str | None:
+    size = run[f"{ROLLOUT}tensor_parallel_size"]
+    if run.world < 1 or (size >= 1 and run.world % size == 0):
+        return None
+    return f"{ROLLOUT}tensor_parallel_size = {size} does not divide {run.world} devices"
+
+
+def _batched_tokens(run: Run) -> str | None:
+    budget = run[f"{ROLLOUT}max_num_batched_tokens"]
+    if budget >= run.longest:
+        return None
+    return f"{ROLLOUT}max_num_batched_tokens = {budget} is below the longest sequence, {run.longest} tokens"
+
+
+def _chunk_fixes(run: Run) -> tuple[Fix, ...]:
+    key = MINI_ROLLOUT if run[MINI_ROLLOUT] else PROMPTS
+    below = run[key] // run.world * run.world
+    return tuple(Fix(f"{key} = {size}", {key: size}) for size in (below, below + run.world) if size)
+
+
+def _split_asserts(run: Run) -> str | None:
+    if not run.plain or not run.share or not run.replicas or run.completions_per_rollout % run.world:
+        return None
+    if _whole_steps(run) or _micro_fits(run) or _ulysses(run):
+        return None
+    if run.pieces(run.block, run.share) is None:
+        return f"{run.block} completions of each replica cannot be cut into optimizer steps of {run.share} (floored)"
+    return None
+
+
+REFUSED_SIZES: tuple[Rule, ...] = (
+    Rule(
+        "BB-EZR1-010",
+        "error",
+        "config",
+        _not_positive,
+        (PROMPTS, GROUP, BATCH, MICRO),
+        "ZeroDivisionError, or a ValueError of the worker",
+        _WORKER,
+    ),
+    Rule(
+        "BB-EZR1-011",
+        "error",
+        "construction",
+        _whole_steps,
+        (PROMPTS, BATCH),
+        "ValueError: Rollout batch size must be divisible by actor global batch size.",
+        DRIVER,
+        lambda run: near(run, (BATCH, PROMPTS), lambda v: v[PROMPTS] % v[BATCH] == 0),
+    ),
+    Rule(
+        "BB-EZR1-012",
+        "error",
+        "construction",
+        _experience,
+        (PROMPTS, GROUP, FORWARD),
+        "ValueError: Rollout batch size * rollout.n must be divisible by actor micro batch size for experience.",
+        DRIVER,
+        lambda run: near(run, (FORWARD, PROMPTS, GROUP), lambda v: v[PROMPTS] * v[GROUP] % v[FORWARD] == 0),
+    ),
+    Rule(
+        "BB-EZR1-013",
+        "error",
+        "construction",
+        _single,
+        (GROUP, ESTIMATOR),
+        "ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.",
+        DRIVER,
+        setting(GROUP, 5),
+    ),
+    Rule(
+        "BB-EZR1-014",
+        "error",
+        "worker_start",
+        _no_share,
+        (BATCH, GROUP, NODES, GPUS),
+        "ValueError: actor global batch size * ulysses size must be larger than num gpus.",
+        _WORKER,
+        _micro_fixes,
+    ),
+    Rule(
+        "BB-EZR1-015",
+        "error",
+        "worker_start",
+        _micro_fits,
+        (MICRO, BATCH, GROUP, NODES, GPUS),
+        "ValueError: actor global batch size per device must be divisible by the micro batch size. (Also with "
+        "dynamic_batching.)",
+        _WORKER,
+        _micro_fixes,
+    ),
+    Rule(
+        "BB-EZR1-016",
+        "error",
+        "worker_start",
+        _offload,
+        (f"{ACTOR}fsdp.enable_cpu_offload", MICRO, BATCH),
+        "ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.",
+        _WORKER,
+        lambda run: (
+            Fix(f"{ACTOR}fsdp.enable_cpu_offload = false", {f"{ACTOR}fsdp.enable_cpu_offload": False}),
+            Fix(f"{MICRO} = {run.share}", {MICRO: run.share}),
+        ),
+    ),
+    Rule(
+        "BB-EZR1-017",
+        "error",
+        "worker_start",
+        lambda run: _ulysses(run) if run.replicas < 1 else None,
+        ("worker.actor.ulysses_size", NODES, GPUS),
+        "AssertionError of PyTorch's device mesh",
+        "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)",
+        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+    ),
+    Rule(
+        "BB-EZR1-017",
+        "error",
+        "first_rollout",
+        lambda run: _ulysses(run) if run.replicas else None,
+        (NODES, GPUS),
+        "RuntimeError or IndexError of PyTorch's device mesh, on the devices beyond the last whole replica; all "
+        "workers start",
+        "EasyR1 fsdp_workers.py:130, sharding_manager/fsdp_ulysses.py (run with PyTorch 2.13)",
+        lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
+    ),
+    Rule(
+        "BB-EZR1-018",
+        "error",
+        "worker_start",
+        _tensor_parallel,
+        (f"{ROLLOUT}tensor_parallel_size", NODES, GPUS),
+        "ValueError (AssertionError in 0.3.0): rollout world size is not divisible by tp size",
+        "EasyR1 fsdp_workers.py:383",
+        setting(f"{ROLLOUT}tensor_parallel_size", 1),
+    ),
+    Rule(
+        "BB-EZR1-019",
+        "error",
+        "worker_start",
+        _batched_tokens,
+        (f"{ROLLOUT}max_num_batched_tokens",),
+        "ValueError: max_num_batched_tokens should be greater than prompt_length + response_length.",
+        "EasyR1 vllm_rollout_spmd.py:110",
+        lambda run: setting(f"{ROLLOUT}max_num_batched_tokens", run.longest)(run),
+    ),
+    Rule(
+        "BB-EZR1-020",
+        "error",
+        "first_rollout",
+        generation_chunks,
+        (PROMPTS, NODES, GPUS),
+        "AssertionError: only support equal chunk. Got size of DataProto ... and chunk ...",
+        "EasyR1 protocol.py:555",
+        _chunk_fixes,
+    ),
+    Rule(
+        "BB-EZR1-021",
+        "error",
+        "optimizer_step",
+        _split_asserts,
+        (PROMPTS, BATCH, GROUP, NODES, GPUS),
+        "AssertionError in DataProto.split (ZeroDivisionError before 0.3.2 where there are too few)",
+        "EasyR1 protocol.py:583",
+        step_fixes,
+    ),
+)

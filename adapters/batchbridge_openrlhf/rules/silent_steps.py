@@ -1,0 +1,345 @@
+"""What OpenRLHF never says of its steps: their order, members, remainders and schedule."""
+
+from __future__ import annotations
+
+from batchbridge import Fix
+from batchbridge.kit import LARGEST, nearest_numbers
+from batchbridge_openrlhf.facts import (
+    ALL,
+    DEVICES,
+    FILTER,
+    GENERATION,
+    GROUP,
+    MICRO,
+    NODES,
+    ROLLOUT,
+    TRAIN,
+    Facts,
+    Rule,
+    fix_of,
+    fixed,
+    gradients_of,
+    least_common,
+    newer,
+)
+from batchbridge_openrlhf.meaning import sequence_mean
+from batchbridge_openrlhf.settings import holds
+from batchbridge_openrlhf.sizes import DROPPED_TAIL
+
+
+def _lost_gradients(facts: Facts) -> str | None:
+    deepspeed, outcome = gradients_of(facts)
+    if outcome not in ("last", "mixed"):
+        return None
+    start = f"{facts.name('train.dynamic_batch_enable')} with {facts.said('ds.zero_stage')}"
+    if facts["ds.adam_offload"]:
+        start += f" and {facts.name('ds.adam_offload')}"
+    lost = {
+        "last": "only the last micro-batch of an optimizer step is applied, the gradients of the others are lost",
+        "mixed": "the gradient of an optimizer step's first micro-batch is lost, and those of earlier steps are added "
+        "again and again",
+    }
+    return f"{start}: {lost[outcome]} (DeepSpeed {deepspeed}, which openrlhf {facts.version} requires)"
+
+
+def _unseeded_order(facts: Facts) -> str | None:
+    return f"{facts.said('train.seed')} does not order the prompts: every launch sees another order"
+
+
+def _left_over(facts: Facts) -> str | None:
+    s = facts.sizes
+    completions = s.completions_per_rollout
+    if completions % s.train == 0:
+        return None
+    rest = completions % s.train
+    start = f"a rollout has {completions} completions: {facts.said(TRAIN)} leaves {rest} over"
+    if completions < s.train:
+        start += "; it makes no step by itself"
+    if s.dynamic:
+        return f"{start}, which are generated and never trained on"
+    return (
+        f"{start}; whole micro-batches of them go into the next pass's or rollout's first step, weighed as if they "
+        "were a step of their own, the rest is dropped"
+    )
+
+
+def _tail(facts: Facts) -> str | None:
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
+        return None
+    completions = rest * s.group
+    message = (
+        f"every episode ends with a rollout of {rest} instead of {s.prompts_per_rollout} prompts ({completions} "
+        "completions)"
+    )
+    if completions % s.train == 0 and not s.dynamic:
+        return message
+    if completions < s.train:
+        return f"{message}, which make no optimizer step of {facts.said(TRAIN)} by themselves"
+    return f"{message}: {completions % s.train} of them are left over from its optimizer steps"
+
+
+def _tail_dropped(facts: Facts) -> str | None:
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or not s.drops_tail or not (rest := prompts % s.prompts_per_rollout):
+        return None
+    if prompts < s.prompts_per_rollout:
+        return f"{prompts} prompts do not fill a rollout of {s.prompts_per_rollout}: nothing is trained"
+    return f"{rest} of {prompts} prompts are dropped in every episode"
+
+
+def _dataset_fixes(facts: Facts) -> tuple[Fix, ...]:
+    prompts = facts.trained_prompts or 0
+    if prompts < 1:
+        return ()
+    s = facts.sizes
+    whole_steps = nearest_numbers(s.rollout_prompts, divides=prompts, legal=lambda size: size * s.group % s.train == 0)
+    sizes = whole_steps or nearest_numbers(s.rollout_prompts, divides=prompts)
+    return tuple(fix_of(facts, {ROLLOUT: size}) for size in sizes)
+
+
+def _split_dependent(facts: Facts) -> str | None:
+    s = facts.sizes
+    old = holds("<0.10.3", facts.version)
+    by_token = (facts["algo.kl.use_loss"] and facts["algo.kl.init_coef"]) or facts["actor.entropy_coef"]
+    if (s.dynamic and not old) or (sequence_mean(facts.settings, facts.version) and not by_token):
+        return None
+    if not s.dynamic and s.accumulation * (s.replicas if old else 1) <= 1:
+        return None
+    over = "each replica's micro-batch" if old else "each micro-batch over all replicas"
+    return (
+        f"the loss is averaged over {over} and then over micro-batches: with unequal lengths the gradient depends on "
+        f"the split"
+    )
+
+
+def _other_rollout(facts: Facts) -> str | None:
+    s = facts.sizes
+    generation = s.generation
+    if generation is None or generation == s.rollout_prompts:
+        return None
+    name = f"{facts.name(GENERATION)} = {generation}"
+    if holds(">=0.9.1,<0.10.0", facts.version):
+        return f"{name} is not read: rollouts have {facts.said(ROLLOUT)} prompts"
+    if s.prompts_per_rollout == s.rollout_prompts:
+        return None
+    return f"{name}: a rollout trains on {s.prompts_per_rollout} prompts, not on {facts.said(ROLLOUT)}"
+
+
+def _filter_discards(facts: Facts) -> str | None:
+    if not facts.sizes.filtered:
+        return None
+    return (
+        f"{facts.name(FILTER)}: when an episode's prompts run out before a rollout is full, the groups that passed are "
+        "thrown away; a small dataset may train nothing"
+    )
+
+
+def _uneven_dynamic(facts: Facts) -> str | None:
+    s = facts.sizes
+    if not s.dynamic or s.replicas < 1 or s.train % s.replicas == 0:
+        return None
+    return (
+        f"{facts.said(TRAIN)} over {s.replicas} replicas is rounded down to {s.train // s.replicas} each: a step "
+        f"trains {s.train // s.replicas * s.replicas} completions"
+    )
+
+
+def _dynamic_step_fixes(facts: Facts) -> tuple[Fix, ...]:
+    s = facts.sizes
+    return tuple(fix_of(facts, {TRAIN: train}) for train in nearest_numbers(s.train, multiple_of=s.replicas))
+
+
+def _no_room(facts: Facts) -> str | None:
+    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
+    if completion is None or completion < total:
+        return None
+    return f"{facts.said('rollout.max_new_tokens')} leaves no room for a prompt in {facts.said('data.max_len')}"
+
+
+def _schedule_length(facts: Facts) -> str | None:
+    """The schedule is made for the steps that all prompts would fill, rounded down in this order."""
+    prompts, s = facts.trained_prompts, facts.sizes
+    if prompts is None or s.passes < 1 or s.episodes < 1:
+        return None
+    scheduled = prompts * s.group // s.train * s.episodes * s.passes
+    if s.filtered:
+        return (
+            f"the learning rate's schedule is made for {scheduled} optimizer steps, as if {facts.name(FILTER)} dropped "
+            "nothing: dropped prompts leave it unfinished"
+        )
+    made = _steps_made(prompts, facts)
+    if made is None or made == scheduled:
+        return None
+    return f"the learning rate's schedule is made for {scheduled} optimizer steps, the run makes {made}"
+
+
+def _steps_made(prompts: int, facts: Facts) -> int | None:
+    """Optimizer steps of the whole run; None where lengths decide, or devices do not share out evenly."""
+    s = facts.sizes
+    if s.dynamic or not s.whole_replicas or not s.whole_accumulation:
+        return None
+    full, rest = divmod(prompts, s.prompts_per_rollout)
+    kept = 0 if s.drops_tail else rest
+    rollouts = [s.prompts_per_rollout] * min(full, 1) + [kept]
+    if any(size * s.group % s.replicas for size in rollouts):
+        return None
+    whole, short = (size * s.group // s.replicas // s.micro * s.passes for size in (s.prompts_per_rollout, kept))
+    # Micro-batches that fill no step wait for the next rollout's: DeepSpeed counts them over the whole run.
+    return (full * whole + short) * s.episodes // s.accumulation
+
+
+def _schedule_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return _dataset_fixes(facts) if facts.sizes.positive and not facts.sizes.filtered else ()
+
+
+def _room_fixes(facts: Facts) -> tuple[Fix, ...]:
+    total, completion = facts["data.max_len"], facts["rollout.max_new_tokens"]
+    fixes = [fix_of(facts, {"data.max_len": 2 * completion})] if 2 * completion <= LARGEST else []
+    return (*fixes, *([fix_of(facts, {"rollout.max_new_tokens": total // 2})] if total > 1 else []))
+
+
+def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest prompts per rollout and train batches that leave no completion over."""
+    s = facts.sizes
+    share = least_common(s.train, s.group) // s.group
+    key = ROLLOUT if s.prompts_per_rollout == s.rollout_prompts else GENERATION
+    fixes = [fix_of(facts, {key: prompts}) for prompts in nearest_numbers(s.prompts_per_rollout, multiple_of=share)]
+    granule = s.replicas * (1 if s.dynamic else s.micro)
+    if granule and s.completions_per_rollout % granule == 0:
+        steps = nearest_numbers(max(s.train // granule, 1), divides=s.completions_per_rollout // granule)
+        fixes += [fix_of(facts, {TRAIN: step * granule}) for step in steps]
+    return tuple(fixes)
+
+
+SILENT_STEPS: tuple[Rule, ...] = (
+    Rule(
+        "BB-ORL-042",
+        "warning",
+        "never",
+        _lost_gradients,
+        ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu", "ds.adam_offload"),
+        native="it trains on, and logs the norm of the gradient that is left",
+        source=(
+            "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
+            "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
+            "deepspeed 0.17.2 to 0.19.5"
+        ),
+        fixes=fixed(ds__zero_stage=3),
+        versions=">=0.8.6",
+    ),
+    Rule(
+        "BB-ORL-043",
+        "warning",
+        "never",
+        _unseeded_order,
+        ("train.seed",),
+        native="the prompt loader draws its seed from a process that nobody seeds",
+        source="measured: openrlhf 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer; read: 0.8.1 to 0.11.1",
+        fixes=lambda facts: (Fix("compare runs by the prompts that they logged: no option orders them"),),
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-044",
+        "warning",
+        "never",
+        _left_over,
+        (ROLLOUT, GROUP, TRAIN, GENERATION),
+        native="DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
+        source="measured: openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
+        fixes=_rollout_fixes,
+    ),
+    Rule(
+        "BB-ORL-045",
+        "warning",
+        "never",
+        _tail,
+        (ROLLOUT, GROUP, TRAIN),
+        native="the short rollout is trained on as far as its micro-batches fill optimizer steps",
+        source="measured: openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit; read: 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
+        fixes=_dataset_fixes,
+        versions=">=0.9.9",
+    ),
+    Rule(
+        "BB-ORL-046",
+        "warning",
+        "never",
+        _tail_dropped,
+        (ROLLOUT,),
+        native="the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
+        source=(
+            "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
+            "PPOTrainer.fit; measured: 0.10.4"
+        ),
+        fixes=_dataset_fixes,
+        versions=DROPPED_TAIL,
+    ),
+    Rule(
+        "BB-ORL-047",
+        "warning",
+        "never",
+        _split_dependent,
+        (MICRO, TRAIN, NODES, DEVICES),
+        native="masked_mean or aggregate_loss of each micro-batch",
+        source="openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
+        fixes=newer("0.10.4"),
+        versions="<0.10.4",
+    ),
+    Rule(
+        "BB-ORL-048",
+        "warning",
+        "never",
+        _other_rollout,
+        (GENERATION, ROLLOUT),
+        native="no message",
+        source=(
+            "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
+            "SamplesGenerator.generate_samples"
+        ),
+        fixes=lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),),
+        versions=">=0.8.1",
+    ),
+    Rule(
+        "BB-ORL-049",
+        "warning",
+        "never",
+        _filter_discards,
+        (FILTER, ROLLOUT),
+        native="the run ends, perhaps without an optimizer step",
+        source="OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
+        fixes=newer("0.11.1"),
+        versions=">=0.8.1,<0.11.1",
+    ),
+    Rule(
+        "BB-ORL-050",
+        "warning",
+        "never",
+        _uneven_dynamic,
+        (TRAIN, NODES, DEVICES),
+        native="DeepSpeed's own check of the train batch is off with dynamic batches",
+        source="openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
+        fixes=_dynamic_step_fixes,
+        versions=">=0.8.6",
+    ),
+    Rule(
+        "BB-ORL-051",
+        "warning",
+        "never",
+        _no_room,
+        ("rollout.max_new_tokens", "data.max_len"),
+        native="sequences are cut at data.max_len",
+        source="openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
+        fixes=_room_fixes,
+        versions=">=0.9.8",
+    ),
+    Rule(
+        "BB-ORL-053",
+        "warning",
+        "never",
+        _schedule_length,
+        (ROLLOUT, GROUP, TRAIN, "train.max_epochs"),
+        native="the learning rate ends elsewhere on its schedule",
+        source=f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
+        fixes=_schedule_fixes,
+    ),
+)
