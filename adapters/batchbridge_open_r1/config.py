@@ -13,7 +13,7 @@ from typing import ClassVar
 from batchbridge import Source
 from batchbridge_trl import settings as trl
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.settings import Group, Setting
+from batchbridge_trl.tables import Group, Setting
 
 OWN = Group(
     "GRPOConfig, GRPOScriptArguments",

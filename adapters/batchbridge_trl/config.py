@@ -16,8 +16,8 @@ from batchbridge.kit.writing import Problems, objections
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
-from batchbridge_trl.settings import Gone, Group, Setting, settings_of
 from batchbridge_trl.sizes import sizes_of
+from batchbridge_trl.tables import Gone, Group, Setting, settings_of, versions_of
 from batchbridge_trl.values import WrongValue, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
@@ -249,7 +249,7 @@ class TrlAdapter(Adapter):
                 native=native,
                 source=gone.source,
             )
-        elsewhere = sorted(tables.versions_of(self.groups, key))
+        elsewhere = sorted(versions_of(self.groups, key))
         return Finding(
             "BB-TRL-003",
             "error",

@@ -6,11 +6,10 @@ key that existed only in a range says so; a key that was removed or renamed stan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, NamedTuple
-
 from batchbridge.kit.versions import holds as holds
+from batchbridge_trl.settings_transformers import TRAINING_ARGUMENTS as TRAINING_ARGUMENTS
+from batchbridge_trl.settings_transformers import TRANSFORMERS as TRANSFORMERS
+from batchbridge_trl.tables import Gone, Group, Setting
 
 VERSIONS = ">=0.15"
 """Versions that are read. The rows are complete, wheel by wheel, for every release from 0.15.0 to `NEWEST`; a newer one
@@ -19,44 +18,6 @@ OLDEST_ENFORCED = "0.18.0"
 """The oldest version whose running trainer may be patched; what newer ones need stands in `proven`."""
 NEWEST = "1.16.0"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""
-TRANSFORMERS = (("<0.17", "4.51.3"), (">=0.17,<0.29", "4.57.6"), (">=0.29", "5.23.0"))
-"""TRL versions -> the transformers release that is assumed beside them; TRL pins a lower bound only. 4.51.3 is the last
-one that 0.15 and 0.16 train with: later ones call `_get_train_sampler(dataset)`, which these take without an argument
-(run: TypeError). Up to 0.28.0 the newest 4.x is assumed: these ask transformers' `_is_package_available`, whose answer
-is a tuple since 5.3.0, so that everything counts as installed and the trainer's module cannot be imported (run: No
-module named 'weave'); 0.29.0 has a function of its own. Open-R1 pins 4.52.3, which has the settings of 4.57.6 but for a
-few that say nothing about batches."""
-
-
-# Rows of tables are named tuples: every command makes these classes, and making frozen dataclasses takes long.
-class Setting(NamedTuple):
-    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
-    of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
-    `VERSIONS`). `fixed`: these versions have no such key; their trainer does what `default` says."""
-
-    key: str
-    kind: str
-    default: Any
-    versions: str = ""
-    fixed: bool = False
-
-
-@dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
-class Group:
-    """Settings of one native class; `source` is its symbol and the versions that were read."""
-
-    name: str
-    source: str
-    settings: tuple[Setting, ...]
-
-
-class Gone(NamedTuple):
-    """A key that newer versions do not know: since when, what says it now (None: nothing), and the source."""
-
-    key: str
-    since: str
-    instead: str | None
-    source: str
 
 
 def is_known(version: str) -> bool:
@@ -70,22 +31,6 @@ def is_known(version: str) -> bool:
 def transformers_of(version: str) -> str:
     """The transformers release that is assumed beside TRL `version`."""
     return next(release for versions, release in TRANSFORMERS if holds(versions, version))
-
-
-@lru_cache(maxsize=64)
-def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Setting]:
-    """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
-    found: dict[str, Setting] = {}
-    for group in groups:
-        for setting in group.settings:
-            if holds(setting.versions, version):
-                found.setdefault(setting.key, setting)
-    return found
-
-
-def versions_of(groups: tuple[Group, ...], key: str) -> set[str]:
-    """The ranges of versions in which `key` is a setting; empty where it never was, or is one in every version."""
-    return {row.versions for group in groups for row in group.settings if row.key == key and not row.fixed} - {""}
 
 
 _GRPO_CONFIG = (
@@ -241,151 +186,6 @@ _GRPO_CONFIG = (
     Setting("torch_empty_cache_steps", "int?", None),
 )
 
-_4, _51, _57, _5 = "<0.29", *(versions for versions, _ in TRANSFORMERS)
-_TRAINING_ARGUMENTS = (
-    Setting("output_dir", "str?", None),
-    Setting("per_device_train_batch_size", "int", 8),
-    Setting("num_train_epochs", "float", 3.0),
-    Setting("max_steps", "int", -1),
-    Setting("lr_scheduler_type", "choice", "linear"),
-    Setting("warmup_ratio", "float", 0.0, _4),
-    Setting("warmup_steps", "int", 0, _4),
-    Setting("warmup_steps", "float", 0, _5),
-    Setting("optim", "choice", "adamw_torch_fused"),
-    Setting("optim_args", "str?", None),
-    Setting("weight_decay", "float", 0.0),
-    Setting("adam_beta1", "float", 0.9),
-    Setting("adam_beta2", "float", 0.999),
-    Setting("adam_epsilon", "float", 1e-08),
-    Setting("optim_target_modules", "any", None),
-    Setting("gradient_accumulation_steps", "int", 1),
-    Setting("average_tokens_across_devices", "bool?", False, _51),
-    Setting("average_tokens_across_devices", "bool", True, ">=0.17"),
-    Setting("max_grad_norm", "float", 1.0),
-    Setting("label_smoothing_factor", "float", 0.0),
-    Setting("fp16", "bool", False),
-    Setting("bf16_full_eval", "bool", False),
-    Setting("fp16_full_eval", "bool", False),
-    Setting("tf32", "bool?", None),
-    Setting("activation_checkpointing", "bool?", None, _5),
-    Setting("activation_checkpointing_kwargs", "dict?", None, _5),
-    Setting("gradient_checkpointing_kwargs", "dict?", None),
-    Setting("torch_compile", "bool", False),
-    Setting("torch_compile_backend", "str?", None),
-    Setting("torch_compile_mode", "str?", None),
-    Setting("liger_kernel_config", "dict?", None, ">=0.17"),
-    Setting("use_cache", "bool", False, _5),
-    Setting("neftune_noise_alpha", "float?", None),
-    Setting("auto_find_batch_size", "bool", False),
-    Setting("logging_strategy", "any", "steps"),
-    Setting("logging_first_step", "bool", False),
-    Setting("log_on_each_node", "bool", True),
-    Setting("logging_nan_inf_filter", "bool", True),
-    Setting("include_num_input_tokens_seen", "any", False, _4),
-    Setting("include_num_input_tokens_seen", "any", "no", _5),
-    Setting("log_level", "str", "passive"),
-    Setting("log_level_replica", "str", "warning"),
-    Setting("disable_tqdm", "bool?", None),
-    Setting("report_to", "any", None, _4),
-    Setting("report_to", "any", "none", _5),
-    Setting("run_name", "str?", None),
-    Setting("project", "str", "huggingface", ">=0.17"),
-    Setting("trackio_space_id", "str?", "trackio", _57),
-    Setting("trackio_space_id", "str?", None, _5),
-    Setting("trackio_bucket_id", "str?", None, _5),
-    Setting("trackio_static_space_id", "any", None, _5),
-    Setting("eval_strategy", "choice", "no"),
-    Setting("eval_steps", "float?", None),
-    Setting("eval_delay", "float", 0),
-    Setting("per_device_eval_batch_size", "int", 8),
-    Setting("prediction_loss_only", "bool", False),
-    Setting("eval_on_start", "bool", False),
-    Setting("eval_do_concat_batches", "bool", True),
-    Setting("eval_use_gather_object", "bool", False),
-    Setting("eval_accumulation_steps", "int?", None),
-    Setting("include_for_metrics", "list", None),
-    Setting("batch_eval_metrics", "bool", False),
-    Setting("save_only_model", "bool", False),
-    Setting("save_strategy", "any", "steps"),
-    Setting("save_steps", "float", 500),
-    Setting("save_on_each_node", "bool", False),
-    Setting("save_total_limit", "int?", None),
-    Setting("enable_jit_checkpoint", "bool", False, _5),
-    Setting("push_to_hub", "bool", False),
-    Setting("hub_token", "str?", None),
-    Setting("hub_private_repo", "bool?", None),
-    Setting("hub_model_id", "str?", None),
-    Setting("hub_strategy", "any", "every_save"),
-    Setting("hub_always_push", "bool", False),
-    Setting("hub_revision", "str?", None, ">=0.17"),
-    Setting("load_best_model_at_end", "bool", False),
-    Setting("metric_for_best_model", "str?", None),
-    Setting("greater_is_better", "bool?", None),
-    Setting("ignore_data_skip", "bool", False),
-    Setting("restore_callback_states_from_checkpoint", "bool", False),
-    Setting("full_determinism", "bool", False),
-    Setting("seed", "int", 42),
-    Setting("data_seed", "int?", None),
-    Setting("use_cpu", "bool", False),
-    Setting("accelerator_config", "dict?", None),
-    Setting("parallelism_config", "dict?", None, ">=0.17"),
-    Setting("dataloader_drop_last", "bool", False),
-    Setting("dataloader_num_workers", "int", 0),
-    Setting("dataloader_pin_memory", "bool", True),
-    Setting("dataloader_persistent_workers", "bool", False),
-    Setting("dataloader_prefetch_factor", "int?", None),
-    Setting("dataloader_multiprocessing_context", "str?", None, _5),
-    Setting("dataloader_in_order", "bool", True, _5),
-    Setting("label_names", "list?", None),
-    Setting("train_sampling_strategy", "str", "random", _5),
-    Setting("length_column_name", "str", "length"),
-    Setting("ddp_find_unused_parameters", "bool?", None),
-    Setting("ddp_bucket_cap_mb", "int?", None),
-    Setting("ddp_broadcast_buffers", "bool?", None),
-    Setting("ddp_static_graph", "bool?", None, _5),
-    Setting("ddp_backend", "str?", None),
-    Setting("ddp_timeout", "int", 1800),
-    # Text, a list of texts, or true, which transformers sets itself in a constructed config from 5.10 on.
-    Setting("fsdp", "any", None),
-    Setting("fsdp_config", "dict?", None),
-    Setting("deepspeed", "dict?", None),
-    Setting("debug", "any", ""),
-    Setting("skip_memory_metrics", "bool", True),
-    Setting("do_train", "bool", False),
-    Setting("do_eval", "bool", False),
-    Setting("do_predict", "bool", False),
-    Setting("resume_from_checkpoint", "str?", None),
-    Setting("local_rank", "int", -1),
-    Setting("overwrite_output_dir", "bool", False, _4),
-    Setting("no_cuda", "bool", False, _4),
-    Setting("use_mps_device", "bool", False, _4),
-    Setting("per_gpu_train_batch_size", "int?", None, _4),
-    Setting("per_gpu_eval_batch_size", "int?", None, _4),
-    Setting("adafactor", "bool", False, _4),
-    Setting("group_by_length", "bool", False, _4),
-    Setting("logging_dir", "str?", None, _4),
-    Setting("save_safetensors", "bool", True, _4),
-    Setting("jit_mode_eval", "bool", False, _4),
-    Setting("fp16_opt_level", "str", "O1", _4),
-    Setting("half_precision_backend", "str", "auto", _4),
-    Setting("fp16_backend", "str", "auto", _4),
-    Setting("tpu_num_cores", "int?", None, _4),
-    Setting("tpu_metrics_debug", "bool", False, _4),
-    Setting("past_index", "int", -1, _4),
-    Setting("fsdp_min_num_params", "int", 0, _4),
-    Setting("fsdp_transformer_layer_cls_to_wrap", "str?", None, _4),
-    Setting("push_to_hub_model_id", "str?", None, _4),
-    Setting("push_to_hub_organization", "str?", None, _4),
-    Setting("push_to_hub_token", "str?", None, _4),
-    Setting("include_inputs_for_metrics", "bool", False, _4),
-    Setting("include_tokens_per_second", "bool", False, _4),
-    Setting("mp_parameters", "str", "", _4),
-    Setting("torchdynamo", "str?", None, _4),
-    Setting("ray_scope", "str?", "last", _4),
-    Setting("use_legacy_prediction_loop", "bool", False, _4),
-    Setting("use_ipex", "bool", False, _51),
-    Setting("tp_size", "int?", 0, _51),
-)
 
 _SCRIPT_ARGUMENTS = (
     Setting("dataset_name", "str?", None),
@@ -442,9 +242,6 @@ _LAUNCH = (
 )
 
 GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
-TRAINING_ARGUMENTS = Group(
-    "TrainingArguments", "transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS
-)
 SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
 GRPO_SCRIPT_ARGUMENTS = Group(
     "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS

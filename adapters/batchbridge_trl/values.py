@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.kit import LARGEST
-from batchbridge_trl.settings import CHOICES, Setting
+from batchbridge_trl.settings import CHOICES
+from batchbridge_trl.tables import Setting
 
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 """Spellings of flags. Source: transformers HfArgumentParser, string_to_bool."""

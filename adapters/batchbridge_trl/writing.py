@@ -14,7 +14,8 @@ from batchbridge.kit import LARGEST, LossTerm, walk
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_trl.meaning import ADAMW, GIVEN, loss_types, scales, shifted
-from batchbridge_trl.settings import TRAINER_GROUPS, holds, settings_of
+from batchbridge_trl.settings import TRAINER_GROUPS, holds
+from batchbridge_trl.tables import settings_of
 from batchbridge_trl.values import too_large
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")

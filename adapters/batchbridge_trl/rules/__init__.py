@@ -15,7 +15,8 @@ from batchbridge_trl.rules.later import LATER
 from batchbridge_trl.rules.rollouts import ROLLOUTS
 from batchbridge_trl.rules.steps import STEPS_AND_WEIGHTS
 from batchbridge_trl.rules.validated import VALIDATED
-from batchbridge_trl.settings import TRL_GROUPS, settings_of
+from batchbridge_trl.settings import TRL_GROUPS
+from batchbridge_trl.tables import settings_of
 
 __all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from batchbridge_trl.meaning import UNCARRIED
 from batchbridge_trl.rules.facts import ALL, POST_INIT, Facts, Rule
 from batchbridge_trl.rules.fixes import setting
-from batchbridge_trl.settings import TRL_GROUPS, settings_of
+from batchbridge_trl.settings import TRL_GROUPS
+from batchbridge_trl.tables import settings_of
 
 
 def _data_seed(facts: Facts) -> str | None:
