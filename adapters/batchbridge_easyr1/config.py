@@ -24,7 +24,7 @@ from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 
 if TYPE_CHECKING:
-    from batchbridge.kit import Code, ErrorText
+    pass
 
 ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
@@ -61,6 +61,9 @@ class EasyR1Adapter(Adapter):
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_easyr1.runtime:RUNTIME"
+    texts = "batchbridge_easyr1.texts:TEXTS"
+    recorded_code = "batchbridge_easyr1.proven:CODE"
+    enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-EZR1-013": "BB127",
@@ -151,18 +154,6 @@ class EasyR1Adapter(Adapter):
         text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
         return Written(values=values, text=text, framework_version=version)
 
-    def error_texts(self) -> Sequence[ErrorText]:
-        """Texts beside those of `batchbridge doctor`; see `texts`."""
-        from batchbridge_easyr1.texts import TEXTS
-
-        return TEXTS
-
-    def enforces(self, path: str, value: object) -> bool:
-        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
-        from batchbridge_easyr1.enforced import enforces
-
-        return enforces(path, value)
-
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
@@ -177,12 +168,6 @@ class EasyR1Adapter(Adapter):
             "ray": "batchbridge.kit:reach_workers",
             "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
         }
-
-    def code(self) -> Code:
-        """The functions that a wrapped run depends on; see `proven`."""
-        from batchbridge_easyr1.proven import CODE
-
-        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is EasyR1's `RayPPOTrainer`, or of a subclass; verl's stands in another module."""

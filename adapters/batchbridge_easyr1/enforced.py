@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchbridge.kit.enforced_fields import PLANNED_FIELDS as SHARED
-from batchbridge.kit.enforced_fields import Promises, also_off, kept, one_of
+from batchbridge.kit.enforced_fields import Promises, also_off, one_of
 
 AVERAGED = ("token_mean", "token_sum", "sequence_mean", "sequence_sum", "sequence_sum_over_constant")
 """Aggregations whose weights a completion's own length and the step's denominators decide."""
@@ -16,8 +16,3 @@ ENFORCED: Promises = {
 """Canonical field to whether `attach` brings a value of it about: as with verl, whose plan, advantages and clips are
 enforced by the same code, and the aggregations that `loss_avg_mode` has no word for. Source: `PLANNED`, and `SETTABLE`
 and `REFUSALS` of `runtime`."""
-
-
-def enforces(path: str, value: object) -> bool:
-    """See `Adapter.enforces`."""
-    return kept(ENFORCED, path, value)

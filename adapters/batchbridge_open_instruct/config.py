@@ -21,7 +21,7 @@ from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, S
 from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
 
 if TYPE_CHECKING:
-    from batchbridge.kit import Code, ErrorText
+    pass
 
 
 class OpenInstructAdapter(Adapter):
@@ -32,6 +32,9 @@ class OpenInstructAdapter(Adapter):
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     runtime = "batchbridge_open_instruct.runtime:RUNTIME"
+    texts = "batchbridge_open_instruct.texts:TEXTS"
+    recorded_code = "batchbridge_open_instruct.proven:CODE"
+    enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:
@@ -159,12 +162,6 @@ class OpenInstructAdapter(Adapter):
         texts = {"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"}
         return Written(values=values, text=texts, framework_version=version)
 
-    def error_texts(self) -> Sequence[ErrorText]:
-        """Texts beside those of `batchbridge doctor`; see `texts`."""
-        from batchbridge_open_instruct.texts import TEXTS
-
-        return TEXTS
-
     def hooks(self) -> Mapping[str, str]:
         """Ray, and two modules that grpo_fast.py imports; see `batchbridge_open_instruct.launched`."""
         return {
@@ -172,12 +169,6 @@ class OpenInstructAdapter(Adapter):
             "open_instruct.utils": "batchbridge_open_instruct.launched:utilities",
             "open_instruct.data_loader": "batchbridge_open_instruct.launched:preparation",
         }
-
-    def code(self) -> Code:
-        """The functions that a wrapped run depends on; see `proven`."""
-        from batchbridge_open_instruct.proven import CODE
-
-        return CODE
 
     def owns(self, trainer: object) -> bool:
         """A learner of grpo_fast.py."""
@@ -190,12 +181,6 @@ class OpenInstructAdapter(Adapter):
         from batchbridge_open_instruct import runtime
 
         return runtime.source_of(trainer)
-
-    def enforces(self, path: str, value: object) -> bool:
-        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
-        from batchbridge_open_instruct.enforced import enforces
-
-        return enforces(path, value)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

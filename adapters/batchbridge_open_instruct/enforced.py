@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import Promises, also_off, given, kept, one_of
+from batchbridge.kit.enforced_fields import Promises, also_off, given, one_of
 from batchbridge_open_instruct.engine import AGGREGATIONS
 
 ENFORCED: Promises = {
@@ -27,8 +27,3 @@ ENFORCED: Promises = {
 """Canonical field to whether `attach` brings a value of it about. Source: `PLANNED`, and `SETTABLE` and `REFUSALS` of
 `runtime`. A step is always the whole rollout, so it has no remainder. Sizes, passes, the length of the run and old
 log-probabilities are enforced only where the settings say them too."""
-
-
-def enforces(path: str, value: object) -> bool:
-    """See `Adapter.enforces`."""
-    return kept(ENFORCED, path, value)

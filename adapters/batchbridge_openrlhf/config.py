@@ -31,7 +31,7 @@ from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
 if TYPE_CHECKING:
-    from batchbridge.kit import Code, ErrorText
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,6 +56,9 @@ class OpenRlhfAdapter(Adapter):
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
+    texts = "batchbridge_openrlhf.texts:TEXTS"
+    recorded_code = "batchbridge_openrlhf.proven:CODE"
+    enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -182,12 +185,6 @@ class OpenRlhfAdapter(Adapter):
             text={"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"},
         )
 
-    def error_texts(self) -> Sequence[ErrorText]:
-        """Texts beside those of `batchbridge doctor`; see `texts`."""
-        from batchbridge_openrlhf.texts import TEXTS
-
-        return TEXTS
-
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
@@ -196,24 +193,12 @@ class OpenRlhfAdapter(Adapter):
 
         return native_steps(reading, dataset_size, response_tokens)
 
-    def enforces(self, path: str, value: object) -> bool:
-        """What a wrapped run brings about; see `enforced`."""
-        from batchbridge_openrlhf.enforced import enforces
-
-        return enforces(path, value)
-
     def hooks(self) -> Mapping[str, str]:
         """Ray, and the module of the trainers' base class; see `batchbridge_openrlhf.launched`."""
         return {
             "ray": "batchbridge.kit:reach_workers",
             "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
         }
-
-    def code(self) -> Code:
-        """The functions that a wrapped run depends on; see `proven`."""
-        from batchbridge_openrlhf.proven import CODE
-
-        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `PPOTrainer` (in its Ray actor) or an `ActorPPOTrainer`, or of a subclass."""

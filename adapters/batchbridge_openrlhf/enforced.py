@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import Promises, also_off, given, kept, one_of
+from batchbridge.kit.enforced_fields import Promises, also_off, given, one_of
 
 ENFORCED: Promises = {
     "rollout.prompts_per_rollout": given,
@@ -33,8 +33,3 @@ ENFORCED: Promises = {
 `runtime`. What is taken over only where the options say it too is not here: a batch-wide scale of advantages, a KL
 penalty in another place, a group size. A run whose KL penalty is inside of the advantages keeps the trainer's rule for
 them, or is refused (`advantage_with_kl`)."""
-
-
-def enforces(path: str, value: object) -> bool:
-    """See `Adapter.enforces`."""
-    return kept(ENFORCED, path, value)

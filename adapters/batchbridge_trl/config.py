@@ -23,7 +23,7 @@ from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
 if TYPE_CHECKING:
-    from batchbridge.kit import Code, ErrorText
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -44,6 +44,9 @@ class TrlAdapter(Adapter):
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
+    texts = "batchbridge_trl.texts:TEXTS"
+    recorded_code = "batchbridge_trl.proven:CODE"
+    enforced_fields = "batchbridge_trl.enforced:ENFORCED"
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
@@ -182,12 +185,6 @@ class TrlAdapter(Adapter):
             text={"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)},
         )
 
-    def error_texts(self) -> Sequence[ErrorText]:
-        """Texts beside those of `batchbridge doctor`; see `texts`."""
-        from batchbridge_trl.texts import TEXTS
-
-        return TEXTS
-
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
@@ -195,16 +192,6 @@ class TrlAdapter(Adapter):
         from batchbridge_trl.behaviour import native_steps
 
         return native_steps(reading, dataset_size, response_tokens)
-
-    def enforces(self, path: str, value: object) -> bool:
-        """What `runtime` plans or computes itself: see `_ENFORCED`."""
-        return path in _ENFORCED and (not _ENFORCED[path] or value in _ENFORCED[path])
-
-    def code(self) -> Code:
-        """The functions that a wrapped run depends on; see `proven`."""
-        from batchbridge_trl.proven import CODE
-
-        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
@@ -294,26 +281,6 @@ class TrlAdapter(Adapter):
             entry.key, value, place, default=f"default of trl {version}", said=said, note=note, others=entry.others
         )
 
-
-_ENFORCED: Mapping[str, tuple[object, ...]] = {
-    "rollout.prompts_per_rollout": (),
-    "optimizer_step.completions_per_step": (),
-    "optimizer_step.passes_per_rollout": (),
-    "optimizer_step.rollout_shuffle": (),
-    "optimizer_step.step_may_span": (),
-    "order.seed": (),
-    "order.last_rollout": ("drop", "short", "pad", "wrap"),
-    "order.last_optimizer_step": ("drop", "short", "pad"),
-    "horizon.rollouts": (),
-    "horizon.lr_tick": (),
-    "advantage.baseline": ("group_mean", "leave_one_out", "none"),
-    "advantage.epsilon": (),
-    "advantage.ddof": (),
-    "advantage.clip": (),
-    "objective.old_logprobs": ("detached", "rollout_start"),
-}
-"""Canonical fields that `wrap` brings about whatever GRPOConfig says, with the values (empty: any). Source: `PLANNED`
-and `REFUSALS` of `runtime`, `enforce.group_advantages`; a conversion reports them as patched."""
 
 _TELLING = frozenset(
     {"num_generations", "steps_per_generation", "generation_batch_size", "scale_rewards", "max_completion_length"}

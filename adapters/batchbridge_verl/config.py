@@ -16,14 +16,13 @@ from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for, difference
-from batchbridge_verl.enforced import enforces
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
 
 if TYPE_CHECKING:
-    from batchbridge.kit import Code, ErrorText
+    pass
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -48,6 +47,9 @@ class VerlAdapter(Adapter):
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_verl.runtime:RUNTIME"
+    texts = "batchbridge_verl.texts:TEXTS"
+    recorded_code = "batchbridge_verl.proven:CODE"
+    enforced_fields = "batchbridge_verl.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
     restates: ClassVar[Mapping[str, str]] = {
         "BB-VERL-010": "BB101",
@@ -173,16 +175,6 @@ class VerlAdapter(Adapter):
             text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
         )
 
-    def enforces(self, path: str, value: object) -> bool:
-        """What a wrapped run plans, weighs or sets itself: see `enforced`."""
-        return enforces(path, value)
-
-    def error_texts(self) -> Sequence[ErrorText]:
-        """Texts beside those of `batchbridge doctor`; see `texts`."""
-        from batchbridge_verl.texts import TEXTS
-
-        return TEXTS
-
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
     ) -> Iterator[NativeStep]:
@@ -200,12 +192,6 @@ class VerlAdapter(Adapter):
             # Imported by main_ppo_sync of 0.8.0, which nobody imports; by the V1 trainer of later versions.
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
-
-    def code(self) -> Code:
-        """The functions that a wrapped run depends on; see `proven`."""
-        from batchbridge_verl.proven import CODE
-
-        return CODE
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is verl's `RayPPOTrainer` (V0) or a V1 trainer, or of a subclass."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batchbridge.kit.enforced_fields import PLANNED_FIELDS, kept
+from batchbridge.kit.enforced_fields import PLANNED_FIELDS, Promises
 
-
-def enforces(path: str, value: object) -> bool:
-    """See `Adapter.enforces`."""
-    return kept(PLANNED_FIELDS, path, value)
+ENFORCED: Promises = PLANNED_FIELDS
+"""Canonical field to whether `attach` brings a value of it about. Source: `PLANNED`, `SETTABLE` and `REFUSALS` of
+`runtime`. What is taken over only where the configuration says it too is not here: a batch-wide scale of advantages, a
+KL penalty in another place, a group size of the V0 trainer."""

@@ -42,6 +42,13 @@ class Adapter(ABC):
     """Where its running trainers are said, `module:NAME` of a `batchbridge.kit.lifecycle.Runtime`; empty: it has none,
     or defines `attach` itself. The module is imported when a trainer is wrapped, and only it may import the
     framework."""
+    texts: ClassVar[str] = ""
+    """Where the texts that the framework prints are said, `module:NAME` of `ErrorText`s; see `error_texts`."""
+    recorded_code: ClassVar[str] = ""
+    """Where the functions that `attach` depends on are said, `module:NAME` of a `Code`; see `code`."""
+    enforced_fields: ClassVar[str] = ""
+    """Where it is said what `attach` brings about, `module:NAME` of a mapping from canonical field to whether a value
+    of it is; see `enforces` and `batchbridge.kit.enforced_fields`."""
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
@@ -75,9 +82,10 @@ class Adapter(ABC):
     def enforces(self, path: str, value: object) -> bool:
         """Whether `attach` brings about `value` of the canonical field `path` where the configuration cannot say it.
 
-        Conversions report such a field as patched instead of lost. Default: nothing is promised.
+        Conversions report such a field as patched instead of lost. Default: what `enforced_fields` names.
         """
-        return False
+        promises = _named(self.enforced_fields) if self.enforced_fields else {}
+        return path in promises and bool(promises[path](value))
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -94,13 +102,15 @@ class Adapter(ABC):
         yield from consecutive_steps(reading.spec, dataset_size, response_tokens)
 
     def error_texts(self) -> Sequence[ErrorText]:
-        """Texts that the framework prints and what they mean, beside those that `batchbridge doctor` knows already."""
-        return ()
+        """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""
+        found: Sequence[ErrorText] = _named(self.texts) if self.texts else ()
+        return found
 
     def code(self) -> Code | None:
         """The framework's functions that `attach` depends on, with a record of their digests; see
-        `batchbridge.kit.proven`. Imports no framework. Default: none."""
-        return None
+        `batchbridge.kit.proven`. Imports no framework. Default: what `recorded_code` names."""
+        found: Code | None = _named(self.recorded_code) if self.recorded_code else None
+        return found
 
     def hooks(self) -> Mapping[str, str]:
         """What `batchbridge run` hooks in each process of the framework's command: module -> `package.module:function`.
@@ -144,5 +154,10 @@ class Adapter(ABC):
 
     def _runtime(self) -> Any:
         """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""
-        module, _, name = self.runtime.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return _named(self.runtime)
+
+
+def _named(place: str) -> Any:
+    """What `module:NAME` names; the module is imported."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -23,11 +23,6 @@ def one_of(*values: object) -> Callable[[object], bool]:
     return lambda value: value in values
 
 
-def kept(promises: Promises, path: str, value: object) -> bool:
-    """Whether `promises` bring `value` of the field `path` about."""
-    return path in promises and promises[path](value)
-
-
 PLANNED_FIELDS: Promises = {
     "rollout.prompts_per_rollout": given,
     "optimizer_step.completions_per_step": given,
@@ -51,6 +46,4 @@ PLANNED_FIELDS: Promises = {
     "objective.clip_high": also_off,
     "objective.dual_clip": also_off,
 }
-"""Canonical field to whether `attach` brings a value of it about. Source: `PLANNED`, `SETTABLE` and `REFUSALS` of
-`runtime`. What is taken over only where the configuration says it too is not here: a batch-wide scale of advantages, a
-KL penalty in another place, a group size of the V0 trainer."""
+"""What a driver that follows the plan and writes advantages itself brings about."""
