@@ -1,9 +1,8 @@
 """The nearest legal neighbours of an illegal configuration: what a person could change, by how little.
 
-`nearest` is for one integer, `neighbours` for integers that one rule binds together. Where it is known what legal
-values are multiples or divisors of, they are found by arithmetic, as quickly for two billion devices as for eight;
-otherwise the rule is asked, a bounded number of times.
-"""
+`nearest_numbers` is for one integer, `neighbours` for integers that one rule binds together. Where it is known what
+legal values are multiples or divisors of, they are found by arithmetic, as quickly for two billion devices as for
+eight; otherwise the rule is asked, a bounded number of times."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ class Variable(NamedTuple):
     """An integer that may be changed: its present value, and its bounds, both legal.
 
     multiple_of and divides say what is known of its legal values while the other integers stay as they are: see
-    `nearest`. Nothing has to be known; knowing it makes the search quick and its reach unlimited.
+    `nearest_numbers`. Nothing has to be known; knowing it makes the search quick and its reach unlimited.
     """
 
     name: str
