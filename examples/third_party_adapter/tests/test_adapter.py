@@ -18,7 +18,7 @@ from batchbridge.kit import (
     Topology,
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
-from pocketgrpo_batchbridge.config import DEFAULTS, RULES, PocketAdapter
+from pocketgrpo_batchbridge.config import KEYS, RULES, PocketAdapter
 
 MEANING = Spec(
     topology=Topology(world_size=1),
@@ -69,7 +69,9 @@ class TestPocketAdapter(AdapterContract):
         ),
         ValidCase(
             name="all settings",
-            source=Source(values={**DEFAULTS, "average": "sequence", "reuse": 2, "seed": 7}),
+            source=Source(
+                values={**{row.key: row.default for row in KEYS}, "average": "sequence", "reuse": 2, "seed": 7}
+            ),
             context=CONTEXT,
             source_has_world_size=True,
         ),

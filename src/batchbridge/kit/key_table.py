@@ -1,0 +1,155 @@
+"""Rows of settings that read and write alike.
+
+    Key("grpo.seed", whole(), 42, "order.seed")
+    Key("loss", one_of("mean", "sum"), "mean", "loss.policy.aggregation", {"mean": "token_mean", "sum": "token_sum"})
+    Key("batch", natural, 512, "optimizer_step.completions_per_step", unit="completions", versions=">=2")
+
+A row says a setting's kind, default and versions, and where the setting alone decides a canonical field, which: then it
+is read and written by the row. What several settings decide together is the adapter's `derive` and `restate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from batchbridge.contract.reading import Source
+from batchbridge.errors import BatchBridgeError
+from batchbridge.kit.kinds import Kind
+from batchbridge.kit.near_names import near_names
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.values import Told, shown
+from batchbridge.kit.versions import holds
+from batchbridge.meaning.findings import Finding, Fix, Where
+
+MAX_DEPTH = 32
+"""Deepest nesting of settings."""
+Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
+"""Native value to canonical value, one to one; or two functions, there and back (which raise `Unsayable`)."""
+
+
+class Unsayable(BatchBridgeError, ValueError):
+    """A canonical value that settings cannot say: why, and the canonical `fields` that would have to change."""
+
+    def __init__(self, why: str, *fields: str) -> None:
+        super().__init__(why)
+        self.fields = fields
+
+
+class Key(NamedTuple):
+    """One setting.
+
+    key: its name, dotted where it stands in a mapping. kind: what it takes. default: the framework's own. field: the
+    canonical field that it decides alone, or fields. values: what its values mean there, where they are not the
+    field's. versions: a PEP 440 range, empty for all. unit, meaning: one line for people and for an editor's schema.
+    """
+
+    key: str
+    kind: Kind
+    default: Any = None
+    field: str | tuple[str, ...] = ()
+    values: Words | None = None
+    versions: str = ""
+    unit: str = ""
+    meaning: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The canonical fields that it decides alone."""
+        return (self.field,) if isinstance(self.field, str) else self.field
+
+    def means(self, value: Any) -> Any:
+        """The canonical value of a native one."""
+        if self.values is None:
+            return value
+        return self.values[value] if isinstance(self.values, Mapping) else self.values[0](value)
+
+    def says(self, value: Any) -> Any:
+        """The native value of a canonical one. Raises `Unsayable`."""
+        if isinstance(self.values, Mapping):
+            native = [ours for ours, theirs in self.values.items() if theirs == value]
+            if not native:
+                raise Unsayable(f"{self.key} has no word for it")
+            value = native[0]
+        elif self.values is not None:
+            value = self.values[1](value)
+        try:
+            return self.kind.convert(value)
+        except WrongValue as wrong:
+            raise Unsayable(f"{self.key} is {wrong}") from None
+
+
+def keys_of(table: Iterable[Key], version: str) -> dict[str, Key]:
+    """Key to its row in `version`; a later row for one key counts."""
+    return {row.key: row for row in table if holds(row.versions, version)}
+
+
+class Codes(NamedTuple):
+    """Codes of an adapter's findings about settings; each is a code like "BB-NAME-004"."""
+
+    no_version: str
+    unknown_version: str
+    devices: str
+    unknown_key: str
+    wrong_value: str
+    undecided: str
+
+    @classmethod
+    def of(cls, prefix: str) -> Codes:
+        """`prefix`-001 to 006, in this order."""
+        return cls(*(f"{prefix}-{number:03}" for number in range(1, 7)))
+
+
+class Given(NamedTuple):
+    """What a source gives: native values with the defaults, the places of those that were given, and findings."""
+
+    native: dict[str, Any]
+    places: dict[str, Where]
+    findings: list[Finding]
+
+
+def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
+    """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
+    file = None if source.path is None else str(source.path)
+    found = Given({key: row.default for key, row in rows.items()}, {}, [])
+    said = dict(_settings(source.values, rows))
+    near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
+    for key, value in said.items():
+        line = source.lines.get(key)
+        place = Where(key[:60], shown(value), file if line else None, line)
+        row = rows.get(key)
+        if row is None:
+            fixes = [Fix(f"write {name}", {key: None, name: value}) for name in near.get(key, ())]
+            message = f"{key[:60]} is no setting of {framework}"
+            fixes.append(Fix(f"remove {key[:60]}", {key: None}))
+            found.findings.append(Finding(codes.unknown_key, "error", "config", message, (place,), tuple(fixes)))
+            continue
+        try:
+            found.native[key] = row.kind.convert(value)
+            found.places[key] = place
+        except WrongValue:
+            message = f"{key} = {shown(value)}: expected {row.kind.expected}"
+            fix = Fix(f"{key} = {row.default}, the default", {key: row.default})
+            found.findings.append(Finding(codes.wrong_value, "error", "config", message, (place,), (fix,)))
+    for key in source.values:
+        if not isinstance(key, str):
+            message = f"the key {shown(key)} is no text, and every setting's name is"
+            found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
+    return found
+
+
+def _settings(values: Mapping[Any, Any], rows: Mapping[str, Key], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value); a mapping that is itself a setting stays whole, and so does an empty one."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            continue
+        path = f"{prefix}{key}"
+        if path not in rows and isinstance(value, Mapping) and value and path.count(".") < MAX_DEPTH:
+            yield from _settings(value, rows, f"{path}.")
+        else:
+            yield path, value
+
+
+def told_by(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, Told]:
+    """What rows say of canonical fields, each alone."""
+    return {field: Told(row.means(native[row.key]), row.key) for row in rows for field in row.fields}

@@ -1,0 +1,109 @@
+"""Kinds of native values: what a setting takes, in words and as a conversion.
+
+    natural.convert(8)      8
+    natural.convert(True)   raises WrongValue("a whole number from 1")
+
+A kind converts what a configuration holds (YAML's values, an argument's) to what the framework would hold. Nothing is
+guessed: text is no number, 2.0 is no whole number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from batchbridge.kit.typed_values import LARGEST, WrongValue
+
+
+class Kind(NamedTuple):
+    """What a setting takes. name: for tables. expected: for messages ("a whole number from 1"). convert: the value as
+    the framework would hold it; raises `WrongValue`."""
+
+    name: str
+    expected: str
+    convert: Callable[[Any], Any]
+
+    def takes(self, value: Any) -> bool:
+        """Whether `value` is one of this kind."""
+        try:
+            self.convert(value)
+        except WrongValue:
+            return False
+        return True
+
+
+def whole(least: int | None = None, most: int = LARGEST - 1) -> Kind:
+    """Whole numbers from `least` to `most`, both included."""
+    expected = "a whole number" + ("" if least is None else f" from {least}")
+    expected += "" if most == LARGEST - 1 else f" to {most}"
+    low = -most if least is None else least
+
+    def convert(value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= most:
+            return value
+        raise WrongValue(expected)
+
+    return Kind("whole number", expected, convert)
+
+
+def real(least: float = -math.inf, most: float = math.inf) -> Kind:
+    """Finite numbers from `least` to `most`, both included."""
+    bounds = [f"from {least:g}" if least > -math.inf else "", f"to {most:g}" if most < math.inf else ""]
+    expected = " ".join(["a number", *filter(None, bounds)])
+
+    def convert(value: Any) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST:
+            number = float(value)
+            if math.isfinite(number) and least <= number <= most:
+                return number
+        raise WrongValue(expected)
+
+    return Kind("number", expected, convert)
+
+
+def one_of(*words: str) -> Kind:
+    """These words."""
+    expected = f"one of {', '.join(words)}"
+
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        raise WrongValue(expected)
+
+    return Kind("word", expected, convert)
+
+
+def optional(kind: Kind) -> Kind:
+    """A kind, or None."""
+    expected = f"{kind.expected}, or null"
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return kind.convert(value)
+        except WrongValue:
+            raise WrongValue(expected) from None
+
+    return Kind(f"{kind.name}?", expected, convert)
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise WrongValue("true or false")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise WrongValue("text")
+
+
+natural = whole(1)
+"""Whole numbers from 1: sizes and counts."""
+count = whole(0)
+"""Whole numbers from 0."""
+flag = Kind("flag", "true or false", _flag)
+text = Kind("text", "text", _text)

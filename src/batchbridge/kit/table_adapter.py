@@ -1,0 +1,209 @@
+"""An adapter that is mostly a table: `TableAdapter` reads and writes what its rows say.
+
+An author gives the rows (`keys`), what the framework's code fixes (`constants`), and three functions for what no single
+row says: `derive` (native settings to canonical values), `restate` (a specification back to those settings) and
+`behaviour_of` (what the framework does). Versions, unknown keys, kinds of values, devices, places, provenance, rules
+and reading back are here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
+from batchbridge.kit.config_texts import nested_yaml
+from batchbridge.kit.key_table import Codes, Key, Unsayable, keys_of, read_values, told_by
+from batchbridge.kit.rule_table import Rule, defects, findings
+from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.spec import Spec, walk
+
+WORLD = "topology.world_size"
+
+
+class TableAdapter(Adapter):
+    """See the module. A framework whose devices no setting says leaves `topology.world_size` to the context."""
+
+    keys: ClassVar[Sequence[Key]]
+    """Every setting, in the order in which they are written."""
+    constants: ClassVar[Mapping[str, Any]] = {}
+    """Canonical fields that the framework's code fixes, with their values."""
+    codes: ClassVar[Codes]
+    """Codes of findings about settings: `Codes.of("BB-NAME")`."""
+    rules: ClassVar[Sequence[Rule[Mapping[str, Any]]]] = ()
+    """The framework's rules and defects, over native settings."""
+    writes: ClassVar[str] = ""
+    """The version that is written for where nobody names one; empty: `newest_version`."""
+    devices: ClassVar[int | None] = None
+    """The devices that it always trains on; None: any number."""
+
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+        """Canonical values that several settings say together. Raises `ValueError` naming what they leave open."""
+        return {}
+
+    def restate(self, spec: Spec) -> Mapping[str, Any]:
+        """The settings behind `derive`, by native key, None where the default will do. Raises `Unsayable`."""
+        return {}
+
+    @abstractmethod
+    def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
+        """What the framework does with these settings; its `defects` are added."""
+
+    def detect(self, source: Source) -> float:
+        """The share of a source's keys that are settings; half of the certainty where there are few."""
+        said = {key for key in source.values if isinstance(key, str)}
+        heads = {row.key.partition(".")[0] for row in self.keys} | {row.key for row in self.keys}
+        return len(said & heads) / len(source.values) if source.values else 0.0
+
+    def read(self, source: Source, context: Context) -> Reading:
+        """See `Adapter.read`."""
+        found = list(source.problems)
+        asked = context.framework_version or installed(self.distribution)
+        newest = self.newest_version
+        if asked is None or not _known(self.versions, asked):
+            codes = (self.codes.no_version, self.codes.unknown_version)
+            known = newest or self.writes
+            found.append(unknown_version(self.framework, asked, known=self.versions, newest=known, codes=codes))
+            return self._reading(asked, found, context)
+        version = readable(asked, newest) if newest else asked
+        if asked != version:
+            found.append(newer_version(self.framework, asked, newest=newest, code=self.codes.unknown_version))
+        rows = keys_of(self.keys, version)
+        given = read_values(source, rows, self.framework, self.codes)
+        found += given.findings
+        devices = self._devices(rows, given.native, given.places, context, found)
+        reading = dataclasses.replace(
+            self._reading(version, found, context), native=given.native, given=given.places, findings=tuple(found)
+        )
+        if devices is None or any(finding.severity == "error" or finding.undecided for finding in found):
+            return reading
+        broken = findings(self.rules, given.native, version, lambda keys: ())
+        if any(finding.severity == "error" for finding in broken):  # `check` says it; there is no run to mean anything
+            return reading
+        try:
+            told = {
+                path: Told(value, None, f"so in the code of {self.framework}") for path, value in self.constants.items()
+            }
+            told |= told_by(rows.values(), given.native) | dict(self.derive(given.native))
+        except ValueError as left_open:
+            finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
+            return dataclasses.replace(reading, findings=(*found, finding))
+        if WORLD not in told or told[WORLD].value is None:
+            told[WORLD] = Told(devices, None, "the world size that was asked for")
+        behaviour = self.behaviour_of(given.native, version)
+        known_defects = defects(self.rules, given.native, version)
+        return dataclasses.replace(
+            reading,
+            spec=spec_of(told),
+            provenance={path: self._origin(entry, reading, version) for path, entry in told.items()},
+            behaviour=dataclasses.replace(behaviour, defects=(*behaviour.defects, *known_defects)),
+        )
+
+    def check(self, reading: Reading) -> Sequence[Finding]:
+        """The rules of the table."""
+        if not reading.native or reading.framework_version is None:
+            return []
+        return findings(self.rules, reading.native, reading.framework_version, lambda keys: reading.where(*keys))
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """See `Adapter.write`; for the newest version unless told otherwise."""
+        problems = Problems(self)
+        version = framework_version or self.writes or self.newest_version
+        if self.newest_version:
+            version = readable(version, self.newest_version)
+        rows = keys_of(self.keys, version)
+        said = {path: value for path, value, _ in walk(spec)}
+        values: dict[str, Any] = {}
+        for row in rows.values():
+            for path in row.fields:
+                value = said.get(path)
+                try:
+                    values[row.key] = row.default if value is None and row.default is not None else row.says(value)
+                except Unsayable as why:
+                    problems.add(f"{path} = {value}: {why}", path)
+        try:
+            values |= {key: value for key, value in self.restate(spec).items() if value is not None}
+        except Unsayable as why:
+            problems.add(str(why), *why.fields)
+        world = spec.topology.world_size
+        if self.devices is not None and world not in (None, self.devices):
+            problems.add(f"{WORLD} = {world}: {self.framework} trains on {self.devices}", WORLD)
+        if not problems:
+            context = Context(framework_version=version, world_size=world)
+            problems.extend(objections(self, spec, values, context))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        ordered = {row.key: values[row.key] for row in rows.values() if row.key in values}
+        return Written(values=ordered, text=self.texts_of(ordered, version), framework_version=version)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """The forms in which settings are handed over. Default: a YAML file."""
+        return {"yaml": nested_yaml(values)}
+
+    def _devices(
+        self,
+        rows: Mapping[str, Key],
+        native: dict[str, Any],
+        places: Mapping[str, Where],
+        context: Context,
+        found: list[Finding],
+    ) -> int | None:
+        """The devices that train, or None with a finding: nobody says them, or two do, and not the same number."""
+        row = next((row for row in rows.values() if WORLD in row.fields), None)
+        key = None if row is None else row.key
+        said = self.devices if key is None or native[key] is None else native[key]
+        asked = context.world_size
+        if said is None and asked is None:
+            text = f"the number of devices is not said{f': {key}' if key else ''}"
+            fixes = (Fix("--world-size N"),)
+            found.append(Finding(self.codes.devices, "warning", "config", text, (Where(key),), fixes, undecided=True))
+            return None
+        fixed = key is None or key in places
+        if said is not None and asked is not None and said != asked and fixed:
+            text = f"{asked} devices were asked for, and {key or self.framework} has {said}"
+            fix = Fix(f"--world-size {said}")
+            where = (
+                (places[key] if key in places else Where("world size", asked),)
+                if key
+                else (Where("world size", asked),)
+            )
+            found.append(Finding(self.codes.devices, "error", "config", text, where, (fix,)))
+            return None
+        devices = asked if asked is not None else said
+        if key is not None:
+            native[key] = devices
+        return devices
+
+    def _reading(self, version: str | None, found: Sequence[Finding], context: Context) -> Reading:
+        return Reading(
+            framework=self.framework,
+            framework_version=version,
+            findings=tuple(found),
+            dataset_size=context.dataset_size,
+        )
+
+    def _origin(self, entry: Told, reading: Reading, version: str) -> Provenance:
+        if entry.key is None:
+            return entry.derived()
+        return Provenance.of(
+            entry.key,
+            reading.native[entry.key],
+            reading.given.get(entry.key),
+            default=f"default of {self.framework} {version}",
+            note=f" (derived: {entry.formula})" if entry.formula else "",
+            others=entry.others,
+        )
+
+
+def _known(versions: str, version: str) -> bool:
+    try:
+        return holds(versions, version)
+    except ValueError:
+        return False

@@ -1,0 +1,233 @@
+"""Rows of settings, kinds of values, and an adapter that is a table: what they read, refuse and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchbridge import Behaviour, CannotWrite, Fix, Source
+from batchbridge.kit import Context
+from batchbridge.kit.key_table import Codes, Key, Unsayable, keys_of, read_values
+from batchbridge.kit.kinds import count, flag, natural, one_of, optional, real, text, whole
+from batchbridge.kit.rule_table import Rule
+from batchbridge.kit.table_adapter import TableAdapter
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.values import Told
+
+KINDS = {
+    "natural": (natural, [1, 8], [0, -1, True, 2.0, "8", None, 1 << 62, [1]]),
+    "count": (count, [0, 3], [-1, False, 0.5]),
+    "whole": (whole(), [-5, 0, 5], [1.0, True, 1 << 62]),
+    "whole to 7": (whole(2, 7), [2, 7], [1, 8]),
+    "real": (real(), [-1.5, 2, 1e-6], [float("nan"), float("inf"), "1e-6", True, None, 10**40]),
+    "share": (real(0, 1), [0, 0.5, 1], [-0.1, 1.1]),
+    "flag": (flag, [True, False], [0, 1, "true", None]),
+    "text": (text, ["", "x"], [1, None, ["x"]]),
+    "word": (one_of("a", "b"), ["a", "b"], ["c", 1, None, ["a"]]),
+    "optional": (optional(natural), [None, 3], [0, "x"]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_kind_takes_its_own_and_nothing_else(name: str) -> None:
+    kind, good, bad = KINDS[name]
+    for value in good:
+        assert kind.takes(value)
+        assert kind.convert(value) == value
+    for value in bad:
+        with pytest.raises(WrongValue) as refused:
+            kind.convert(value)
+        assert str(refused.value) == kind.expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (natural, "a whole number from 1"),
+        (whole(2, 7), "a whole number from 2 to 7"),
+        (real(0, 1), "a number from 0 to 1"),
+        (one_of("a", "b"), "one of a, b"),
+        (optional(flag), "true or false, or null"),
+    ],
+)
+def test_a_kind_says_what_it_expects(kind: Any, said: str) -> None:
+    assert kind.expected == said
+
+
+def test_a_row_means_and_says_one_thing() -> None:
+    row = Key(
+        "loss", one_of("mean", "sum"), "mean", "loss.policy.aggregation", {"mean": "token_mean", "sum": "token_sum"}
+    )
+    assert (row.means("sum"), row.says("token_sum")) == ("token_sum", "sum")
+    with pytest.raises(Unsayable, match="loss has no word for it"):
+        row.says("sequence_mean")
+    percent = Key(
+        "p", whole(0, 100), 10, "carried.warmup_ratio", (lambda native: native / 100, lambda ratio: round(ratio * 100))
+    )
+    assert (percent.means(5), percent.says(0.05)) == (0.05, 5)
+    with pytest.raises(Unsayable, match="p is a whole number from 0 to 100"):
+        percent.says(2.0)
+
+
+def test_rows_hold_in_their_versions() -> None:
+    table = (
+        Key("a", natural, 1, versions="<2"),
+        Key("a", natural, 2, versions=">=2"),
+        Key("b", flag, True, versions=">=3"),
+    )
+    assert {key: row.default for key, row in keys_of(table, "1.5").items()} == {"a": 1}
+    assert {key: row.default for key, row in keys_of(table, "3.0").items()} == {"a": 2, "b": True}
+
+
+def test_what_a_source_gives() -> None:
+    rows = keys_of((Key("train.size", natural, 4), Key("train.extra", text, "x"), Key("seed", whole(), 0)), "1")
+    values = {"train": {"size": 8, "sise": 2}, "seed": "no", 3: 1}
+    source = Source(values=values, path=Path("a.yaml"), lines={"train.size": 2, "seed": 5})
+    native, places, found = read_values(source, rows, "toy", Codes.of("BB-TOY"))
+    assert native == {"train.size": 8, "train.extra": "x", "seed": 0}
+    assert {key: (place.file, place.line) for key, place in places.items()} == {"train.size": ("a.yaml", 2)}
+    told = {(finding.code, finding.message) for finding in found}
+    assert told == {
+        ("BB-TOY-004", "train.sise is no setting of toy"),
+        ("BB-TOY-005", "seed = no: expected a whole number"),
+        ("BB-TOY-004", "the key 3 is no text, and every setting's name is"),
+    }
+    (unknown,) = (finding for finding in found if "sise" in finding.message)
+    assert unknown.fixes[0] == Fix("write train.size", {"train.sise": None, "train.size": 2})
+
+
+CONSTANTS = {"loss.policy.aggregation": "token_mean"}
+
+
+class Table(TableAdapter):
+    """Framework `toy`: rollouts of `batch` completions in groups of `group`, on `devices`."""
+
+    framework = "toy"
+    versions = ">=1,<3"
+    newest_version = "2.0"
+    codes = Codes.of("BB-TOY")
+    keys = (
+        Key("batch", natural, 32, "optimizer_step.completions_per_step", unit="completions"),
+        Key("group", natural, 8, "rollout.completions_per_prompt"),
+        Key("epochs", optional(real(0)), None),
+        Key("steps", optional(natural), None),
+        Key("devices", optional(natural), None, "topology.world_size"),
+    )
+    constants = CONSTANTS
+    rules = (
+        Rule(
+            "BB-TOY-010",
+            "error",
+            "construction",
+            lambda native: "batch holds no whole groups" if native["batch"] % native["group"] else None,
+            ("batch", "group"),
+            native="ValueError",
+            source="toy 1.0",
+        ),
+    )
+
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+        if (native["epochs"] is None) == (native["steps"] is None):
+            raise ValueError("give epochs or steps, one of the two")
+        prompts = Told(native["batch"] // native["group"], None, "batch / group", ("batch", "group"))
+        horizon = {
+            "horizon.epochs": Told(native["epochs"], "epochs"),
+            "horizon.optimizer_steps": Told(native["steps"], "steps"),
+        }
+        return {"rollout.prompts_per_rollout": prompts, **horizon}
+
+    def restate(self, spec: Any) -> Mapping[str, Any]:
+        if spec.completions_per_rollout != spec.optimizer_step.completions_per_step:
+            raise Unsayable("a step is a whole rollout", "optimizer_step.completions_per_step")
+        return {"epochs": spec.horizon.epochs, "steps": spec.horizon.optimizer_steps}
+
+    def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
+        return Behaviour(
+            order="as given",
+            membership="whole rollouts",
+            denominator_scope="optimizer_step",
+            denominator_formula="1 / T",
+            lr_tick="optimizer step",
+            resume="exact",
+            source="toy",
+        )
+
+
+ON_TWO = Context(framework_version="2.0", world_size=2)
+WHOLE = {"batch": 16, "group": 4, "epochs": 2}
+
+
+def read(values: Mapping[str, Any], context: Context = ON_TWO, **source: Any) -> Any:
+    return Table().read(Source(values=values, **source), context)
+
+
+def codes(reading: Any) -> list[str]:
+    return [finding.code for finding in (*reading.findings, *Table().check(reading))]
+
+
+def test_rows_constants_and_what_is_derived_make_the_spec() -> None:
+    reading = read(WHOLE, path=Path("a.yaml"), lines={"batch": 1, "group": 2, "epochs": 3})
+    spec = reading.spec
+    assert (spec.rollout.prompts_per_rollout, spec.rollout.completions_per_prompt) == (4, 4)
+    assert (spec.horizon.epochs, spec.topology.world_size) == (2.0, 2)
+    assert reading.provenance["optimizer_step.completions_per_step"].line == 1
+    assert reading.provenance["rollout.prompts_per_rollout"].keys == ("batch", "group")
+    assert reading.provenance["loss.policy.aggregation"].detail == "derived: so in the code of toy"
+
+
+@pytest.mark.parametrize(
+    ("values", "context", "found", "undecided"),
+    [
+        (WHOLE, Context(framework_version="2.0"), ["BB-TOY-003"], True),
+        ({**WHOLE, "devices": 4}, ON_TWO, ["BB-TOY-003"], False),
+        ({**WHOLE, "devices": 2}, ON_TWO, [], False),
+        ({**WHOLE, "devices": 3}, Context(framework_version="2.0"), [], False),
+        ({**WHOLE, "steps": 3}, ON_TWO, ["BB-TOY-006"], True),
+        ({**WHOLE, "batch": 7}, ON_TWO, ["BB-TOY-010"], False),
+        (WHOLE, Context(world_size=2), ["BB-TOY-001"], True),
+        (WHOLE, Context(framework_version="0.5", world_size=2), ["BB-TOY-002"], False),
+    ],
+    ids=["no devices", "two numbers", "one number twice", "its own", "open", "a rule", "no version", "unknown version"],
+)
+def test_what_keeps_a_table_from_a_spec(values: Any, context: Context, found: list[str], undecided: bool) -> None:
+    reading = read(values, context)
+    assert codes(reading) == found
+    assert (reading.spec is None) == bool(found)
+    assert any(finding.undecided for finding in reading.findings) == undecided
+
+
+def test_a_newer_version_is_read_as_the_newest_with_a_warning() -> None:
+    reading = read(WHOLE, Context(framework_version="2.7", world_size=2))
+    (warning,) = reading.findings
+    assert (reading.framework_version, warning.severity, warning.code) == ("2.0", "warning", "BB-TOY-002")
+    assert reading.spec is not None
+
+
+def test_what_is_written_is_what_was_read() -> None:
+    spec = read(WHOLE).spec
+    written = Table().write(spec)
+    assert written.values == {"batch": 16, "group": 4, "epochs": 2.0, "devices": 2}
+    assert list(written.values) == ["batch", "group", "epochs", "devices"], "in the table's order"
+    assert written.text["yaml"] == "batch: 16\ngroup: 4\nepochs: 2.0\ndevices: 2\n"
+    assert written.framework_version == "2.0"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"optimizer_step.completions_per_step": 8}, "optimizer_step.completions_per_step"),
+        ({"loss.policy.aggregation": "token_sum"}, "loss.policy.aggregation"),
+        ({"rollout.completions_per_prompt": 3, "optimizer_step.completions_per_step": 12}, ""),
+    ],
+)
+def test_what_no_row_says_is_refused_by_its_field(changes: Mapping[str, Any], field: str) -> None:
+    spec = read(WHOLE).spec.replace(**changes)
+    if not field:
+        assert Table().write(spec).values["group"] == 3
+        return
+    with pytest.raises(CannotWrite) as refused:
+        Table().write(spec)
+    assert field in {path for problem in refused.value.problems for path in problem.fields}
