@@ -22,6 +22,7 @@ os.environ["BATCHBRIDGE_OPTIMIZER"] = "sgd"
 
 import torch
 
+from batchbridge.testing.leaving import leave
 from batchbridge_on_cpu.openrlhf.workers import actor_trainer, experience, full_gradient, save_policy
 
 torch.set_num_threads(1)
@@ -576,8 +577,7 @@ def main(folder: Path) -> None:
         del trainer
     if bench.rank == 0:
         torch.save(found, folder / "measured.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

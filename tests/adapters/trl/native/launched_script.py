@@ -17,6 +17,7 @@ import torch
 torch.set_num_threads(1)
 
 from batchbridge import wrap
+from batchbridge.testing.leaving import leave
 from batchbridge_trl.testing import scripted_trainer
 
 
@@ -28,10 +29,8 @@ def main(folder: Path, *words: str) -> None:
     if "--wrapped" in words:
         wrap(trainer, mode="observe", ledger=folder / "by_hand")
     trainer.train()
-    if torch.distributed.is_initialized():
-        # As PyTorch asks every script to: gloo's threads outlive the interpreter otherwise, and may abort the process.
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), *sys.argv[2:])
+    leave()

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 warnings.simplefilter("ignore")
 
 import test_behaviour_against_grpo_trainer as one_process
-import torch
 
 from batchbridge.contract.reading import Context, Source
+from batchbridge.testing.leaving import leave
 from batchbridge_trl.config import TrlAdapter
 
 ALIKE = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_generations": 4, "seed": 7}
@@ -53,9 +53,7 @@ def main() -> None:
         error = max((abs(a - b) / b for a, b in zip(weights, losses, strict=False)), default=1.0)
         results.append([settings["loss_type"], rank, predicted == seen, error < 1e-5])
     Path(sys.argv[1], f"rank-{rank}.json").write_text(json.dumps(results), encoding="utf-8")
-    # Together and in order: a rank that leaves while gloo's threads still serve the other can abort at exit.
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from transformers import TrainerCallback
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
+from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
@@ -317,6 +318,4 @@ def refusals(folder: Path) -> None:
 if __name__ == "__main__":
     commands = (gradients, crash, resume, crash_saving, resume_before, other_ranks, refusals)
     {command.__name__: command for command in commands}[sys.argv[1]](Path(sys.argv[2]))
-    # Together and in order: a rank that leaves while gloo's threads still serve the other can abort at exit.
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    leave()
