@@ -27,6 +27,10 @@ COMMANDS = {
     "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
     "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
     "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
+    "new-adapter": (
+        "batchbridge.cli.new_adapter",
+        "Begin an adapter for another framework.",
+    ),
     "ledger": ("batchbridge.cli.ledger", "Show the ledger of a run, or the first difference of two runs."),
 }
 """Command name to the module whose `command` is its body, and its line in `--help`."""

@@ -10,7 +10,7 @@ is read and written by the row. What several settings decide together is the ada
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
@@ -112,7 +112,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     file = None if source.path is None else str(source.path)
     found = Given({key: row.default for key, row in rows.items()}, {}, [])
-    said = dict(_settings(source.values, rows))
+    said = dict(settings_in(source.values, rows))
     near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
     for key, value in said.items():
         line = source.lines.get(key)
@@ -138,14 +138,14 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     return found
 
 
-def _settings(values: Mapping[Any, Any], rows: Mapping[str, Key], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value); a mapping that is itself a setting stays whole, and so does an empty one."""
+def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every setting; a mapping that is one of `rows` stays whole, and so does an empty one."""
     for key, value in values.items():
         if not isinstance(key, str):
             continue
         path = f"{prefix}{key}"
         if path not in rows and isinstance(value, Mapping) and value and path.count(".") < MAX_DEPTH:
-            yield from _settings(value, rows, f"{path}.")
+            yield from settings_in(value, rows, f"{path}.")
         else:
             yield path, value
 

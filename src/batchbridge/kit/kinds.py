@@ -101,6 +101,8 @@ def _text(value: Any) -> str:
     raise WrongValue("text")
 
 
+anything = Kind("anything", "any value", lambda value: value)
+"""Whatever a configuration holds: for settings that decide nothing here."""
 natural = whole(1)
 """Whole numbers from 1: sizes and counts."""
 count = whole(0)

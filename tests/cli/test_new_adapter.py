@@ -1,0 +1,105 @@
+"""`batchbridge new-adapter`: what it writes runs, and keeps the contract once the rest is said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchbridge.cli.main import FINE, INVALID, USAGE
+from batchbridge.cli.new_adapter import canonical_fields, kind_of
+from batchbridge.kit import kinds
+
+Run = Callable[..., tuple[int, str, str]]
+FIRST = """\
+grpo:
+  num_prompts: 32
+  group: 8
+  lr: 1.0e-6
+  kl: null
+train:
+  batch: 256
+  seed: 0
+  loss: token
+  flags: [a, b]
+  resume: true
+"""
+SAID = {
+    'Key("grpo.num_prompts", natural, 32)': 'Key("grpo.num_prompts", natural, 32, "rollout.prompts_per_rollout")',
+    'Key("grpo.group", natural, 8)': 'Key("grpo.group", natural, 8, "rollout.completions_per_prompt")',
+    'Key("grpo.lr", real(), 1e-06)': 'Key("grpo.lr", real(0), 1e-06, "carried.learning_rate")',
+    'Key("train.batch", natural, 256)': 'Key("train.batch", natural, 256, "optimizer_step.completions_per_step")',
+    'Key("train.seed", count, 0)': 'Key("train.seed", count, 0, "order.seed")',
+    "CONSTANTS: dict[str, Any] = {}": 'CONSTANTS = {"loss.policy.aggregation": "token_mean", "horizon.epochs": 1.0}',
+}
+"""What an author would say of this framework, in the place of what was written."""
+
+
+@pytest.fixture
+def begun(run: Run, tmp_path: Path) -> Path:
+    (tmp_path / "first.yaml").write_text(FIRST, encoding="utf-8")
+    code, out, _ = run("new-adapter", "my_rl", "--from", str(tmp_path / "first.yaml"), "--into", str(tmp_path))
+    assert (code, "pip install -e" in out) == (FINE, True)
+    return tmp_path / "my_rl_adapter"
+
+
+def contract(place: Path) -> str:
+    """What pytest says of the contract test."""
+    paths = [str(place / "src"), *map(os.path.abspath, filter(None, sys.path))]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "tests"]
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(command, cwd=place, env=own, capture_output=True, text=True, check=False).stdout
+
+
+def test_what_is_left_to_say_is_what_the_contract_says(begun: Path) -> None:
+    said = contract(begun)
+    assert "TODO: say rollout.prompts_per_rollout, rollout.completions_per_prompt, loss.policy.aggregation" in said
+    assert "valid: at least one case with its spec written down" in said
+
+
+def test_once_it_is_said_the_contract_misses_only_the_spec_that_an_author_writes_down(begun: Path) -> None:
+    config = begun / "src" / "my_rl_batchbridge" / "config.py"
+    text = config.read_text(encoding="utf-8")
+    for written, said in SAID.items():
+        assert written in text
+        text = text.replace(written, said)
+    head, rest = text.split('        raise ValueError("TODO')
+    config.write_text(f"{head}        return {{}}\n{rest.partition(chr(10))[2]}", encoding="utf-8")
+    said = contract(begun)
+    failed = [line for line in said.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == 1, said[-4000:]
+    assert "test_it_is_tested_with_valid_and_invalid_cases" in failed[0]
+
+
+def test_every_canonical_field_stands_beside_the_rows(begun: Path) -> None:
+    text = (begun / "src" / "my_rl_batchbridge" / "config.py").read_text(encoding="utf-8")
+    for field, said, needed in canonical_fields():
+        assert f"- {field}{'*' if needed else ''} ({said})" in text
+
+
+@pytest.mark.parametrize("value", [True, 3, 0, -1, 0.5, "x", None, [1], {}])
+def test_a_guessed_kind_takes_the_value_that_it_was_guessed_from(value: object) -> None:
+    assert eval(kind_of(value), vars(kinds)).takes(value)
+
+
+@pytest.mark.parametrize("name", ["My", "9x", "a-b", ""])
+def test_a_name_that_nobody_can_import_is_a_usage_error(name: str, run: Run, recipe: Path) -> None:
+    code, _, error = run("new-adapter", name, "--from", str(recipe))
+    assert (code, "lower case, digits and underscores" in error) == (USAGE, True)
+
+
+def test_nothing_is_written_over(begun: Path, run: Run) -> None:
+    code, _, error = run(
+        "new-adapter", "my_rl", "--from", str(begun.parent / "first.yaml"), "--into", str(begun.parent)
+    )
+    assert (code, "exists already" in error) == (USAGE, True)
+
+
+def test_a_file_that_cannot_be_read_begins_nothing(run: Run, tmp_path: Path) -> None:
+    code, _, error = run("new-adapter", "my_rl", "--from", str(tmp_path / "none.yaml"), "--into", str(tmp_path))
+    assert (code, "BB001" in error) == (INVALID, True)
+    assert list(tmp_path.iterdir()) == []
