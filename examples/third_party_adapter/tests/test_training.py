@@ -16,7 +16,7 @@ from batchbridge import CannotAttach, Plan, Spec, unwrap, wrap
 from batchbridge.contract import plugins
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.testing.snapshots import keep_steps, snapshots
-from pocketgrpo_batchbridge.config import DEFAULTS
+from pocketgrpo_batchbridge.config import KEYS
 
 PROMPTS = 9
 SETTINGS = {"groups": 4, "samples": 4, "updates": 2, "epochs": 3, "lr": 0.05, "seed": 3}
@@ -55,7 +55,7 @@ def test_the_adapter_was_found_like_any_plugin() -> None:
 
 
 def test_the_settings_are_the_frameworks_own() -> None:
-    assert pocketgrpo.DEFAULTS == DEFAULTS
+    assert {row.key: row.default for row in KEYS} == pocketgrpo.DEFAULTS
 
 
 @pytest.mark.parametrize("average", ["token", "sequence"])
