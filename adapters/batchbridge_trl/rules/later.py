@@ -15,7 +15,6 @@ from batchbridge_trl.rules.facts import (
     EVAL_MICRO,
     GENERATIONS,
     INIT,
-    MICRO,
     POST_INIT,
     SIZES,
     Facts,
@@ -23,13 +22,7 @@ from batchbridge_trl.rules.facts import (
 )
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.rules.groups import (
-    DIVISIBLE,
-    at_least_two,
-    evaluation_groups_among_divisors,
-    groups_of_a_possible_step,
-    negative_step,
     whole_evaluation_groups,
-    whole_groups_per_micro_step,
 )
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import FIELDS, accelerator_config, gradient_accumulation_kwargs
@@ -43,19 +36,6 @@ def _arguments_of_the_schedule(facts: Facts) -> str | None:
     if given is None or isinstance(given, dict) or name in WITHOUT_ARGUMENTS:
         return None
     return f"lr_scheduler_kwargs = {given!r} is no mapping of arguments for the schedule {name}"
-
-
-def _liger_loss_type(facts: Facts) -> str | None:
-    name = facts.native["loss_type"]
-    return f"loss_type = {name}: Liger's kernel computes bnpo only" if facts.liger and name != "bnpo" else None
-
-
-def _global_train_batch(facts: Facts) -> str:
-    s = facts.sizes
-    return (
-        f"ValueError: The global train batch size ({s.world} x {s.micro}) must be evenly divisible by the number of "
-        f"generations per prompt ({s.generations}), from GRPOTrainer.__init__, after the model has been loaded"
-    )
 
 
 def _beyond_liger(facts: Facts) -> str | None:
@@ -74,7 +54,7 @@ def _beyond_liger(facts: Facts) -> str | None:
     return f"{' and '.join(beyond)}: not with Liger's kernel" if facts.liger and beyond else None
 
 
-def _not_positive(facts: Facts) -> str | None:
+def not_positive(facts: Facts) -> str | None:
     wrong = [
         f"{FIELDS[name]} = {value}"
         for name in ("world", "micro", "accumulation", "generation_batch", "steps_per_generation")
@@ -160,60 +140,6 @@ def _unbounded_constant(facts: Facts) -> str | None:
 
 
 LATER: tuple[Rule, ...] = (
-    BUILDING(
-        "BB-TRL-041",
-        _liger_loss_type,
-        ("use_liger_loss", "loss_type"),
-        "ValueError: The provided loss type is not supported with `use_liger_loss`",
-        f"trl 0.17.0 {INIT}",
-        setting("use_liger_loss", False),
-        ">=0.17,<0.18",
-    ),
-    BUILDING(
-        "BB-TRL-029",
-        negative_step,
-        SIZES,
-        "ValueError: maxlen must be non-negative",
-        f"trl 0.17.0 {INIT}: the log's deque, before the sizes are looked at",
-        size_fixes,
-        ">=0.17,<0.18",
-    ),
-    BUILDING(
-        "BB-TRL-022",
-        at_least_two,
-        (GENERATIONS,),
-        "ValueError: GRPO requires at least 2 generations per prompt, after the model has been loaded",
-        f"trl 0.17.0 {INIT}",
-        size_fixes,
-        ">=0.17,<0.18",
-    ),
-    BUILDING(
-        "BB-TRL-021",
-        whole_groups_per_micro_step,
-        (MICRO, WORLD, GENERATIONS),
-        _global_train_batch,
-        f"trl 0.15.0 to 0.16.1 {INIT}",
-        size_fixes,
-        "<0.17",
-    ),
-    BUILDING(
-        "BB-TRL-021",
-        groups_of_a_possible_step,
-        SIZES,
-        f"ValueError: The effective train batch size {DIVISIBLE}, {_LATE}",
-        f"trl 0.17.0 {INIT}",
-        size_fixes,
-        ">=0.17,<0.18",
-    ),
-    BUILDING(
-        "BB-TRL-020",
-        evaluation_groups_among_divisors,
-        (EVAL_MICRO, WORLD, GENERATIONS),
-        f"ValueError: The global eval batch size {DIVISIBLE}, {_LATE}",
-        f"trl 0.15.0 to 0.17.0 {INIT}",
-        evaluation_fixes,
-        "<0.18",
-    ),
     UPDATING(
         "BB-TRL-020",
         whole_evaluation_groups,
@@ -240,21 +166,12 @@ LATER: tuple[Rule, ...] = (
     ),
     BUILDING(
         "BB-TRL-030",
-        _not_positive,
+        not_positive,
         SIZES,
         "the config is accepted; the data loader fails, or nothing is trained",
         f"{ALL} {POST_INIT} (no check)",
         size_fixes,
         ">=0.18",
-    ),
-    GENERATING(
-        "BB-TRL-030",
-        _not_positive,
-        SIZES,
-        "the trainer is built; its data loader or transformers' loop fails",
-        f"trl 0.15.0 to 0.17.0 {INIT} (no check)",
-        size_fixes,
-        "<0.18",
     ),
     BUILDING(
         "BB-TRL-031",
