@@ -63,6 +63,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB140": {"rollout.group_filter": "drop_zero_variance"},
     "BB141": {"optimizer_step.completions_per_step": 2, "rollout.completions_per_prompt": 4},
     "BB142": {"horizon.lr_tick": "rollout"},
+    "BB143": {"open_terms": ("advantage: gdpo",)},
 }
 """For each rule, changes of `SOUND` that break it over 100 prompts (of 104, nothing is left over)."""
 
@@ -159,7 +160,7 @@ def test_a_horizon_is_at_least_one(given: dict[str, Any]) -> None:
     ],
 )
 def test_an_open_term_has_a_group_and_a_name(names: tuple[str, ...], messages: list[str]) -> None:
-    found = core_rules.check(SOUND.replace(open_terms=names), 104)
+    found = [finding for finding in core_rules.check(SOUND.replace(open_terms=names), 104) if finding.code != "BB143"]
     assert [finding.code for finding in found] == ["BB111"] * len(messages)
     assert all(finding.message.startswith(message) for finding, message in zip(found, messages, strict=True))
 

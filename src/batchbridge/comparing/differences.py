@@ -8,6 +8,7 @@ defects, order) is compared too: two runs can differ though their specifications
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -190,6 +191,17 @@ def _on_policy(spec: Spec) -> bool:
     return own and spec.staleness.mode == "sync" and _one_step_per_rollout(spec)
 
 
+def _estimate_bound_first(spec: Spec) -> bool:
+    """Whether a KL estimate is at its own bound wherever its log ratio is at its, so that the latter never acts."""
+    objective = spec.objective
+    ratio, bound = objective.kl_log_ratio_clamp, objective.kl_clamp
+    if ratio is None:
+        return True
+    smallest = {"k1": ratio, "abs": ratio, "k2": ratio**2 / 2, "k3": math.exp(-ratio) + ratio - 1}
+    kind = (objective.kl_estimator or "").removesuffix("+")
+    return bound is not None and kind in smallest and bound <= smallest[kind]
+
+
 SAME: tuple[Same, ...] = (
     Same(
         ("optimizer_step.rollout_shuffle",),
@@ -206,6 +218,11 @@ SAME: tuple[Same, ...] = (
         ("objective.old_logprobs",),
         "a rollout is trained on in one optimizer step: both are the weights that generated it, and the ratio is 1",
         _both(_on_policy),
+    ),
+    Same(
+        ("objective.kl_log_ratio_clamp",),
+        "the KL estimate reaches its own bound first, which leaves no gradient",
+        _both(_estimate_bound_first),
     ),
     Same(
         ("horizon.lr_tick",),

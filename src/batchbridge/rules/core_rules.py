@@ -428,6 +428,15 @@ def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation
         yield Violation("prompts are shuffled without a seed: no two runs see one order", ("order.seed",))
 
 
+def _terms_without_a_word(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if spec.open_terms:
+        yield Violation(
+            f"the schema has no word for {', '.join(spec.open_terms)}: what else is said holds beside it, wrap refuses "
+            "it, and a conversion keeps it where the target has a term of the same name",
+            ("open_terms",),
+        )
+
+
 def _rollouts_end_with_epochs(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     if spec.order.last_rollout == "wrap" and spec.optimizer_step.step_may_span == "epoch":
         yield Violation(
@@ -484,5 +493,6 @@ RULES = (
     Rule("BB140", "membership is known in advance", "note", "never", _open_membership),
     Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),
     Rule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
+    Rule("BB143", "the schema has a word for every term", "note", "never", _terms_without_a_word),
 )
 """Codes are stable: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; a number is never used again."""
