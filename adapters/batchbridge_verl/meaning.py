@@ -98,6 +98,8 @@ def meaning(run: Run) -> dict[str, Told] | None:
     told |= _micro_batch(run)
     told |= _loss(run, mode, aggregation)
     told |= _advantage(run, estimator)
+    if estimator.open_term:
+        told["open_terms"] = Told((estimator.open_term,), "algorithm.adv_estimator")
     told |= _objective(run, mode)
     told |= _carried(run)
     return told

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import Advantage, MicroBatch, Objective
+from batchbridge.kit import MicroBatch, Objective
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
 from batchbridge_verl.run import (
@@ -247,7 +247,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
     advantage = spec.advantage
-    names = list(_estimators_for(advantage))
+    names = list(_estimators_for(spec))
     if problems.need(
         bool(names),
         f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
@@ -259,10 +259,12 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
             values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
 
 
-def _estimators_for(advantage: Advantage) -> Iterator[str]:
+def _estimators_for(spec: Spec) -> Iterator[str]:
+    advantage = spec.advantage
     for row in ESTIMATORS.values():
         scales = ("group", "none") if row.scale is None else (row.scale,)
-        if row.baseline == advantage.baseline and advantage.scale in scales:
+        same = row.baseline == advantage.baseline and advantage.scale in scales
+        if same and (not row.open_term or row.open_term in spec.open_terms):
             yield row.name
 
 
