@@ -497,6 +497,19 @@ def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[st
                 yield from _walk(value, f"{path}.")
 
 
+def every_field() -> Iterator[tuple[str, Quantity]]:
+    """Every leaf field that a spec may have, with its quantity, in schema order; each term of the loss has its own."""
+    yield from _leaves(Spec, "")
+
+
+def _leaves(cls: type, prefix: str) -> Iterator[tuple[str, Quantity]]:
+    for name, path, quantity in _shape(cls, prefix):
+        if quantity is not None:
+            yield path, quantity
+        else:
+            yield from _leaves(_options(_hints(cls)[name])[0], f"{path}.")
+
+
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:
     for name, path, quantity in _shape(type(group), prefix):
         value = getattr(group, name)
