@@ -160,7 +160,7 @@ class Advantage:
         Literal["group_mean", "leave_one_out", "value", "none"], Quantity("kind", "What is subtracted.")
     ] = "group_mean"
     scale: Annotated[
-        Literal["group", "group_others", "batch", "none"],
+        Literal["group", "batch", "none", "group_others"],
         Quantity(
             "kind",
             "Over what the standard deviation is taken; group_others: the other completions of the group, and where "
