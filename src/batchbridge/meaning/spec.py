@@ -399,15 +399,14 @@ def _hints(cls: type) -> dict[str, Any]:
 def _build(cls: type[_T], data: Any, path: str) -> _T:
     if not isinstance(data, Mapping):
         raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
-    hints = _hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every cls here is a dataclass
+    known, choices = _known(cls)  # type: ignore[arg-type]  # classes are hashable
     unknown = sorted(set(data) - set(known), key=str)
     if unknown:
         raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
     values = {}
     for name, value in data.items():
         here = f"{path}.{name}" if path else name
-        values[name] = _coerce(hints[name], value, here)
+        values[name] = _coerce(choices[name], value, here)
     missing = [
         name
         for name, f in known.items()
@@ -418,10 +417,15 @@ def _build(cls: type[_T], data: Any, path: str) -> _T:
     return cls(**values)
 
 
-def _coerce(hint: Any, value: Any, path: str) -> Any:
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    options = _options(hint)
+@cache
+def _known(cls: type) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, tuple[Any, ...]]]:
+    """The fields of a group by name, and what each one's value may be: specifications are checked often."""
+    hints = {name: get_args(hint)[0] if get_origin(hint) is Annotated else hint for name, hint in _hints(cls).items()}
+    every = dataclasses.fields(cls)
+    return {field.name: field for field in every}, {name: _options(hint) for name, hint in hints.items()}
+
+
+def _coerce(options: tuple[Any, ...], value: Any, path: str) -> Any:
     for option in options:
         if get_origin(option) is tuple:
             if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
