@@ -165,7 +165,7 @@ def test_the_documentation_has_a_heading_for_every_hook_with_its_exact_arguments
     assert documented == expected
 
 
-def test_batchbridge_rules() -> None:
+def test_batchbridge_rules_are_asked_with_the_adapters_own() -> None:
     class Historian:
         @hookimpl
         def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[int]]:
