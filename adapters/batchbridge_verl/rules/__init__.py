@@ -15,14 +15,16 @@ from batchbridge_verl.rules.later import LATER
 from batchbridge_verl.rules.later_sizes import LATER_SIZES
 from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.rules.silent import SILENT
+from batchbridge_verl.rules.silent import UNREPORTED
 from batchbridge_verl.rules.silent_steps import SILENT_STEPS
-from batchbridge_verl.rules.validated import VALIDATED
+from batchbridge_verl.rules.validated import OF_ACTOR, OF_VALIDATION, SIZES
+from batchbridge_verl.rules.validated_critic import OF_CRITIC, OF_REWARDS
 from batchbridge_verl.run import Run
 
-__all__ = ["RULES", "Rule", "check", "defects"]
+__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *SILENT)
+VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED)
 
 
 def check(reading: Reading) -> list[Finding]:

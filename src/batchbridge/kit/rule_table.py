@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from batchbridge.contract.reading import Defect
 from batchbridge.kit.versions import holds
@@ -45,6 +45,47 @@ class Rule(Generic[F]):
         if self.phase != "never":
             return False
         return self.standing or self.severity == "warning" or (self.severity == "error" and not self.undecided)
+
+
+class Make(NamedTuple):
+    """What the rows of one kind have in common; called, it makes one.
+
+    The framework stops: `IN_CONFIG`, `BUILDING` (the trainer), `STARTING` (its workers), `GENERATING`, `UPDATING`. It
+    goes on: `SILENT`, and something else is trained than one would think; `WRONG`, which nobody can want; `NOTE`, worth
+    knowing; `STANDING`, so in every run of its kind, which `explain` says and `check` does not; `OPEN`, and the
+    canonical schema has no words for it.
+    """
+
+    severity: Severity
+    phase: Phase
+    undecided: bool = False
+    standing: bool = False
+
+    def __call__(
+        self,
+        code: str,
+        test: Callable[[F], str | None],
+        keys: tuple[str, ...],
+        native: str | Callable[[F], str],
+        source: str,
+        fixes: Callable[[F], tuple[Fix, ...]] = lambda facts: (),
+        versions: str = "",
+    ) -> Rule[F]:
+        """A row; see `Rule`."""
+        severity, phase, undecided, standing = self
+        return Rule(code, severity, phase, test, keys, native, source, fixes, versions, undecided, standing)
+
+
+IN_CONFIG = Make("error", "config")
+BUILDING = Make("error", "construction")
+STARTING = Make("error", "worker_start")
+GENERATING = Make("error", "first_rollout")
+UPDATING = Make("error", "optimizer_step")
+SILENT = Make("warning", "never")
+WRONG = Make("error", "never")
+NOTE = Make("note", "never")
+STANDING = Make("note", "never", standing=True)
+OPEN = Make("error", "never", undecided=True)
 
 
 def findings(
