@@ -370,4 +370,5 @@ OF_VALIDATION = IN_CONFIG(
     "AssertionError: validation gen temperature should be greater than 0 when enabling do_sample",
     VALIDATE,
     setting(f"{ROLLOUT}val_kwargs.do_sample", False),
+    DATACLASSES,
 )
