@@ -13,7 +13,7 @@ from batchbridge.kit import Context, NativeStep, load_source, parse_arguments, p
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, number
-from batchbridge.kit.typed_values import WrongValue, convert
+from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -297,7 +297,7 @@ def _native(
         if key not in said.values:
             continue
         try:
-            native[key] = convert(row.kind, _typed(row.kind, resolver.get(key)))
+            native[key] = row.kind.convert(_typed(row.kind.name, resolver.get(key)))
         except Unresolved as error:
             bad.add(key)
             findings.append(_open(said, key, str(error)))

@@ -17,9 +17,9 @@ from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.installed import installed_version
-from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
+from batchbridge_easyr1.meaning import LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
-from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
+from batchbridge_easyr1.settings import ACTOR, KL_ESTIMATORS, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 

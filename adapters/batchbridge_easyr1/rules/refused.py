@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
-from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE, KL_ESTIMATORS
+from batchbridge_easyr1.meaning import ESTIMATORS, INEXPRESSIBLE
 from batchbridge_easyr1.rules.row import (
     Rule,
     generated_at_once,
@@ -20,6 +20,7 @@ from batchbridge_easyr1.rules.row import (
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
     ACTOR,
+    AGGREGATIONS,
     BATCH,
     CRITIC_BATCH,
     CRITIC_FORWARD,
@@ -28,6 +29,7 @@ from batchbridge_easyr1.settings import (
     FORWARD,
     GPUS,
     GROUP,
+    KL_ESTIMATORS,
     MAX_TRIES,
     MICRO,
     MINI_ROLLOUT,

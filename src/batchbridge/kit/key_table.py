@@ -20,7 +20,9 @@ from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
 from batchbridge.kit.versions import holds
+from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.spec import Spec, walk
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
@@ -69,7 +71,7 @@ class Key(NamedTuple):
         if isinstance(self.values, Mapping):
             native = [ours for ours, theirs in self.values.items() if theirs == value]
             if not native:
-                raise Unsayable(f"{self.key} has no word for it")
+                raise Unsayable(f"{self.key} has {', '.join(map(str, self.values.values()))}")
             value = native[0]
         elif self.values is not None:
             value = self.values[1](value)
@@ -153,3 +155,20 @@ def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: s
 def told_by(rows: Iterable[Key], native: Mapping[str, Any]) -> dict[str, Told]:
     """What rows say of canonical fields, each alone."""
     return {field: Told(row.means(native[row.key]), row.key) for row in rows for field in row.fields}
+
+
+def written_by(rows: Iterable[Key], spec: Spec, problems: Problems) -> dict[str, Any]:
+    """What rows say of a specification, each alone: None (open) where the setting takes it, else nothing. What a row
+    cannot say goes to `problems`."""
+    said = {path: value for path, value, _ in walk(spec)}
+    values: dict[str, Any] = {}
+    for row in rows:
+        for path in row.fields:
+            value = said.get(path)
+            if value is None and not row.kind.takes(None):
+                continue
+            try:
+                values[row.key] = None if value is None else row.says(value)
+            except Unsayable as why:
+                problems.add(f"{path} = {value}: {why}", path)
+    return values

@@ -19,7 +19,7 @@ UNKNOWN = ("objective.", "carried.", "advantage.")
 
 
 class Problems(list[Problem]):
-    """Problems of a `CannotWrite`, gathered while `adapter` writes (which `no_setting` alone asks for)."""
+    """Problems of a `CannotWrite`, gathered while `adapter` writes."""
 
     def __init__(self, adapter: Adapter | None = None) -> None:
         super().__init__()
@@ -34,6 +34,27 @@ class Problems(list[Problem]):
         if not holds:
             self.add(reason, *fields)
         return holds
+
+    def given(self, value: object, path: str) -> bool:
+        """Adds a problem where a field that the framework needs is open, and says whether it is not."""
+        return self.need(value is not None, f"{path} is open: {self._name} needs it", path)
+
+    def whole(self, value: float, path: str, what: str) -> int:
+        """A number as a whole number of `what`; adds a problem where it is none."""
+        self.need(value == int(value), f"{path} = {value}: {self._name} takes whole {what}", path)
+        return int(value)
+
+    def word(self, value: object, path: str, words: Mapping[str, Any]) -> str | None:
+        """The native word for a canonical one, the first where there are several; None, and a problem, where there is
+        none."""
+        native = next((native for native, canonical in words.items() if canonical == value), None)
+        known = ", ".join(map(str, dict.fromkeys(words.values())))
+        self.need(native is not None, f"{path} = {value}: {self._name} has {known}", path)
+        return native
+
+    @property
+    def _name(self) -> str:
+        return "the framework" if self._adapter is None else self._adapter.framework
 
     def no_setting(self, reason: str, key: str, newest: Mapping[str, Any], version: str) -> None:
         """Adds the problem that a version has no setting `key`: of the canonical fields that come from it.
