@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
+from batchbridge.kit.key_table import Key
 from batchbridge.kit.omegaconf import Resolver, Unresolved
-from batchbridge.kit.typed_values import WrongValue, convert
+from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -19,7 +20,7 @@ from batchbridge_verl.composed import defaults_for, difference
 from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import GPUS, NODES, Run
-from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
+from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
 if TYPE_CHECKING:
     pass
@@ -314,13 +315,13 @@ def _native(
             continue
         try:
             here = row.key in merged and tables.reads(row.key, version, engine, defaults)
-            value = resolver.get(row.key) if here else row.absent
+            value = resolver.get(row.key) if here else row.default
             if value == "???":
-                if not row.kind.endswith("?") and merged.get(row.key) != defaults.get(row.key):
+                if not row.kind.takes(None) and merged.get(row.key) != defaults.get(row.key):
                     raise WrongValue("a value: ??? says that there is none yet")
                 native[row.key] = None
                 continue
-            native[row.key] = convert(row.kind, value)
+            native[row.key] = row.kind.convert(value)
         except Unresolved as error:
             unread.add(row.key)
             native[row.key] = None
@@ -332,7 +333,7 @@ def _native(
     return native, unread
 
 
-def _unresolved(row: Setting, told: Said, error: Unresolved) -> Finding:
+def _unresolved(row: Key, told: Said, error: Unresolved) -> Finding:
     fixes = (Fix(f"say what {error.variable} is (--env {error.variable}=VALUE)"),) if error.variable else ()
     return Finding(
         "BB-VERL-005",
@@ -345,7 +346,7 @@ def _unresolved(row: Setting, told: Said, error: Unresolved) -> Finding:
     )
 
 
-def _open(row: Setting, told: Said) -> Finding:
+def _open(row: Key, told: Said) -> Finding:
     names = ", ".join(told.unknown[row.key])
     return Finding(
         "BB-VERL-005",
@@ -358,7 +359,7 @@ def _open(row: Setting, told: Said) -> Finding:
     )
 
 
-def _wrong_value(row: Setting, told: Said, value: Any, expected: str) -> Finding:
+def _wrong_value(row: Key, told: Said, value: Any, expected: str) -> Finding:
     place = told.places.get(row.key) or Where(row.key)
     shown = place.value if place.value is not None else "null"
     return Finding(
