@@ -42,7 +42,8 @@ class Driver(StepDriver):
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
         loss is the plan's."""
-        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders, patches)
+        group, name = self._trainer.actor_rollout_ref_wg, "actor_rollout_ref_wg"
+        self.receipts = TRAINED.install_everywhere(group, name, self.orders, patches)
 
     @property
     def ranks(self) -> int:
@@ -282,7 +283,8 @@ class Observer:
         self._arrive()
 
     def _arrive(self) -> None:
-        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders, self._patches)
+        group, name = self._trainer.actor_rollout_ref_wg, "actor_rollout_ref_wg"
+        self.receipts = TRAINED.install_everywhere(group, name, self._orders, self._patches)
 
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
@@ -338,39 +340,9 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
-    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
-    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
-    what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
-
-    def undo() -> None:
-        workers_ray.install_everywhere(group.workers, None, _in_worker)
-
-    patches.made("actor_rollout_ref_wg", undo, what=what, why=why)
-    return receipts
-
-
-def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
-    """Runs inside a Ray actor of the worker group."""
-    from batchbridge_easyr1.engine import install, remove
-
-    if orders is None:
-        remove(_actor_worker(worker))
-        return None
-    return install(_actor_worker(worker), orders)
-
-
-def _probed(worker: Any) -> None:
-    """Runs inside a Ray actor of the worker group."""
-    from batchbridge_easyr1.engine import probe
-
-    probe(_actor_worker(worker))
-
-
-def _actor_worker(worker: Any) -> Any:
+def _part(worker: Any) -> Any:
     """The `FSDPWorker` in a process that trains. Source: EasyR1 single_controller/ray/base.py."""
-    held = getattr(worker, "worker_dict", None) or {"": worker}
-    actors = [inner for inner in held.values() if getattr(inner, "actor", None) is not None]
-    if len(actors) != 1:
-        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
-    return actors[0]
+    return workers_ray.part_with_actor(getattr(worker, "worker_dict", None) or {"": worker})
+
+
+TRAINED = workers_ray.Trained(_part, "batchbridge_easyr1.engine")

@@ -13,7 +13,7 @@ from batchbridge import CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge_verl.driver import install_everywhere
+from batchbridge_verl.driver import TRAINED
 
 
 class Observer:
@@ -46,7 +46,8 @@ class Observer:
 
     def _arrive(self) -> None:
         trainer = self._trainer
-        self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
+        group, name = trainer.actor_rollout_wg, "actor_rollout_wg"
+        self.receipts = TRAINED.install_everywhere(group, name, self._orders, self._patches)
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
             native = manager.generate_sequences
