@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, load_source, parse_arguments, parse_scalar
+from batchbridge.kit import Context, NativeStep, load_source, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, number
-from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.omegaconf_said import Natively, Said, place_of
 from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -23,9 +23,12 @@ from batchbridge_easyr1.meaning import meaning
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 
-if TYPE_CHECKING:
-    pass
-
+CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
+NATIVELY = Natively(
+    CODES,
+    "omegaconf.errors.ValidationError",
+    "EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
+)
 ENTRY = "verl.trainer.main"
 TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
@@ -35,21 +38,6 @@ class EasyR1Reading(Reading):
     """A reading that remembers the run."""
 
     run: Run | None = None
-
-
-@dataclass
-class _Said:
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Where] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    unknown: frozenset[str] = frozenset()
-
-    def put(self, values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None) -> None:
-        """Sets every leaf of `values`."""
-        for key, value in flatten(values):
-            line = lines.get(key)
-            self.values[key] = value
-            self.places[key] = Where(key, shown(value), None if path is None or not line else str(path), line)
 
 
 class EasyR1Adapter(Adapter):
@@ -108,28 +96,27 @@ class EasyR1Adapter(Adapter):
         if not source.values and not source.argv and source.problems:
             return self._reading(version, findings, context)
         said = _said(source, version)
-        findings += said.findings
-        findings += _unknown_keys(said, version)
-        native, bad = _native(said, version, source.env, findings)
-        reading = dataclasses.replace(self._reading(version, findings, context), native=native, given=said.places)
-        if bad or any(found.code in ("BB-EZR1-006", "BB-EZR1-007") for found in findings):
-            return dataclasses.replace(reading, findings=tuple(findings))
-        product = native[NODES] * native[GPUS]
-        world = product if context.world_size is None else context.world_size
-        if world != product and (NODES in said.places or GPUS in said.places):
-            message = f"{world} devices are asked about; the configuration says {NODES} x {GPUS} = {product}"
-            findings.append(Finding("BB-EZR1-009", "note", "config", message, where=(Where(GPUS, native[GPUS]),)))
+        said.findings += _unknown_keys(said, version)
+        rows = settings_of(version)
+        native, unread = NATIVELY.values(
+            rows.values(), said, {key: row.default for key, row in rows.items()}, source.env
+        )
+        blocked = unread or any(found.code in (CODES.wrong_value, "BB-EZR1-007") for found in said.findings)
+        world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
+        reading = dataclasses.replace(
+            self._reading(version, [*findings, *said.findings], context), native=native, given=said.places
+        )
+        if blocked:
+            return reading
         run = Run(native, version, world, frozenset(said.places), context.dataset_size)
         told = meaning(run)
+        if told is None:
+            return dataclasses.replace(reading, run=run)
         from batchbridge_easyr1.behaviour import behaviour
 
+        provenance = {path: _provenance(entry, said, native, version) for path, entry in told.items()}
         return dataclasses.replace(
-            reading,
-            findings=tuple(findings),
-            run=run,
-            spec=None if told is None else spec_of(told),
-            provenance={path: _provenance(entry, said, native, version) for path, entry in (told or {}).items()},
-            behaviour=None if told is None else behaviour(run),
+            reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
 
     def check(self, reading: Reading) -> Sequence[Finding]:
@@ -190,19 +177,17 @@ class EasyR1Adapter(Adapter):
         )
 
 
-def _said(source: Source, version: str) -> _Said:
-    said = _Said(unknown=frozenset(source.unknown))
+def _said(source: Source, version: str) -> Said:
+    said = Said(unknown=source.unknown)
     if not source.argv:
         values = {key: value for key, value in source.values.items() if key != "config"}
         _base(source.values.get("config"), version, said)
-        said.put(values, source.lines, source.path)
+        said.put_mapping(values, source.lines, source.path)
         return said
     words = list(source.argv)
     words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
     pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
     _base(next((text for key, text in pairs if key == "config"), None), version, said)
-    before = parse_arguments(source.argv)
-    changed = {key for key, value in source.values.items() if before.get(key) != value or key not in before}
     for key, text in pairs:
         if key == "config":
             continue
@@ -210,51 +195,36 @@ def _said(source: Source, version: str) -> _Said:
             value = parse_scalar(text)
         except ValueError:
             value = text
-        said.put({key: value}, source.lines, source.path)
-    said.put({key: source.values[key] for key in changed}, {}, None)
+        said.put(key, value, place_of(key, value, source.lines.get(key), source.path))
+    said.put_on_top(source)
     return said
 
 
-def _base(name: Any, version: str, said: _Said) -> None:
+def _base(name: Any, version: str, said: Said) -> None:
     """The file that `config=` names; the published example's own values where only its name is known."""
     if not isinstance(name, str):
         return
     loaded = load_source(Path(name)) if "\0" not in name else Source()
     if loaded.values:
         said.findings += loaded.problems
-        said.put(loaded.values, loaded.lines, loaded.path)
-    elif name.endswith(EXAMPLE_NAME):
-        older = tables.holds("<0.3.2", version)
+        said.put_mapping(loaded.values, loaded.lines, loaded.path)
+        return
+    if name.endswith(EXAMPLE_NAME):
         known = {key: value for key, value in EXAMPLE.items() if key in settings_of(version)}
-        said.put({**known, **({tables.MICRO: 4, tables.FORWARD: 16} if older else {})}, {}, None)
-        said.findings.append(
-            Finding(
-                "BB-EZR1-008",
-                "note",
-                "config",
-                f"{name} is not here: EasyR1's published {EXAMPLE_NAME} is taken for it",
-                where=(Where("config", name),),
-                source="EasyR1 b44b311",
-            )
-        )
-    else:
-        said.findings.append(
-            Finding(
-                "BB-EZR1-007",
-                "error",
-                "config",
-                f"the configuration {shown(name)} cannot be read",
-                where=(Where("config", shown(name)),),
-                fixes=(Fix("run the check where the file lies"),),
-                undecided=True,
-            )
-        )
+        older = {tables.MICRO: 4, tables.FORWARD: 16} if tables.holds("<0.3.2", version) else {}
+        said.put_mapping(known | older, {}, None)
+        text, where = f"{name} is not here: EasyR1's published {EXAMPLE_NAME} is taken for it", (Where("config", name),)
+        said.findings.append(Finding("BB-EZR1-008", "note", "config", text, where, source="EasyR1 b44b311"))
+        return
+    text, where = f"the configuration {shown(name)} cannot be read", (Where("config", shown(name)),)
+    fixes = (Fix("run the check where the file lies"),)
+    said.findings.append(Finding("BB-EZR1-007", "error", "config", text, where, fixes, undecided=True))
 
 
-def _unknown_keys(said: _Said, version: str) -> list[Finding]:
+def _unknown_keys(said: Said, version: str) -> list[Finding]:
     known, groups = keys_of(version), groups_of(version)
     found = [
-        _wrong(place, "a group of settings")
+        NATIVELY.wrong(place, "a group of settings")
         for key, place in said.places.items()
         if key in groups and not isinstance(said.values[key], Mapping)
     ]
@@ -281,77 +251,7 @@ def _unknown_keys(said: _Said, version: str) -> list[Finding]:
     return found
 
 
-def _native(
-    said: _Said, version: str, env: Mapping[str, str], findings: list[Finding]
-) -> tuple[dict[str, Any], set[str]]:
-    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
-    resolver = Resolver(said.values, env, said.unknown)
-    native: dict[str, Any] = {}
-    bad: set[str] = set()
-    for key, row in settings_of(version).items():
-        native[key] = row.default
-        if key in said.unknown:
-            bad.add(key)
-            findings.append(_open(said, key, "it depends on what the script does not say"))
-            continue
-        if key not in said.values:
-            continue
-        try:
-            native[key] = row.kind.convert(_typed(row.kind.name, resolver.get(key)))
-        except Unresolved as error:
-            bad.add(key)
-            findings.append(_open(said, key, str(error)))
-        except WrongValue as error:
-            bad.add(key)
-            findings.append(_wrong(said.places[key], str(error)))
-    return native, bad
-
-
-def _typed(kind: str, value: Any) -> Any:
-    """OmegaConf converts text to the field's type in a structured configuration. Source: omegaconf 2.3 nodes.py."""
-    if not isinstance(value, str) or len(value) > 40:
-        return value
-    if kind.startswith("int"):
-        return int(value) if value.strip().lstrip("+-").isascii() and value.strip().lstrip("+-").isdigit() else value
-    if kind.startswith("float") and number(value) is None:
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    if kind == "bool":
-        return {
-            "true": True,
-            "yes": True,
-            "on": True,
-            "1": True,
-            "false": False,
-            "no": False,
-            "off": False,
-            "0": False,
-        }.get(value.lower(), value)
-    return value
-
-
-def _open(said: _Said, key: str, why: str) -> Finding:
-    place = said.places.get(key) or Where(key)
-    fix = Fix(f"give {key} a plain value")
-    message = f"{key} is left open: {why}"
-    return Finding("BB-EZR1-005", "error", "config", message, where=(place,), fixes=(fix,), undecided=True)
-
-
-def _wrong(place: Where, expected: str) -> Finding:
-    return Finding(
-        "BB-EZR1-006",
-        "error",
-        "config",
-        f"{place.key} = {place.value!s:.60}: expected {expected}",
-        where=(place,),
-        native="omegaconf.errors.ValidationError",
-        source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
-    )
-
-
-def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: str) -> Provenance:
+def _provenance(entry: Told, said: Said, native: Mapping[str, Any], version: str) -> Provenance:
     if entry.key is None:
         return entry.derived()
     place, value = said.places.get(entry.key), native[entry.key]

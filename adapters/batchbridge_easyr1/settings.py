@@ -8,9 +8,10 @@ from functools import lru_cache
 from pkgutil import get_data
 from typing import Any
 
+from batchbridge.kit import omegaconf_kinds as kinds
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key
-from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, LIST, OPTIONAL_FLOAT, OPTIONAL_INT, TEXT
+from batchbridge.kit.omegaconf_kinds import structured
 from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.3.0"
@@ -39,6 +40,9 @@ PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_respons
 
 AGGREGATIONS = {"token": "token_mean", "seq": "sequence_mean"}
 KL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+INT, FLOAT, BOOL, TEXT = (structured(kind) for kind in (kinds.INT, kinds.FLOAT, kinds.BOOL, kinds.TEXT))
+OPTIONAL_INT, OPTIONAL_FLOAT = structured(kinds.OPTIONAL_INT), structured(kinds.OPTIONAL_FLOAT)
+LIST = kinds.LIST
 SHUFFLES = {True: "epoch_permutation", False: "none"}
 _OPTIM = f"{ACTOR}optim."
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import load_source, omegaconf, parse_arguments
-from batchbridge.kit.hydra_overrides import NotRead, Operation, parse_override
+from batchbridge.kit import load_source, omegaconf_said
+from batchbridge.kit.hydra_overrides import NotRead, parse_override
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
+from batchbridge.kit.omegaconf_said import place_of
 from batchbridge.kit.values import shown
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
+CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
+NATIVELY = omegaconf_said.Natively(
+    CODES,
+    "it is passed on, and fails in a dataclass, an assertion or arithmetic",
+    "verl 0.9.1 trainer/config and workers/config",
+)
 ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo": "main_ppo",
     "verl.trainer.main_ppo_sync": "main_ppo_sync",
@@ -37,30 +45,18 @@ _TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name",
 
 
 @dataclass
-class Said:
-    """Values and places by dotted key, the entry point, and what was wrong on the way."""
+class Said(omegaconf_said.Said):
+    """What is said, the entry point, and the configuration that a command line names.
 
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Where] = field(default_factory=dict)
-    operations: dict[str, Operation] = field(default_factory=dict)
+    from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
+    the configuration lacks.
+    """
+
     entry: str | None = "main_ppo"
     config: str | None = None
     folder: str | None = None
-    findings: list[Finding] = field(default_factory=list)
-    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys whose value a launch script leaves open, and the names that it depends on."""
     from_file: bool = False
     entry_from_words: bool = False
-    """The keys come from a command line, where Hydra wants `+` for keys that the configuration lacks."""
-
-    def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
-        """Sets a key, or every leaf of a mapping."""
-        leaves = dict(omegaconf.flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
-        for path, leaf in leaves.items():
-            self.values.pop(path, None)
-            self.values[path] = leaf
-            self.places[path] = place if path == key else Where(path, shown(leaf), place.file, place.line)
-            self.operations[path] = operation
 
 
 def said(source: Source) -> Said:
@@ -71,11 +67,7 @@ def said(source: Source) -> Said:
         return result
     result = Said(entry=None, entry_from_words=True)
     _from_words(source, result)
-    # --set on top of a command line changes `values` only.
-    before = parse_arguments(source.argv)
-    for key, value in source.values.items():
-        if key not in before or (before[key] is not value and before[key] != value):
-            result.put(key, value, Where(key, shown(value)), "force")
+    result.put_on_top(source)
     result.unknown = {key.lstrip("+~"): tuple(names) for key, names in source.unknown.items()}
     return result
 
@@ -91,7 +83,7 @@ def words_after_entry(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _from_words(source: Source, result: Said) -> None:
     module, words = words_after_entry(source.argv)
-    file, words_seen = None if source.path is None else str(source.path), set[str]()
+    words_seen = set[str]()
     if module is None:
         result.entry = "main_ppo"
         words = [word for word in words if "=" in word or word.startswith("~")]
@@ -133,7 +125,7 @@ def _from_words(source: Source, result: Said) -> None:
             )
             continue
         line = source.lines.get(override.word.partition("=")[0])
-        place = Where(override.key, shown(override.value), file if line else None, line)
+        place = place_of(override.key, override.value, line, source.path)
         if override.key in words_seen and result.values.get(override.key) != override.value:
             result.findings.append(
                 Finding(
@@ -173,34 +165,25 @@ def _base_file(result: Said) -> None:
 
 
 def _from_mapping(values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None, result: Said) -> None:
-    file = None if path is None else str(path)
-    for key, value in omegaconf.flatten(values):
-        if key == "defaults" and isinstance(value, list):
-            _defaults_list(value, file, lines.get(key), result)
-            continue
-        line = lines.get(key)
-        result.put(key, value, Where(key, shown(value), file if line else None, line))
+    listed = values.get("defaults")
+    if isinstance(listed, list):
+        line = lines.get("defaults")
+        for entry in listed:
+            _default(entry, place_of("defaults", entry, line, path), result)
+        values = {key: value for key, value in values.items() if key != "defaults"}
+    result.put_mapping(values, lines, path)
 
 
-def _defaults_list(entries: list[Any], file: str | None, line: int | None, result: Said) -> None:
-    for entry in entries:
-        if isinstance(entry, str) and entry in CONFIGS:
-            result.config = entry
-        elif isinstance(entry, Mapping) and list(entry) == [f"override {ENGINE}"]:
-            place = Where(f"override {ENGINE}", shown(entry[f"override {ENGINE}"]), file if line else None, line)
-            result.put(ENGINE, entry[f"override {ENGINE}"], place)
-        elif entry != "_self_":
-            result.findings.append(
-                Finding(
-                    "BB-VERL-007",
-                    "error",
-                    "config",
-                    f"the defaults list names {shown(entry)}, which is not followed; verl's own are "
-                    f"{', '.join(CONFIGS)}",
-                    where=(Where("defaults", shown(entry), file if line else None, line),),
-                    undecided=True,
-                )
-            )
+def _default(entry: Any, place: Where, result: Said) -> None:
+    """An entry of the defaults list."""
+    override = f"override {ENGINE}"
+    if isinstance(entry, str) and entry in CONFIGS:
+        result.config = entry
+    elif isinstance(entry, Mapping) and list(entry) == [override]:
+        result.put(ENGINE, entry[override], Where(override, shown(entry[override]), place.file, place.line))
+    elif entry != "_self_":
+        text = f"the defaults list names {shown(entry)}, which is not followed; verl's own are {', '.join(CONFIGS)}"
+        result.findings.append(Finding("BB-VERL-007", "error", "config", text, (place,), undecided=True))
 
 
 def _not_training(module: str) -> Finding:
@@ -237,7 +220,7 @@ def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) ->
                 )
             )
         if key in groups and not isinstance(result.values[key], Mapping):
-            found.append(_wrong_kind(place, "a group of settings"))
+            found.append(NATIVELY.wrong(place, "a group of settings"))
             continue
         appended = operation in ("add", "force")
         read = key in BY_KEY and reads(key, version, engine, known)
@@ -295,18 +278,6 @@ def _is_word(key: str, result: Said) -> bool:
 
 def _dots(key: str) -> list[int]:
     return [at for at, mark in enumerate(key) if mark == "."]
-
-
-def _wrong_kind(place: Where, expected: str) -> Finding:
-    return Finding(
-        "BB-VERL-006",
-        "error",
-        "config",
-        f"{place.key} = {place.value!s:.60}: expected {expected}",
-        where=(place,),
-        native="omegaconf: the merge or a later attribute access fails",
-        source="omegaconf 2.3.1",
-    )
 
 
 def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
