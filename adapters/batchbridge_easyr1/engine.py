@@ -20,7 +20,7 @@ import torch
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, proven
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge.kit.identified_rows import POSITION, STEP, trained_rows
 from batchbridge.kit.measuring import Measured
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
@@ -298,12 +298,7 @@ class ActorLayer(WorkerLayer):
 
 def identified(data: Any) -> list[TrainedRow | None]:
     """This rank's rows of a `DataProto`; None for fillers."""
-    columns = [data.non_tensor_batch[name].tolist() for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
-    tokens = data.batch["response_mask"].sum(-1).tolist()
-    return [
-        TrainedRow(int(rollout), int(prompt), int(position), int(sample), int(count), index) if position >= 0 else None
-        for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
-    ]
+    return trained_rows(data.non_tensor_batch.__getitem__, data.batch["response_mask"].sum(-1).tolist())
 
 
 def made_up(parts: Sequence[ProbeBatch]) -> Any:

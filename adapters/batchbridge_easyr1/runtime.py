@@ -12,7 +12,7 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.kit.token_budgets import cut_of, objection
+from batchbridge.kit.token_budgets import cut_of, why_not
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
@@ -68,18 +68,9 @@ def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
 def _no_budget(trainer: Any, request: Request) -> str | None:
     """Why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
     settings, problems = _budget(request)
-    if not settings:
-        return None
-    if request.spec.micro_batch.tokens_per_device is None:
-        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
-    if problems:
-        return "; ".join(problem.reason for problem in problems)
-    if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
-        return (
-            "its workers have started with their micro-batches; wrap before init_workers(), or set "
-            "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
-        )
-    return objection(request.reading, settings, request.spec.micro_batch)
+    started = getattr(trainer, "actor_rollout_ref_wg", None) is not None
+    keys = "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update"
+    return why_not(request, settings, started=started, keys=keys, problems=problems) if settings else None
 
 
 REFUSALS: tuple[Refusal, ...] = (

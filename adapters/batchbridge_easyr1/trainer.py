@@ -18,6 +18,7 @@ from batchbridge.kit.identified_rows import (
     STEP,
     NumberedDataset,
     PlannedLoader,
+    arrived_rows,
     rewrite_advantages,
 )
 from batchbridge.kit.patches import Patches
@@ -138,14 +139,7 @@ class Planned:
         columns = batch.non_tensor_batch
         if self._candidates is not None:
             self._take(self._candidates, columns, rollout)
-        arrived = {
-            (int(position), int(sample)): row
-            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
-        }
-        driver.expect_rollout(rollout, arrived)
-        lengths = lengths_of(batch)
-        costs = {row: lengths[arrived[row]] for row in sorted(arrived)}
-        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
+        self._rows = arrived_rows(driver, rollout, columns, lengths_of(batch))
         return batch
 
     def _take(self, loader: CandidateLoader, columns: dict[str, Any], rollout: int) -> None:

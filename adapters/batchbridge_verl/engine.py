@@ -17,7 +17,7 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
+from batchbridge.kit.identified_rows import POSITION, STEP, trained_rows
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.worker_layer import WorkerLayer, put_on, remove
 from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
@@ -226,17 +226,12 @@ class EngineLayer(WorkerLayer):
 
     def _identify(self, data: Any) -> list[TrainedRow]:
         """This rank's rows, fillers left out."""
-        columns = [column(data, name) for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
+        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
+        rows = [row for row in trained_rows(functools.partial(column, data), tokens) if row is not None]
         if "uid" in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             # The V1 trainer's own filler rows are copies of a real one under another name.
-            own = [str(name).startswith("pad") for name in column(data, "uid")]
-            columns[2] = [-1 if filler else position for filler, position in zip(own, columns[2], strict=True)]
-        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
-        rows = [
-            TrainedRow(int(rollout), int(prompt), int(position), int(sample), count, index)
-            for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
-            if int(position) >= 0
-        ]
+            names = column(data, "uid")
+            rows = [row for row in rows if not str(names[row.index]).startswith("pad")]
         if WEIGHTS_OF in data.keys():  # noqa: SIM118 - as above
             weights_of = column(data, WEIGHTS_OF)
             for row in rows:
