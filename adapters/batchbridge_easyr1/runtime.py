@@ -183,8 +183,8 @@ SETTABLE: Settable = {
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode != "enforce":
-        observer = Observer(trainer, orders_of(request, version), patches)
-        return Patched(detach=observer.detach)
+        Observer(trainer, orders_of(request, version), patches)
+        return Patched()
     settings, left = settings_for(trainer, request)
     _follow_plan(trainer, request, version, patches, settings)
     for name in settings:

@@ -16,9 +16,9 @@ from batchbridge.kit.identified_rows import (
     SAMPLE,
     SEED,
     STEP,
-    NumberedDataset,
     PlannedLoader,
     arrived_rows,
+    number_rows,
     rewrite_advantages,
 )
 from batchbridge.kit.patches import Patches
@@ -260,17 +260,11 @@ class Observer:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self.receipts: list[Receipt] = []
-        # torch forbids a loader another dataset, but its iterator reads this entry.
-        self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
-        vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
+        number_rows(trainer.train_dataloader, trainer.train_dataloader.dataset, patches)
         for name, value in (("init_workers", self._init_workers), ("_make_batch_data", self._make_batch)):
             patches.set(trainer, name, value, what="rows are told apart", why="ledger")
         if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
-
-    def detach(self) -> None:
-        """Undoes what is no attribute."""
-        vars(self._loader)["dataset"] = self._dataset
 
     def _init_workers(self) -> None:
         self._native_init()

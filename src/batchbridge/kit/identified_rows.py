@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows, StepDriver
 from batchbridge.kit.workers import TrainedRow
 from batchbridge.meaning.advantages import RULED, group_advantages
@@ -51,6 +53,17 @@ class NumberedDataset:
         if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
             raise AttributeError(name)
         return getattr(self._native, name)
+
+
+def number_rows(loader: Any, dataset: Any, patches: Patches) -> NumberedDataset:
+    """Has a data loader of torch's give items that know their index; undone with `patches`."""
+    numbered = NumberedDataset(dataset)
+    # torch forbids a loader another dataset, but its iterator reads this entry.
+    entries = vars(loader)
+    undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], numbered))
+    again()
+    patches.made("train_dataloader.dataset", undo, what="rows are told apart", why="ledger", again=again)
+    return numbered
 
 
 class PlannedLoader:
