@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep, load_source, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
+from batchbridge.kit.frame import FramedAdapter, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, Said, place_of
-from batchbridge.kit.values import Told, shown, spec_of
-from batchbridge.kit.versions import newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.values import shown, spec_of
+from batchbridge.kit.writing import Problems
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import meaning
@@ -30,7 +30,6 @@ NATIVELY = Natively(
     "EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
 )
 ENTRY = "verl.trainer.main"
-TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -40,10 +39,13 @@ class EasyR1Reading(Reading):
     run: Run | None = None
 
 
-class EasyR1Adapter(Adapter):
+class EasyR1Adapter(FramedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
     framework: ClassVar[str] = "easyr1"
+    title = "EasyR1"
+    codes = CODES
+    trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -78,21 +80,12 @@ class EasyR1Adapter(Adapter):
     def read(self, source: Source, context: Context) -> EasyR1Reading:
         """See `Adapter.read`."""
         findings = list(source.problems)
-        asked = context.framework_version or installed_version()
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            findings.append(
-                unknown_version(
-                    "EasyR1", version, known=self.versions, newest=tables.NEWEST, codes=("BB-EZR1-001", "BB-EZR1-002")
-                )
-            )
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            findings.append(newer_version("EasyR1", asked, newest=tables.NEWEST, code="BB-EZR1-002"))
-        if source.native is not None:
-            message = f"a {type(source.native).__name__} is no configuration of EasyR1"
-            findings.append(Finding("BB-EZR1-007", "error", "config", message))
-            return self._reading(version, findings, context)
+        version = self.readable_version(context, findings)
+        if version is not None and source.native is not None:
+            text = f"a {type(source.native).__name__} is no configuration of EasyR1"
+            findings.append(Finding("BB-EZR1-007", "error", "config", text))
+        if version is None or source.native is not None:
+            return self._reading(version or self.asked_version(context)[0], findings, context)
         if not source.values and not source.argv and source.problems:
             return self._reading(version, findings, context)
         said = _said(source, version)
@@ -114,7 +107,7 @@ class EasyR1Adapter(Adapter):
             return dataclasses.replace(reading, run=run)
         from batchbridge_easyr1.behaviour import behaviour
 
-        provenance = {path: _provenance(entry, said, native, version) for path, entry in told.items()}
+        provenance = origins(told, native, said.places, f"default of EasyR1 {version}")
         return dataclasses.replace(
             reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
@@ -125,21 +118,23 @@ class EasyR1Adapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `writing`."""
         from batchbridge_easyr1.writing import settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        values = settings_for(spec, problems, version)
-        if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        words = [f"python3 -m {ENTRY}", *(_word(k, v) for k, v in values.items())]
+        return settings_for(spec, problems, version)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """config.yaml and a launch command."""
+        import json
+
         header = f"# EasyR1 {version}\n"
-        text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
-        return Written(values=values, text=text, framework_version=version)
+        words = [f"python3 -m {ENTRY}", *(shell_word(f"{key}={json.dumps(value)}") for key, value in values.items())]
+        return {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
+
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """Of the package `verl`, where that is EasyR1's."""
+        return context.framework_version or installed_version(), ""
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -156,14 +151,9 @@ class EasyR1Adapter(Adapter):
             "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is EasyR1's `RayPPOTrainer`, or of a subclass; verl's stands in another module."""
-        return any((base.__module__, base.__name__) == TRAINER for base in type(trainer).__mro__)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `config`, and the length of its dataset."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of EasyR1")
+        self.require_own(trainer)
         from batchbridge_easyr1.runtime import source_of
 
         return source_of(trainer)
@@ -249,16 +239,3 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
             )
         )
     return found
-
-
-def _provenance(entry: Told, said: Said, native: Mapping[str, Any], version: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    place, value = said.places.get(entry.key), native[entry.key]
-    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}", others=entry.others)
-
-
-def _word(key: str, value: Any) -> str:
-    import json
-
-    return shell_word(f"{key}={json.dumps(value)}")

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.values import Told, spec_of
-from batchbridge.kit.versions import newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.frame import FramedAdapter, origins
+from batchbridge.kit.values import spec_of
+from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for, difference
 from batchbridge_verl.given import (
+    CODES,
     CONFIGS,
     ENTRIES,
     NATIVELY,
@@ -36,16 +37,16 @@ class VerlReading(Reading):
     run: Run | None = None
 
 
-TRAINERS = frozenset(
-    {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
-)
-"""Module and name of the trainers' base classes, V0 and V1. EasyR1's stands in verl.trainer.ray_trainer."""
-
-
-class VerlAdapter(Adapter):
+class VerlAdapter(FramedAdapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
     framework: ClassVar[str] = "verl"
+    title = "verl"
+    codes = CODES
+    # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
+    trainers = frozenset(
+        {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
+    )
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -84,24 +85,12 @@ class VerlAdapter(Adapter):
     def read(self, source: Source, context: Context) -> VerlReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         findings = list(source.problems)
-        asked, doubts = _version(context)
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            codes, why = ("BB-VERL-001", "BB-VERL-002"), "; ".join(doubts)
-            findings.append(
-                unknown_version("verl", version, known=self.versions, newest=tables.NEWEST, codes=codes, why=why)
-            )
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            differs = difference(asked)
-            findings.append(newer_version("verl", asked, newest=tables.NEWEST, code="BB-VERL-002", difference=differs))
-        if source.native is not None:
-            findings.append(
-                Finding(
-                    "BB-VERL-007", "error", "config", f"a {type(source.native).__name__} is no configuration of verl"
-                )
-            )
-            return self._reading(version, findings, context)
+        version = self.readable_version(context, findings)
+        if version is not None and source.native is not None:
+            text = f"a {type(source.native).__name__} is no configuration of verl"
+            findings.append(Finding("BB-VERL-007", "error", "config", text))
+        if version is None or source.native is not None:
+            return self._reading(version or self.asked_version(context)[0], findings, context)
         if not source.values and not source.argv and source.problems:
             return self._reading(version, findings, context)
         told_by_user = said(source)
@@ -144,7 +133,7 @@ class VerlAdapter(Adapter):
         told = None if undecided else meaning(run)
         if told is None:
             return reading
-        provenance = {path: _provenance(entry, told_by_user, native, defaults.detail) for path, entry in told.items()}
+        provenance = origins(told, native, told_by_user.places, defaults.detail)
         from batchbridge_verl.behaviour import behaviour
 
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run))
@@ -155,25 +144,36 @@ class VerlAdapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """Hydra overrides and YAML for verl `framework_version` (None: the newest known). Raises `CannotWrite`."""
-        from batchbridge_verl.forms import hydra_text, yaml_text
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `writing`."""
         from batchbridge_verl.writing import settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
-            raise CannotWrite(self.framework, problems)
-        values = settings_for(spec, problems, version)
-        if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        return Written(
-            values=values,
-            framework_version=version,
-            text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
-        )
+        return settings_for(spec, problems, version)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """Hydra overrides and YAML."""
+        from batchbridge_verl.forms import hydra_text, yaml_text
+
+        return {"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)}
+
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """Of the package `verl`, where that is not EasyR1's and no file speaks against it."""
+        if context.framework_version is not None:
+            return context.framework_version, ""
+        from batchbridge_verl.installed import installed
+
+        found = installed()
+        if found is None or found.project != "verl":
+            return None, "the installed package `verl` is EasyR1's" if found else ""
+        return None if found.doubts else found.version, "; ".join(found.doubts)
+
+    def difference(self, version: str) -> str:
+        """See `composed`."""
+        return difference(version)
+
+    def knows(self, version: str) -> bool:
+        """See `settings`."""
+        return tables.is_known(version)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -193,15 +193,10 @@ class VerlAdapter(Adapter):
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is verl's `RayPPOTrainer` (V0) or a V1 trainer, or of a subclass."""
-        return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `config`, resolved, and the length of its dataset. A V1 trainer that is not initialised loads
         its dataset first."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of verl")
+        self.require_own(trainer)
         from batchbridge_verl.runtime import source_of
 
         return source_of(trainer)
@@ -221,17 +216,6 @@ def _keys(source: Source) -> set[str]:
     plain = {key.lstrip("+~") for key in source.values if isinstance(key, str)}
     nested = {f"{key}.{inner}" for key, value in source.values.items() if isinstance(value, Mapping) for inner in value}
     return plain | nested | {key.partition(".")[0] for key in plain}
-
-
-def _version(context: Context) -> tuple[str | None, tuple[str, ...]]:
-    if context.framework_version is not None:
-        return context.framework_version, ()
-    from batchbridge_verl.installed import installed
-
-    found = installed()
-    if found is None or found.project != "verl":
-        return None, ("the installed package `verl` is EasyR1's",) if found else ()
-    return (None, found.doubts) if found.doubts else (found.version, ())
 
 
 def _engine(told: Said, version: str) -> str | None:
@@ -280,12 +264,4 @@ def _other_strategy(engine: str, told: Said, version: str) -> Finding:
         fixes=(Fix(way, {ENGINE: engine} if by_key else {}),),
         native="ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException",
         source="verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0",
-    )
-
-
-def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    return Provenance.of(
-        entry.key, native.get(entry.key), told.places.get(entry.key), default=default, others=entry.others
     )

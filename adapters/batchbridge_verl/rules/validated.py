@@ -327,7 +327,8 @@ OF_ACTOR = (
         "BB-VERL-012",
         _smaller_than_mini,
         (PROMPTS, MINI),
-        "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...)",
+        "ValueError: train_batch_size (...) must be >= actor.ppo_mini_batch_size (...); before 0.6.0 AssertionError: "
+        "train_batch_size >= config.actor_rollout_ref.actor.ppo_mini_batch_size",
         f"{VALIDATE}; {ACTOR_CONFIG}.validate",
         mini_fixes,
         DATACLASSES,
