@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep, load_source, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
-from batchbridge.kit.frame import FramedAdapter, origins
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.omegaconf_said import Natively, Said, place_of
@@ -32,11 +31,15 @@ NATIVELY = Natively(
 ENTRY = "verl.trainer.main"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class EasyR1Reading(Reading):
-    """A reading that remembers the run."""
-
-    run: Run | None = None
+RESTATES = {
+    "BB-EZR1-013": "BB127",
+    "BB-EZR1-015": "BB122",
+    "BB-EZR1-017": "BB102",
+    "BB-EZR1-021": "BB108",
+    "BB-EZR1-025": "BB120",
+    "BB-EZR1-031": "BB142",
+}
+"""Own rules that say the same as a rule of the core, and its code."""
 
 
 class EasyR1Adapter(FramedAdapter):
@@ -45,6 +48,7 @@ class EasyR1Adapter(FramedAdapter):
     framework: ClassVar[str] = "easyr1"
     title = "EasyR1"
     codes = CODES
+    no_configuration = "BB-EZR1-007"
     trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
@@ -55,14 +59,7 @@ class EasyR1Adapter(FramedAdapter):
     recorded_code = "batchbridge_easyr1.proven:CODE"
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-EZR1-013": "BB127",
-        "BB-EZR1-015": "BB122",
-        "BB-EZR1-017": "BB102",
-        "BB-EZR1-021": "BB108",
-        "BB-EZR1-025": "BB120",
-        "BB-EZR1-031": "BB142",
-    }
+    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for its own command; else by its own key names."""
@@ -77,27 +74,18 @@ class EasyR1Adapter(FramedAdapter):
         telling = {tables.PROMPTS, "worker.actor", "worker.rollout"}
         return min(0.95, 0.6 * len(keys & telling) + 0.6 * any(key.startswith(("worker.",)) for key in keys))
 
-    def read(self, source: Source, context: Context) -> EasyR1Reading:
-        """See `Adapter.read`."""
-        findings = list(source.problems)
-        version = self.readable_version(context, findings)
-        if version is not None and source.native is not None:
-            text = f"a {type(source.native).__name__} is no configuration of EasyR1"
-            findings.append(Finding("BB-EZR1-007", "error", "config", text))
-        if version is None or source.native is not None:
-            return self._reading(version or self.asked_version(context)[0], findings, context)
-        if not source.values and not source.argv and source.problems:
-            return self._reading(version, findings, context)
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`."""
         said = _said(source, version)
         said.findings += _unknown_keys(said, version)
         rows = settings_of(version)
         native, unread = NATIVELY.values(
             rows.values(), said, {key: row.default for key, row in rows.items()}, source.env
         )
-        blocked = unread or any(found.code in (CODES.wrong_value, "BB-EZR1-007") for found in said.findings)
+        blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
-            self._reading(version, [*findings, *said.findings], context), native=native, given=said.places
+            self.unread(version, [*found, *said.findings], context), native=native, given=said.places
         )
         if blocked:
             return reading
@@ -157,14 +145,6 @@ class EasyR1Adapter(FramedAdapter):
         from batchbridge_easyr1.runtime import source_of
 
         return source_of(trainer)
-
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
-        return EasyR1Reading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
 
 def _said(source: Source, version: str) -> Said:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.frame import FramedAdapter, origins
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
@@ -29,12 +28,19 @@ from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import GPUS, NODES, Run
 from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class VerlReading(Reading):
-    """A reading that remembers the run."""
-
-    run: Run | None = None
+RESTATES = {
+    "BB-VERL-010": "BB101",
+    "BB-VERL-017": "BB102",
+    "BB-VERL-022": "BB108",
+    "BB-VERL-023": "BB123",
+    "BB-VERL-033": "BB142",
+    "BB-VERL-037": "BB127",
+    "BB-VERL-020": "BB121",
+    "BB-VERL-021": "BB122",
+    "BB-VERL-049": "BB120",
+    "BB-VERL-056": "BB107",
+}
+"""Own rules that say the same as a rule of the core, and its code."""
 
 
 class VerlAdapter(FramedAdapter):
@@ -43,6 +49,7 @@ class VerlAdapter(FramedAdapter):
     framework: ClassVar[str] = "verl"
     title = "verl"
     codes = CODES
+    no_configuration = "BB-VERL-007"
     # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
     trainers = frozenset(
         {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
@@ -56,18 +63,7 @@ class VerlAdapter(FramedAdapter):
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge_verl.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-VERL-010": "BB101",
-        "BB-VERL-017": "BB102",
-        "BB-VERL-022": "BB108",
-        "BB-VERL-023": "BB123",
-        "BB-VERL-033": "BB142",
-        "BB-VERL-037": "BB127",
-        "BB-VERL-020": "BB121",
-        "BB-VERL-021": "BB122",
-        "BB-VERL-049": "BB120",
-        "BB-VERL-056": "BB107",
-    }
+    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for a command that starts one of verl's trainers; else by its own key names."""
@@ -82,23 +78,14 @@ class VerlAdapter(FramedAdapter):
             score += 0.5 * any(isinstance(entry, str) and entry in CONFIGS for entry in source.values["defaults"])
         return min(0.95, score)
 
-    def read(self, source: Source, context: Context) -> VerlReading:
-        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
-        findings = list(source.problems)
-        version = self.readable_version(context, findings)
-        if version is not None and source.native is not None:
-            text = f"a {type(source.native).__name__} is no configuration of verl"
-            findings.append(Finding("BB-VERL-007", "error", "config", text))
-        if version is None or source.native is not None:
-            return self._reading(version or self.asked_version(context)[0], findings, context)
-        if not source.values and not source.argv and source.problems:
-            return self._reading(version, findings, context)
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`."""
         told_by_user = said(source)
-        undecided = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
-        unreadable = any(found.code == "BB-VERL-008" for found in told_by_user.findings)
+        undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
+        unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
         if engine is None or told_by_user.entry is None:
-            return self._reading(version, [*findings, *told_by_user.findings], context)
+            return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine)
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
         told_by_user.findings += [*defaults.findings, *wrong_keys]
@@ -110,10 +97,8 @@ class VerlAdapter(FramedAdapter):
             reads=lambda key: tables.reads(key, version, engine, defaults.values),
         )
         world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
-        findings += told_by_user.findings
-        reading = dataclasses.replace(
-            self._reading(version, findings, context), native=native, given=told_by_user.places
-        )
+        found += told_by_user.findings
+        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
         if unread or unreadable or any(finding.code == "BB-VERL-006" for finding in wrong_keys):
             return reading
         run = Run(
@@ -128,7 +113,7 @@ class VerlAdapter(FramedAdapter):
         refused = refused_fields(told_by_user, version, defaults, run.critic)
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.
-        kept = [found for found in findings if found.code != "BB-VERL-003" or found.where[0].key not in keys]
+        kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
         reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused))
         told = None if undecided else meaning(run)
         if told is None:
@@ -200,15 +185,6 @@ class VerlAdapter(FramedAdapter):
         from batchbridge_verl.runtime import source_of
 
         return source_of(trainer)
-
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
-        """A reading that could say nothing but its findings."""
-        return VerlReading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
 
 def _keys(source: Source) -> set[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Context, Provenance, Written
+from batchbridge.contract.reading import Context, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.key_table import Codes
 from batchbridge.kit.values import Told
@@ -17,15 +18,28 @@ from batchbridge.meaning.findings import Finding, Where
 from batchbridge.meaning.spec import Spec
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunReading(Reading):
+    """A reading that remembers the run that its settings are: whatever the adapter's rules look at."""
+
+    run: Any = None
+
+
 class FramedAdapter(Adapter):
-    """See the module. An adapter says how settings are read (`read`) and which ones say a specification."""
+    """See the module. An adapter says how settings are read (`read_settings`) and which ones say a specification."""
 
     codes: ClassVar[Codes]
     """Codes of findings about settings."""
+    no_configuration: ClassVar[str]
+    """The code of a configuration that is none of the framework's."""
     title: ClassVar[str]
     """The framework's name in sentences."""
     trainers: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     """Module and name of the base classes of its trainers."""
+
+    @abstractmethod
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """The reading of a source under `version`, with what was `found` before."""
 
     @abstractmethod
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
@@ -34,6 +48,27 @@ class FramedAdapter(Adapter):
     @abstractmethod
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The forms in which settings are handed over."""
+
+    def read(self, source: Source, context: Context) -> RunReading:
+        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
+        found = list(source.problems)
+        version = self.readable_version(context, found)
+        if version is not None and source.native is not None:
+            text = f"a {type(source.native).__name__} is no configuration of {self.title}"
+            found.append(Finding(self.no_configuration, "error", "config", text))
+        empty = not source.values and not source.argv and source.problems
+        if version is None or source.native is not None or empty:
+            return self.unread(version or self.asked_version(context)[0], found, context)
+        return self.read_settings(source, context, version, found)
+
+    def unread(self, version: str | None, found: Sequence[Finding], context: Context) -> RunReading:
+        """A reading that says nothing but its findings."""
+        return RunReading(
+            framework=self.framework,
+            framework_version=version,
+            findings=tuple(found),
+            dataset_size=context.dataset_size,
+        )
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
         """The version that is asked for or installed, and what makes an installed one doubtful."""
