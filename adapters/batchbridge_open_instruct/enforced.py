@@ -17,10 +17,11 @@ ENFORCED: Promises = {
     "loss.policy.constant": also_off,
     "loss.policy.count_empty": also_off,
     "advantage.baseline": one_of("group_mean", "leave_one_out", "none"),
-    "advantage.scale": one_of("group", "batch", "none"),
+    "advantage.scale": one_of("group", "group_others", "batch", "none"),
     "advantage.epsilon": given,
     "advantage.ddof": given,
-    "advantage.clip": also_off,
+    "advantage.minimum": also_off,
+    "advantage.maximum": also_off,
     "objective.clip_low": also_off,
     "objective.clip_high": also_off,
 }

@@ -16,7 +16,7 @@ EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
 KL_ESTIMATORS = ("k1", "k2", "k3", "k1_times_ratio")
 """By `kl_estimator`. Source: model_utils.py, estimate_kl, e6c3044aa."""
-KL_CLAMP = 40.0
+KL_LOG_RATIO_CLAMP = 40.0
 """Bound of the log-ratio before the estimate (nats). Source: grpo_utils.py, compute_grpo_loss."""
 NAMED_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3", "kl4": "k1_times_ratio"}
 """By `kl_estimator` of grpo_fast.py before v0.1.0. Source: grpo_fast.py, fc22674da."""
@@ -120,7 +120,7 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         ),
         "objective.kl_estimator": Told(_kl_estimator(native) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
-        "objective.kl_clamp": Told(KL_CLAMP if on else None, None, "the log-ratio is clamped"),
+        "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
         "carried.weight_decay": Told(*_decay(native)),
         "carried.weight_decay_excludes": Told(
             "biases_and_norms" if native["set_weight_decay_on_bias_and_norm"] else "nothing",

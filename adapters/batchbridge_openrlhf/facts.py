@@ -71,12 +71,8 @@ class Facts:
         return bool(self.settings[PACKING] or ring or self.sizes.dynamic)
 
 
-@dataclass(frozen=True)
-class Rule(rule_table.Rule[Facts]):
-    """One row, whose `keys` are identities."""
-
-    positive_sizes: bool = True
-    """Whether the test waits until all sizes are at least 1."""
+Rule = rule_table.Rule[Facts]
+"""One row, whose `keys` are identities."""
 
 
 def gradients_of(facts: Facts) -> tuple[str, Applied | None]:

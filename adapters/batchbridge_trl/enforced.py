@@ -16,9 +16,11 @@ ENFORCED: Promises = {
     "horizon.rollouts": also_off,
     "horizon.lr_tick": also_off,
     "advantage.baseline": one_of("group_mean", "leave_one_out", "none"),
+    "advantage.scale": one_of("group_others"),
     "advantage.epsilon": also_off,
     "advantage.ddof": also_off,
-    "advantage.clip": also_off,
+    "advantage.minimum": also_off,
+    "advantage.maximum": also_off,
     "objective.old_logprobs": one_of("detached", "rollout_start"),
 }
 """Canonical field to whether `attach` brings a value of it about. Source: `PLANNED` and `REFUSALS` of `runtime`,

@@ -36,6 +36,9 @@ from batchbridge.kit import (
     walk,
     with_attention,
 )
+from batchbridge.kit import (
+    group_advantages as exact_advantages,
+)
 from batchbridge.kit.measuring import Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
@@ -561,6 +564,9 @@ def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Adva
     Only the first `prompts` groups are real; the batch's deviation is taken over them.
     """
     groups = rewards.view(-1, group)
+    if rule.scale == "group_others":  # which divides by nothing where the others are exactly alike
+        values = [value for each in exact_advantages(groups.tolist(), rule) for value in each]
+        return torch.tensor(values, dtype=rewards.dtype, device=rewards.device)
     counts = (~torch.isnan(groups)).sum(dim=1, keepdim=True).float()
     mean = torch.nanmean(groups, dim=1, keepdim=True)
     if rule.baseline == "none":
@@ -578,8 +584,8 @@ def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Adva
         real = real[~torch.isnan(real)]
         deviation = real.std(correction=ddof) if len(real) > ddof else torch.zeros(())
         centred = centred / (deviation + (rule.epsilon or 0.0))
-    if rule.clip is not None:
-        centred = centred.clamp(-rule.clip, rule.clip)
+    if rule.minimum is not None or rule.maximum is not None:
+        centred = centred.clamp(rule.minimum, rule.maximum)
     return torch.nan_to_num(centred.flatten(), nan=0.0)
 
 

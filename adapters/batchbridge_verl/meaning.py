@@ -87,6 +87,8 @@ def meaning(run: Run) -> dict[str, Told] | None:
         **{f"objective.{name}": entry for name, entry in _objective(run, mode).items()},
         **{f"carried.{name}": entry for name, entry in _carried(run).items()},
     }
+    if estimator.open_term:
+        told["open_terms"] = Told((estimator.open_term,), _ESTIMATOR)
     return told | parts
 
 

@@ -71,7 +71,10 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
 
 
 class Estimator(NamedTuple):
-    """One `algorithm.adv_estimator` that the canonical schema can say; `scale` None: norm_adv_by_std_in_grpo says."""
+    """One `algorithm.adv_estimator` that the canonical schema can say; `scale` None: norm_adv_by_std_in_grpo says.
+
+    open_term: what it does beside, for which the schema has no word.
+    """
 
     name: str
     baseline: str
@@ -79,6 +82,7 @@ class Estimator(NamedTuple):
     epsilon: float | None = None
     ddof: int | None = None
     versions: str = ""
+    open_term: str = ""
 
 
 ESTIMATORS = {
@@ -91,12 +95,12 @@ ESTIMATORS = {
         Estimator("reinforce_plus_plus", "none", "batch", ddof=1),
         Estimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
         Estimator("gae", "value", "batch", ddof=1),
+        Estimator("remax", "none", "none", open_term="advantage: remax"),
     )
 }
 """Source: verl 0.9.1 core_algos. Of two that mean the same, `write` takes the first. masked_whiten adds its 1e-8 to the
-variance, not to the deviation, so that the epsilon stays open."""
+variance, not to the deviation, so that the epsilon stays open. remax subtracts the reward of a greedy completion."""
 INEXPRESSIBLE_ESTIMATORS: Mapping[str, str] = {
-    "remax": "its baseline is the reward of a greedy completion",
     "opo": "its baseline weighs the group's rewards by length",
     "grpo_passk": "only the best completion of a group has an advantage",
     "gpg": "it scales by the share of groups with any signal",

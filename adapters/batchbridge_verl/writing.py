@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from batchbridge import Spec
@@ -205,12 +206,7 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     own = holds(">=0.7.0", to.version) or policy.constant != spec.carried.max_completion_tokens
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
-    names = [
-        row.name
-        for row in ESTIMATORS.values()
-        if row.baseline == advantage.baseline
-        and advantage.scale in (("group", "none") if row.scale is None else (row.scale,))
-    ]
+    names = list(_estimators_for(spec))
     if problems.need(
         bool(names),
         f"advantage.baseline = {advantage.baseline} with scale = {advantage.scale}: verl has none such",
@@ -220,6 +216,14 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
         if names[0] == "gae":
             values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
+
+
+def _estimators_for(spec: Spec) -> Iterator[str]:
+    for row in ESTIMATORS.values():
+        scales = ("group", "none") if row.scale is None else (row.scale,)
+        same = row.baseline == spec.advantage.baseline and spec.advantage.scale in scales
+        if same and (not row.open_term or row.open_term in spec.open_terms):
+            yield row.name
 
 
 _CORRECTION = re.compile(r"(?:(\w+)_truncate \[-, (\S+)\])?(?:; )?(?:reject (\S+) (\S+))?")

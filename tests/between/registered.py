@@ -19,6 +19,7 @@ def adapters() -> dict[str, Adapter]:
     """Framework to adapter."""
     found = {}
     for module in ENTRY_POINTS["batchbridge"].values():
-        for adapter_class in importlib.import_module(module).batchbridge_adapters():
+        # Not every plugin brings adapters: the history of old versions brings findings.
+        for adapter_class in getattr(importlib.import_module(module), "batchbridge_adapters", list)():
             found[adapter_class.framework] = adapter_class()
     return found

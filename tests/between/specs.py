@@ -19,6 +19,9 @@ _NUMBERS = {
     "optimizer_step.passes_per_rollout": (1, 2),
     "micro_batch.completions_per_device": (1, 2, 4, 8, None),
     "micro_batch.tokens_per_device": (4096, None),
+    "advantage.minimum": (-2.0, -0.5, None),
+    "advantage.maximum": (0.0, 3.0, None),
+    "open_terms": ((), ("advantage: gdpo",), ("advantage: gdpo", "objective: vapo_nll")),
 }
 _SINGLE = (
     "optimizer_step.tokens_per_step",
@@ -29,7 +32,7 @@ _SINGLE = (
 
 _WORDS = {
     "objective.surrogate": ["ppo", "cispo", "sapo", "vespo", "gmpo", "reinforce"],
-    "objective.kl_estimator": ["k1", "k2", "k3", "abs", "k3_times_ratio", "k1_times_ratio"],
+    "objective.kl_estimator": ["k1", "k2", "k3", "abs", "k3_times_ratio", "k1_times_ratio", "k1_with_score"],
     "objective.sampler_correction": ["token_truncate [-, 3.0]", "token_truncate [0.5, 5.0]", "sequence_mask [-, 3.0]"],
     "carried.lr_schedule": ["constant", "linear", "cosine", 'cosine_with_min_lr {"min_lr_rate": 0.1}'],
     "carried.optimizer": ["adamw", "sgd", "muon"],
@@ -68,6 +71,8 @@ _LENGTHS = st.sampled_from(
         {"horizon.epochs": 1.0},
         {"horizon.epochs": None, "horizon.rollouts": 10},
         {"horizon.epochs": None, "horizon.optimizer_steps": 20},
+        {"horizon.epochs": 2.0, "horizon.optimizer_steps": 20},
+        {"horizon.epochs": 1.0, "horizon.rollouts": 10, "horizon.optimizer_steps": 30},
     ]
 )
 _TERMS = st.builds(

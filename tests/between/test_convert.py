@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -13,8 +14,10 @@ from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 from batchbridge.comparing.convert import Conversion, convert_to, left_behind
 from batchbridge.comparing.effects import EFFECTS, leaves
 from batchbridge.contract.adapter import Adapter
-from batchbridge.errors import Problem
+from batchbridge.contract.reading import Context, Reading, Source, Written
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.meaning.spec import LossTerm, Spec
+from batchbridge.render.between import conversion as conversion_text
 from batchbridge_easyr1.config import EasyR1Adapter
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_verl.config import VerlAdapter
@@ -230,3 +233,60 @@ def test_a_framework_whose_kl_term_has_weights_of_its_own_gets_them() -> None:
     found = convert_to(OwnKl(), reading_of(spec))
     assert statuses(found)["loss.kl.aggregation"] == "inexpressible"
     assert statuses(found)["loss.policy.aggregation"] == "exact"
+
+
+def test_of_several_lengths_a_target_of_one_gets_the_one_that_ends_first() -> None:
+    several = plain_spec(**{"horizon.epochs": 3.0, "horizon.rollouts": 10, "horizon.optimizer_steps": 100})
+    found = convert_to(NarrowAdapter(), reading_of(several, dataset_size=160))
+    assert found.back is not None
+    assert found.back.spec is not None
+    assert found.back.spec.horizon.lengths == {"optimizer_steps": 20}
+    assert {
+        path: status for path, status in statuses(found).items() if path.startswith("horizon.") and status != "exact"
+    } == {
+        "horizon.optimizer_steps": "equivalent",
+        "horizon.rollouts": "equivalent",
+        "horizon.epochs": "equivalent",
+    }
+    assert found.verdict == "complete"
+
+
+def test_without_the_number_of_prompts_a_length_that_is_left_out_is_named_as_lost() -> None:
+    several = plain_spec(**{"horizon.epochs": None, "horizon.rollouts": 60, "horizon.optimizer_steps": 100})
+    found = convert_to(NarrowAdapter(), reading_of(several))
+    assert statuses(found)["horizon.rollouts"] == "inexpressible"
+    assert found.back is not None
+    assert found.back.spec is not None
+    assert found.back.spec.horizon.lengths == {"optimizer_steps": 100}
+
+
+def test_a_term_without_a_word_is_kept_where_the_target_names_it_and_else_lost_by_name() -> None:
+    spec = plain_spec(open_terms=("advantage: gdpo", "objective: vapo_nll"))
+    assert convert_to(AnyAdapter(), reading_of(spec)).verdict == "complete"
+    found = convert_to(NarrowAdapter(), reading_of(spec))
+    assert changed(found) == {"open_terms": ("inexpressible", ())}
+    assert "open_terms: advantage: gdpo, objective: vapo_nll -> none" in conversion_text("a.json", found)
+
+
+class KnowsGdpo(NarrowAdapter):
+    """Narrow, but with one of the terms."""
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        other = [name for name in spec.open_terms if name != "advantage: gdpo"]
+        if other:
+            raise CannotWrite(self.framework, [Problem(("open_terms",), f"no term {', '.join(other)}")])
+        written = super().write(spec.replace(open_terms=()), framework_version)
+        return dataclasses.replace(written, values={**written.values, **({"gdpo": True} if spec.open_terms else {})})
+
+    def read(self, source: Source, context: Context) -> Reading:
+        values = {key: value for key, value in source.values.items() if key != "gdpo"}
+        reading = super().read(dataclasses.replace(source, values=values), context)
+        if reading.spec is None or "gdpo" not in source.values:
+            return reading
+        return dataclasses.replace(reading, spec=reading.spec.replace(open_terms=("advantage: gdpo",)))
+
+
+def test_of_several_terms_the_target_keeps_those_that_it_names() -> None:
+    spec = plain_spec(open_terms=("advantage: gdpo", "objective: vapo_nll"))
+    found = convert_to(KnowsGdpo(), reading_of(spec))
+    assert changed(found) == {"open_terms": ("inexpressible", ("advantage: gdpo",))}

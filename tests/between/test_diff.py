@@ -185,3 +185,47 @@ def test_a_side_without_a_specification_is_undecided() -> None:
 def test_it_is_a_public_function(frameworks: None) -> None:
     a, b = (batchbridge.read({"num_generations": n}, framework="trl", version="1.16.0", world_size=8) for n in (8, 4))
     assert BY_FIELD["rollout.completions_per_prompt"].field in fields(batchbridge.diff(a, b).differences)
+
+
+def test_of_several_lengths_the_first_to_end_is_compared() -> None:
+    several = plain_spec(**{"horizon.epochs": 3.0, "horizon.optimizer_steps": 20})
+    steps = plain_spec(**{"horizon.epochs": None, "horizon.optimizer_steps": 20})
+    assert compare(several, several).verdict == "equivalent"
+    assert compare(several, steps, dataset_size=160).verdict == "equivalent"
+    assert compare(several, plain_spec(), dataset_size=160).verdict == "equivalent"
+    (found,) = compare(several, plain_spec(), dataset_size=80).differences
+    assert (found.field, found.a, found.b) == ("horizon", "3 epochs or 20 optimizer steps", "1 epochs")
+    (unknown,) = compare(several, steps).cannot_tell
+    assert "several, the first to end counting" in unknown.reason
+
+
+def test_a_term_without_a_word_is_a_difference_by_its_name() -> None:
+    gdpo = plain_spec(open_terms=("advantage: gdpo",))
+    assert compare(gdpo, gdpo).verdict == "equivalent"
+    (found,) = compare(plain_spec(), gdpo).differences
+    assert (found.field, found.a, found.b) == ("open_terms", (), ("advantage: gdpo",))
+    other = plain_spec(open_terms=("objective: vapo_nll",))
+    assert fields(compare(gdpo, other).differences) == ["open_terms"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "ratio", "bound", "same"),
+    [
+        ("k3", 20.0, 10.0, True),
+        ("k3+", 20.0, 10.0, True),
+        ("k3", 10.0, 10.0, False),
+        ("k3", 20.0, None, False),
+        ("k1", 10.0, 10.0, True),
+        ("k2", 10.0, 50.0, True),
+        ("k2", 10.0, 51.0, False),
+        ("k1_with_score", 20.0, 10.0, False),
+    ],
+)
+def test_a_bound_of_the_log_ratio_acts_where_that_of_the_estimate_does_not(
+    estimator: str, ratio: float, bound: float | None, same: bool
+) -> None:
+    kl = {"objective.kl_placement": "loss", "objective.kl_coefficient": 0.1, "objective.kl_estimator": estimator}
+    kl["objective.kl_clamp"] = bound
+    found = compare(plain_spec(**kl), plain_spec(**kl, **{"objective.kl_log_ratio_clamp": ratio}))
+    assert (found.verdict == "equivalent") is same
+    assert fields(found.no_difference if same else found.differences) == ["objective.kl_log_ratio_clamp"]

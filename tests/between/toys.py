@@ -132,6 +132,7 @@ class NarrowAdapter(AnyAdapter):
         "staleness.mode": ("sync",),
         "horizon.rollouts": (None,),
         "advantage.epsilon": (None, 1e-6),
+        "open_terms": ((),),
     }
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:

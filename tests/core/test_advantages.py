@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -47,8 +48,66 @@ def test_a_group_of_one_has_no_advantage() -> None:
     assert group_advantages([[3.0]], Advantage(baseline="group_mean", scale="group", epsilon=1e-6)) == [[0.0]]
 
 
+@given(REWARDS, st.sampled_from([0, 1]))
+def test_the_deviation_of_the_others_is_theirs(groups: list[list[float]], ddof: int) -> None:
+    rule = Advantage(baseline="leave_one_out", scale="group_others", epsilon=0.25, ddof=ddof)
+    for group, values in zip(groups, group_advantages(groups, rule), strict=True):
+        for place, value in enumerate(values):
+            others = group[:place] + group[place + 1 :]
+            mean = sum(others) / len(others)
+            deviation = math.sqrt(sum((other - mean) ** 2 for other in others) / (len(others) - ddof))
+            assert value == pytest.approx((group[place] - mean) / (deviation + 0.25 if deviation else 1), abs=1e-9)
+
+
+ONE_OF_16 = [1.0] + [0.0] * 15
+TWO_OF_16 = [1.0, 1.0] + [0.0] * 14
+HALF_OF_16 = [1.0, 0.0] * 8
+
+
+@pytest.mark.parametrize(
+    ("baseline", "scale", "group", "success", "failure"),
+    [
+        # NeMo-RL's default, computed by its calculate_baseline_and_std_per_prompt, v0.7.0; a success's others are all 0
+        ("leave_one_out", "group_others", ONE_OF_16, 1.0, -0.258199),
+        ("leave_one_out", "group_others", TWO_OF_16, 3.614784, -0.378932),
+        ("leave_one_out", "group_others", HALF_OF_16, 1.032796, -1.032796),
+        ("leave_one_out", "group", ONE_OF_16, 4.0, -0.266667),
+        ("leave_one_out", "group", TWO_OF_16, 2.732520, -0.390360),
+        ("leave_one_out", "group", HALF_OF_16, 1.032796, -1.032796),
+    ],
+)
+def test_16_completions_have_these_advantages(
+    baseline: Literal["leave_one_out"],
+    scale: Literal["group", "group_others"],
+    group: list[float],
+    success: float,
+    failure: float,
+) -> None:
+    rule = Advantage(baseline=baseline, scale=scale, ddof=1)
+    (found,) = group_advantages([group], rule)
+    assert (found[0], found[-1]) == pytest.approx((success, failure), abs=1e-6)
+
+
+def test_a_group_of_two_has_no_deviation_of_the_others() -> None:
+    rule = Advantage(baseline="leave_one_out", scale="group_others", ddof=1, epsilon=1e-6)
+    assert group_advantages([[1.0, 0.0]], rule) == [[1.0, -1.0]]
+
+
+def test_rounding_makes_no_deviation_of_equal_rewards() -> None:
+    rule = Advantage(baseline="leave_one_out", scale="group_others", ddof=1)
+    for reward in (0.1, 0.3, 1 / 3, 1e-9):
+        (found,) = group_advantages([[2.0, *[reward] * 15]], rule)
+        assert found[0] == pytest.approx(2.0 - reward)
+
+
+def test_bounds_of_advantages_need_not_be_symmetric() -> None:
+    rule = Advantage(baseline="group_mean", scale="none", minimum=-0.25, maximum=2.0)
+    assert group_advantages([[0.0, 1.0, 5.0]], rule) == [[-0.25, -0.25, 2.0]]
+    assert group_advantages([[0.0, 4.0]], Advantage(scale="none", maximum=1.0)) == [[-2.0, 1.0]]
+
+
 def test_an_unanswered_reward_takes_no_part() -> None:
-    rule = Advantage(baseline="group_mean", scale="none", clip=0.5)
+    rule = Advantage(baseline="group_mean", scale="none", minimum=-0.5, maximum=0.5)
     assert group_advantages([[1.0, math.nan, 3.0]], rule) == [[-0.5, 0.0, 0.5]]
 
 

@@ -31,7 +31,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB101": {"rollout.completions_per_prompt": 0},
     "BB102": {"topology.tensor_parallel": 3},
     "BB103": {"optimizer_step.tokens_per_step": 1000},
-    "BB104": {"horizon.rollouts": 3},
+    "BB104": {"horizon.epochs": None},
     "BB105": {"micro_batch.tokens_per_device": 1000},
     "BB106": {"loss.policy.aggregation": "sequence_sum_over_constant"},
     "BB107": {
@@ -43,6 +43,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB108": {"optimizer_step.completions_per_step": 24, "order.last_optimizer_step": "error"},
     "BB109": {"order.last_rollout": "error"},
     "BB110": {"order.last_rollout": "wrap", "optimizer_step.step_may_span": "epoch"},
+    "BB111": {"advantage.minimum": 2.0, "advantage.maximum": 1.0},
     "BB120": {"optimizer_step.passes_per_rollout": 0},
     "BB121": {"optimizer_step.completions_per_step": 2},
     "BB122": {"micro_batch.completions_per_device": 3},
@@ -62,6 +63,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "BB140": {"rollout.group_filter": "drop_zero_variance"},
     "BB141": {"optimizer_step.completions_per_step": 2, "rollout.completions_per_prompt": 4},
     "BB142": {"horizon.lr_tick": "rollout"},
+    "BB143": {"open_terms": ("advantage: gdpo",)},
 }
 """For each rule, changes of `SOUND` that break it over 100 prompts (of 104, nothing is left over)."""
 
@@ -138,10 +140,47 @@ def test_no_size_makes_the_search_for_replicas_long(world: int, tensor: int) -> 
     assert time.process_time() - started < 1
 
 
-@pytest.mark.parametrize("given", [{}, {"horizon.rollouts": 3}])
-def test_a_horizon_is_exactly_one(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"horizon.rollouts": 3}, {"horizon.rollouts": 3, "horizon.epochs": 1.0}])
+def test_a_horizon_is_at_least_one(given: dict[str, Any]) -> None:
     spec = SOUND.replace(**{"horizon.epochs": None, **given})
     assert ("BB104" in codes(spec)) is not bool(given)
+
+
+@pytest.mark.parametrize(
+    ("names", "messages"),
+    [
+        (("advantage: gdpo", "objective: vapo_nll"), []),
+        (("objective: vapo_nll", "advantage: gdpo"), ["open terms are named once each, sorted"]),
+        (("advantage: gdpo", "advantage: gdpo"), ["open terms are named once each, sorted"]),
+        (("gdpo",), ["the open term 'gdpo' is not named as its group, a colon and a name, as in 'advantage: gdpo'"]),
+        (("advantage:gdpo",), ["the open term 'advantage:gdpo' is not named"]),
+        (("reward: gdpo",), ["the open term 'reward: gdpo' is not named"]),
+        (("open_terms: gdpo",), ["the open term 'open_terms: gdpo' is not named"]),
+        (("advantage: ",), ["the open term 'advantage: ' is not named"]),
+    ],
+)
+def test_an_open_term_has_a_group_and_a_name(names: tuple[str, ...], messages: list[str]) -> None:
+    found = [finding for finding in core_rules.check(SOUND.replace(open_terms=names), 104) if finding.code != "BB143"]
+    assert [finding.code for finding in found] == ["BB111"] * len(messages)
+    assert all(finding.message.startswith(message) for finding, message in zip(found, messages, strict=True))
+
+
+@pytest.mark.parametrize(("budget", "said"), [(99, ["BB107"]), (100, []), (150, [])])
+def test_a_budget_holds_what_prompt_and_completion_may_be_together(budget: int, said: list[str]) -> None:
+    changes = {"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": budget}
+    lengths = {"max_prompt_tokens": 80, "max_completion_tokens": 80, "max_total_tokens": 100}
+    changes |= {f"carried.{name}": value for name, value in lengths.items()}
+    found = core_rules.check(SOUND.replace(**changes), 104)
+    assert [finding.code for finding in found] == said
+    assert all("100 tokens (prompt and completion together)" in finding.message for finding in found)
+    assert all(finding.where[1].key == "carried.max_total_tokens" for finding in found)
+
+
+@pytest.mark.parametrize(("group", "ddof", "said"), [(2, 1, ["BB127"]), (2, 0, []), (3, 1, []), (4, None, [])])
+def test_one_other_completion_has_no_deviation(group: int, ddof: int | None, said: list[str]) -> None:
+    sizes = {"rollout.completions_per_prompt": group, "optimizer_step.completions_per_step": group * 8}
+    spec = SOUND.replace(**{**sizes, "advantage.scale": "group_others", "advantage.ddof": ddof})
+    assert [code for code in codes(spec, 104) if code == "BB127"] == said
 
 
 def test_a_step_size_is_needed() -> None:

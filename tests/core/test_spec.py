@@ -14,6 +14,7 @@ from batchbridge.contract.reading import Provenance
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.meaning.spec import (
     SCHEMA,
+    Carried,
     Horizon,
     Loss,
     LossTerm,
@@ -22,6 +23,7 @@ from batchbridge.meaning.spec import (
     Rollout,
     Spec,
     Topology,
+    default_of,
     walk,
 )
 
@@ -49,6 +51,8 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return values_of(get_args(hint)[0])
     if get_origin(hint) is Literal:
         return st.sampled_from(get_args(hint))
+    if get_origin(hint) is tuple:
+        return st.lists(values_of(get_args(hint)[0]), max_size=3).map(tuple)
     if get_args(hint):
         return st.one_of(*map(values_of, get_args(hint)))
     if dataclasses.is_dataclass(hint):
@@ -90,7 +94,7 @@ def test_another_value_anywhere_gives_another_digest(spec: Spec, data: st.DataOb
 
 
 def test_a_known_spec_s_digest_never_changes() -> None:
-    assert MINIMAL_SPEC.digest() == "f42bfdc5c65aed14"
+    assert MINIMAL_SPEC.digest() == "818bf34931c8c6f0"
 
 
 def test_defaults_may_be_left_out() -> None:
@@ -122,6 +126,8 @@ def test_the_dict_is_json_without_classes() -> None:
         ("horizon", {"epochs": True}, "horizon.epochs: True is not float or null"),
         ("order", {"seed": 1, "last_rollout": "keep"}, "order.last_rollout: 'keep' is not 'drop' or 'short' or 'pad'"),
         ("objective", {"ratio_level": 1}, "objective.ratio_level: 1 is not 'token' or 'sequence' or null"),
+        ("open_terms", "advantage: gdpo", "open_terms: 'advantage: gdpo' is not a list of names"),
+        ("open_terms", [1], "open_terms: [1] is not a list of names"),
         ("loss", {"policy": None}, "loss.policy: expected a mapping, got NoneType"),
         ("loss", {"policy": {"aggregation": "mean"}}, "loss.policy.aggregation: 'mean' is not 'token_mean' or"),
         ("loss", {"policy": {"aggregation": "token_sum"}, "kl": {}}, "loss.kl: missing aggregation"),
@@ -183,6 +189,43 @@ def test_walk_reaches_every_leaf_of_the_dict() -> None:
 
 def test_no_field_is_named_batch_size() -> None:
     assert [path for path, _, _ in walk(MINIMAL_SPEC) if "batch_size" in path] == []
+
+
+def test_a_field_at_its_default_adds_nothing_to_a_digest() -> None:
+    # So that a field which a later version adds leaves the digests of ledgers and receipts as they are.
+    groups = {group: dict(values) for group, values in MINIMAL.items()}
+    assert MINIMAL_SPEC.digest() == Spec.from_dict(groups).digest()
+    assert default_of("horizon.lr_tick") == "optimizer_step"
+    assert MINIMAL_SPEC.replace(**{"horizon.lr_tick": "optimizer_step"}).digest() == MINIMAL_SPEC.digest()
+    assert default_of("topology.world_size") is dataclasses.MISSING
+    with pytest.raises(KeyError):
+        default_of("topology")
+
+
+def test_open_terms_are_names() -> None:
+    spec = MINIMAL_SPEC.replace(open_terms=("advantage: gdpo",))
+    assert spec.to_dict()["open_terms"] == ["advantage: gdpo"]
+    assert Spec.from_dict({**MINIMAL, "open_terms": ["advantage: gdpo"]}) == spec != MINIMAL_SPEC
+    assert spec_of({**told_of(MINIMAL_SPEC), "open_terms": Told(("advantage: gdpo",))}) == spec
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "total", "longest"),
+    [
+        (None, None, None, None),
+        (512, None, None, None),
+        (None, 1024, None, 1024),
+        (512, 1024, None, 1536),
+        (512, 1024, 1200, 1200),
+        (512, 1024, 4096, 1536),
+        (512, None, 1200, 1200),
+    ],
+)
+def test_the_longest_sequence_is_the_sum_or_the_total(
+    prompt: int | None, completion: int | None, total: int | None, longest: int | None
+) -> None:
+    carried = Carried(max_prompt_tokens=prompt, max_completion_tokens=completion, max_total_tokens=total)
+    assert carried.longest_tokens == longest
 
 
 def test_the_completions_of_a_rollout_are_a_product() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FIRST_PARTY = {
-    name: f"batchbridge_{name}" for name in ("trl", "open_r1", "openrlhf", "open_instruct", "verl", "easyr1")
+    name: f"batchbridge_{name}" for name in ("trl", "open_r1", "openrlhf", "open_instruct", "verl", "easyr1", "history")
 }
 
 

@@ -38,7 +38,7 @@ def by_another_door(graph: Mapping[str, set[str]]) -> list[str]:
         for target in sorted(targets):
             package = target.partition(".")[0]
             is_open = target == "batchbridge" or f"{target}.".startswith("batchbridge.kit.")
-            stands_on = own == "batchbridge_open_r1" and package == "batchbridge_trl"
+            stands_on = (own, package) == ("batchbridge_open_r1", "batchbridge_trl") or own == "batchbridge_history"
             is_kit = module == "batchbridge_trl.testing" and room(target) == "batchbridge.testing"
             if package != own and not (is_open or stands_on or is_kit):
                 found.append(f"{module} imports {target}")

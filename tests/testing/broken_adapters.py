@@ -10,7 +10,7 @@ from fractions import Fraction
 from toy_adapter import ToyAdapter
 
 from batchbridge.contract.reading import Written
-from batchbridge.errors import CannotWrite
+from batchbridge.errors import CannotWrite, Problem
 from batchbridge.meaning.findings import Finding, Fix, Where
 
 _counter = itertools.count()
@@ -79,6 +79,16 @@ def _seeded_write(self, spec, framework_version=None):
 
 def _rounding_write(self, spec, framework_version=None):
     return ToyAdapter.write(self, spec.replace(**{"carried.learning_rate": 0.5}))
+
+
+def _forgetting_write(self, spec, framework_version=None):
+    return ToyAdapter.write(self, spec.replace(open_terms=()))
+
+
+def _mute_write(self, spec, framework_version=None):
+    if spec.open_terms:
+        raise CannotWrite(self.framework, [Problem(("open_terms",), "terms without a word")])
+    return ToyAdapter.write(self, spec)
 
 
 def _empty_refusal(self, spec, framework_version=None):
@@ -322,6 +332,18 @@ ALL = [
         ["test_a_changed_field_is_written_faithfully_or_refused", ("order.seed", None)],
         "written as something else: order.seed: wanted None, got 0",
         write=_seeded_write,
+    ),
+    _broken(
+        "DropsOpenTerms",
+        ["test_a_term_that_it_has_no_name_for_is_refused_by_name", "valid"],
+        "dropped silently",
+        write=_forgetting_write,
+    ),
+    _broken(
+        "RefusesOpenTermsWithoutAName",
+        ["test_a_term_that_it_has_no_name_for_is_refused_by_name", "valid"],
+        "refused without naming",
+        write=_mute_write,
     ),
     _broken(
         "ReplacesTheKnown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from batchbridge import CannotAttach, wrap
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
-from batchbridge.contract.reading import Context, Mode, Reading, Source
+from batchbridge.contract.reading import Context, Mode, Provenance, Reading, Source
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge_easyr1.config import EasyR1Adapter
@@ -74,6 +75,39 @@ def test_that_there_is_no_plan_hides_no_other_reason(mode: Mode, others: list[st
     with pytest.raises(CannotAttach) as caught:
         wrap(Trainer(refused_in=("enforce",)), like, mode=mode)
     assert list(caught.value.reasons) == ["plan", *others]
+
+
+TERM = "advantage: gdpo"
+
+
+@pytest.mark.parametrize(("mode", "others"), [("enforce", ["critic", "fp16"]), ("verify", [])])
+def test_a_term_without_a_word_is_refused_by_name_beside_every_other_reason(mode: Mode, others: list[str]) -> None:
+    like = spec_of({**DEFAULTS, "devices": 4}).replace(open_terms=(TERM,))
+    with pytest.raises(CannotAttach) as caught:
+        wrap(Trainer(refused_in=("enforce",)), like, mode=mode)
+    assert list(caught.value.reasons) == ["open_terms", *others]
+    assert f"the schema has no word for {TERM}" in caught.value.reasons["open_terms"]
+    assert 'mode="observe"' in caught.value.reasons["open_terms"]
+
+
+class WithATerm(WrappingAdapter):
+    """Its own configuration has a term that the schema has no word for."""
+
+    def read(self, source: Source, context: Context) -> Reading:
+        reading = super().read(source, context)
+        assert reading.spec is not None
+        origin = Provenance(("estimator",), "gdpo", "object", "trainer.args")
+        provenance = {**reading.provenance, "open_terms": origin}
+        return dataclasses.replace(reading, spec=reading.spec.replace(open_terms=(TERM,)), provenance=provenance)
+
+
+def test_a_trainer_with_a_term_without_a_word_is_refused_whatever_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WithATerm()})
+    plain = spec_of({**DEFAULTS, "devices": 4})
+    for like in (None, plain):
+        with pytest.raises(CannotAttach, match=r"advantage: gdpo \(here estimator = gdpo\)"):
+            wrap(Trainer(), like)
+    assert wrap(Trainer(), mode="observe").batchbridge.request.spec.open_terms == (TERM,)
 
 
 class OnTwoRanks(WrappingAdapter):

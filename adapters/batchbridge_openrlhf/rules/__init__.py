@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_openrlhf.facts import Facts, Rule
 from batchbridge_openrlhf.rules.late import LATE_RULES
-from batchbridge_openrlhf.rules.late_sizes import LATE_SIZES
+from batchbridge_openrlhf.rules.late_sizes import BELOW_ONE, LATE_SIZES
 from batchbridge_openrlhf.rules.parser import PARSER_RULES
 from batchbridge_openrlhf.rules.silent import SILENT_RULES
 from batchbridge_openrlhf.rules.silent_steps import SILENT_STEPS
@@ -32,12 +32,12 @@ def check(reading: Reading) -> list[Finding]:
     def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
         return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
 
-    return rule_table.findings(_testable(RULES if decided else PARSER_RULES, facts), facts, facts.version, where)
+    return rule_table.findings(_testable(facts) if decided else PARSER_RULES, facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The broken rows that OpenRLHF itself never reports, and that change what is trained."""
-    return rule_table.defects(_testable(RULES, facts), facts, facts.version)
+    return rule_table.defects(_testable(facts), facts, facts.version)
 
 
 def facts_of(reading: Reading) -> Facts | None:
@@ -64,8 +64,9 @@ def _parsed(reading: Reading) -> Facts | None:
     )
 
 
-def _testable(rules: Sequence[Rule], facts: Facts) -> list[Rule]:
-    return [rule for rule in rules if facts.sizes.positive or not rule.positive_sizes]
+def _testable(facts: Facts) -> tuple[Rule, ...]:
+    """Most rows divide by sizes."""
+    return RULES if facts.sizes.positive else (*PARSER_RULES, BELOW_ONE)
 
 
 def _where(identity: str, facts: Facts, given: Mapping[str, Where]) -> Where:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
+from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
@@ -130,74 +131,62 @@ def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 LATE_RULES: tuple[Rule, ...] = (
-    Rule(
+    STARTING(
         "BB-ORL-036",
-        "error",
-        "worker_start",
         _schedule_name,
         ("actor.lr_scheduler",),
-        native="ValueError: not a valid SchedulerType",
-        source="transformers 5.23.0 get_scheduler",
-        fixes=fixed(actor__lr_scheduler="cosine_with_min_lr"),
-        versions=">=0.8.5",
+        "ValueError: not a valid SchedulerType",
+        "transformers 5.23.0 get_scheduler",
+        fixed(actor__lr_scheduler="cosine_with_min_lr"),
+        ">=0.8.5",
     ),
-    Rule(
+    STARTING(
         "BB-ORL-037",
-        "error",
-        "worker_start",
         _schedule_arguments,
         ("actor.lr_scheduler",),
-        native="TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
-        source="openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
-        fixes=lambda facts: (
+        "TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
+        "openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
+        lambda facts: (
             fix_of(facts, {"actor.lr_scheduler": "cosine_with_min_lr"}),
             fix_of(facts, {"actor.lr_scheduler": "constant_with_warmup"}),
         ),
-        versions=">=0.8.5,<0.10.4",
+        ">=0.8.5,<0.10.4",
     ),
-    Rule(
+    STARTING(
         "BB-ORL-038",
-        "error",
-        "worker_start",
         _dual_clip,
         ("actor.dual_clip",),
-        native="AssertionError: dual_clip must be > 1.0",
-        source="openrlhf 0.8.6 to 0.11.2 PolicyLoss.__init__",
-        fixes=fixed(actor__dual_clip=3.0),
-        versions=">=0.8.6",
+        "AssertionError: dual_clip must be > 1.0",
+        "openrlhf 0.8.6 to 0.11.2 PolicyLoss.__init__",
+        fixed(actor__dual_clip=3.0),
+        ">=0.8.6",
     ),
-    Rule(
+    STARTING(
         "BB-ORL-039",
-        "error",
-        "worker_start",
         _correction,
         tuple(f"algo.advantage.is_correction_{part}" for part in ("level", "mode", "gating", "threshold")),
-        native="ValueError of PolicyLoss",
-        source="openrlhf 0.11.2 PolicyLoss.__init__",
-        fixes=_correction_fixes,
-        versions=">=0.11.2",
+        "ValueError of PolicyLoss",
+        "openrlhf 0.11.2 PolicyLoss.__init__",
+        _correction_fixes,
+        ">=0.11.2",
     ),
-    Rule(
+    STARTING(
         "BB-ORL-040",
-        "error",
-        "worker_start",
         _queue,
         ("train.async_queue_size",),
-        native="ValueError: async_queue_size must be positive",
-        source="openrlhf 0.9.1 to 0.11.2 PPOTrainerAsync.__init__",
-        fixes=fixed(train__async_queue_size=1),
-        versions=">=0.9.1",
+        "ValueError: async_queue_size must be positive",
+        "openrlhf 0.9.1 to 0.11.2 PPOTrainerAsync.__init__",
+        fixed(train__async_queue_size=1),
+        ">=0.9.1",
     ),
-    Rule(
+    GENERATING(
         "BB-ORL-024",
-        "error",
-        "first_rollout",
         _filter_range_text,
         ("algo.dynamic_filtering_range",),
-        native="TypeError: '<' not supported between a text and a number",
-        source="openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
-        fixes=fixed(algo__dynamic_filtering_range=None),
-        versions=">=0.8.1,<0.8.1.post1",
+        "TypeError: '<' not supported between a text and a number",
+        "openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
+        fixed(algo__dynamic_filtering_range=None),
+        ">=0.8.1,<0.8.1.post1",
     ),
     Rule(
         "BB-ORL-041",
@@ -209,15 +198,13 @@ LATE_RULES: tuple[Rule, ...] = (
         source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
         fixes=_chunk_fixes,
     ),
-    Rule(
+    UPDATING(
         "BB-ORL-027",
-        "error",
-        "optimizer_step",
         _zero_interval,
         _INTERVALS,
-        native="ZeroDivisionError: integer modulo by zero, after the first rollout is trained on",
-        source=f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
-        fixes=_zero_interval_fixes,
+        "ZeroDivisionError: integer modulo by zero, after the first rollout is trained on",
+        f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
+        _zero_interval_fixes,
     ),
     Rule(
         "BB-ORL-068",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
+from batchbridge.kit.rule_table import BUILDING, STARTING
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
@@ -179,91 +180,71 @@ def _step_fixes(facts: Facts) -> tuple[Fix, ...]:
     return tuple(fixes)
 
 
+BELOW_ONE: Rule = STARTING(
+    "BB-ORL-010",
+    _below_one,
+    (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
+    "ZeroDivisionError, or an assertion of DeepSpeed or Ray",
+    f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
+    below_one_fixes,
+)
+"""The one of these rows that can be asked where a size is below 1."""
+
 LATE_SIZES: tuple[Rule, ...] = (
-    Rule(
+    BUILDING(
         "BB-ORL-035",
-        "error",
-        "construction",
         _tensor_precision,
         (TENSOR, "ds.param_dtype", "bf16"),
-        native="AssertionError: BF16 is required for tensor parallel training",
-        source=f"{ALL} DeepspeedStrategy.__init__",
-        fixes=_tensor_precision_fixes,
+        "AssertionError: BF16 is required for tensor parallel training",
+        f"{ALL} DeepspeedStrategy.__init__",
+        _tensor_precision_fixes,
     ),
-    Rule(
+    BUILDING(
         "BB-ORL-031",
-        "error",
-        "construction",
         _reference_place,
         ("ref.num_nodes", "ref.num_gpus_per_node", NODES, DEVICES),
-        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_place_fixes("actor", "ref"),
+        "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate actor and ref model.",
+        f"{ALL} cli/train_ppo_ray.py train",
+        _place_fixes("actor", "ref"),
     ),
-    Rule(
+    BUILDING(
         "BB-ORL-030",
-        "error",
-        "construction",
         _engines_cover,
         ("train.colocate_all", NODES, DEVICES, ENGINES, "vllm.tensor_parallel_size"),
-        native=(
-            "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
-            "vllm_tensor_parallel_size"
-        ),
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_engine_fixes,
+        "AssertionError: actor_num_nodes * actor_num_gpus_per_node must be equal to vllm_num_engines * "
+        "vllm_tensor_parallel_size",
+        f"{ALL} cli/train_ppo_ray.py train",
+        _engine_fixes,
     ),
-    Rule(
+    BUILDING(
         "BB-ORL-032",
-        "error",
-        "construction",
         _reward_place,
         ("critic.num_nodes", "critic.num_gpus_per_node", "reward.num_nodes", "reward.num_gpus_per_node"),
-        native="AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
-        source=f"{ALL} cli/train_ppo_ray.py train",
-        fixes=_place_fixes("critic", "reward"),
+        "AssertionError: num_nodes and num_gpus_per_node must be the same when colocate critic and reward model",
+        f"{ALL} cli/train_ppo_ray.py train",
+        _place_fixes("critic", "reward"),
     ),
-    Rule(
-        "BB-ORL-010",
-        "error",
-        "worker_start",
-        _below_one,
-        (ROLLOUT, GROUP, TRAIN, MICRO, FORWARD, NODES, DEVICES, RING, TENSOR),
-        native="ZeroDivisionError, or an assertion of DeepSpeed or Ray",
-        source=f"{ALL} cli/train_ppo_ray.py and DeepspeedStrategy.setup_distributed",
-        fixes=below_one_fixes,
-        positive_sizes=False,
-    ),
-    Rule(
+    BELOW_ONE,
+    STARTING(
         "BB-ORL-033",
-        "error",
-        "worker_start",
         _whole_replicas,
         (NODES, DEVICES, RING, TENSOR),
-        native=(
-            "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
-            "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few"
-        ),
-        source=f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
-        fixes=world_fixes,
+        "RuntimeError: In order to get the mesh Tensor of a DeviceMesh it needs to ... contain the local rank, on "
+        "the devices left over (ring attention, or DeepSpeed's tensor parallelism); AssertionError with too few",
+        f"{ALL} DeepspeedStrategy.setup_distributed; run: torch 2.13.0, deepspeed 0.19.6 _init_tp_mesh_device",
+        world_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-ORL-034",
-        "error",
-        "worker_start",
         _whole_steps,
         (TRAIN, MICRO, NODES, DEVICES),
-        native=(
-            "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
-            "gradient_acc_step * world_size (after vLLM and the models are loaded)"
-        ),
-        source="deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
-        fixes=_step_fixes,
+        "AssertionError: Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * "
+        "gradient_acc_step * world_size (after vLLM and the models are loaded)",
+        "deepspeed 0.19.6 DeepSpeedConfig, with openrlhf 0.8.0 to 0.11.2 get_ds_train_config",
+        _step_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-ORL-052",
-        "error",
-        "worker_start",
         _other_models,
         (
             TRAIN,
@@ -273,11 +254,9 @@ LATE_SIZES: tuple[Rule, ...] = (
             "critic.num_gpus_per_node",
             "reward.num_gpus_per_node",
         ),
-        native=(
-            "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
-            "critic or a model that is not trained (also with dynamic batches)"
-        ),
-        source=f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
-        fixes=_other_model_fixes,
+        "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
+        "critic or a model that is not trained (also with dynamic batches)",
+        f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",
+        _other_model_fixes,
     ),
 )

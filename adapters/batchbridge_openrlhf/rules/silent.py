@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Fix
+from batchbridge.kit.rule_table import NOTE
 from batchbridge_openrlhf.facts import (
     ALL,
     ESTIMATOR,
@@ -126,73 +127,55 @@ _SILENT: Mapping[str, Any] = {"data.prompt_probs": "1.0"}
 
 
 SILENT_RULES: tuple[Rule, ...] = (
-    Rule(
+    NOTE(
         "BB-ORL-060",
-        "note",
-        "never",
         _uncarried,
         (ESTIMATOR, "reward.clip_range"),
-        native="no message",
-        source=f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer",
+        "no message",
+        f"{ALL} ExperienceMaker.compute_advantages_and_returns, ActorPPOTrainer, CriticPPOTrainer",
     ),
-    Rule(
+    NOTE(
         "BB-ORL-061",
-        "note",
-        "never",
         _idle_first_step,
         ("actor.lr_warmup_ratio",),
-        native="parameters are unchanged by the first step",
-        source="measured: openrlhf 0.11.2 with cosine_with_min_lr",
-        fixes=fixed(actor__lr_warmup_ratio=0.0),
+        "parameters are unchanged by the first step",
+        "measured: openrlhf 0.11.2 with cosine_with_min_lr",
+        fixed(actor__lr_warmup_ratio=0.0),
     ),
-    Rule(
+    NOTE(
         "BB-ORL-062",
-        "note",
-        "never",
         _forced_packing,
         (PACKING, RING, "train.dynamic_batch_enable"),
-        native="a printed warning",
-        source=PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
-        fixes=_packing_fixes,
+        "a printed warning",
+        PARSER.format("0.8.4 (ring attention), 0.8.6 (dynamic batches) to 0.11.2"),
+        _packing_fixes,
     ),
-    Rule(
+    NOTE(
         "BB-ORL-063",
-        "note",
-        "never",
         _fewer_prompts,
         ("data.max_samples",),
-        native="no message",
-        source=f"{ALL} prepare_datasets",
-        fixes=lambda facts: (fix_of(facts, {"data.max_samples": facts.prompts}),),
+        "no message",
+        f"{ALL} prepare_datasets",
+        lambda facts: (fix_of(facts, {"data.max_samples": facts.prompts}),),
     ),
-    Rule(
+    NOTE(
         "BB-ORL-064",
-        "note",
-        "never",
         _token_gspo,
         ("actor.policy_loss_type",),
-        native="no message",
-        source="openrlhf 0.8.8 PolicyLoss",
-        fixes=newer("0.8.9"),
-        versions=">=0.8.8,<0.8.9",
+        "no message",
+        "openrlhf 0.8.8 PolicyLoss",
+        newer("0.8.9"),
+        ">=0.8.8,<0.8.9",
     ),
-    Rule(
-        "BB-ORL-065",
-        "note",
-        "never",
-        _intervals,
-        _INTERVALS,
-        native="global_step grows by 1 per rollout",
-        source=f"{ALL} PPOTrainer.fit, train_step",
+    NOTE(
+        "BB-ORL-065", _intervals, _INTERVALS, "global_step grows by 1 per rollout", f"{ALL} PPOTrainer.fit, train_step"
     ),
-    Rule(
+    NOTE(
         "BB-ORL-066",
-        "note",
-        "never",
         _pass_rate,
         (FILTER, GROUP),
-        native="a rate above 100 % in the log",
-        source="openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
+        "a rate above 100 % in the log",
+        "openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
         versions=">=0.9.9",
     ),
     Rule(

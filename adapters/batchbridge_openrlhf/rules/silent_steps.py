@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import LARGEST, nearest_numbers
+from batchbridge.kit.rule_table import SILENT
 from batchbridge_openrlhf.facts import (
     ALL,
     DEVICES,
@@ -213,133 +214,105 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
 
 
 SILENT_STEPS: tuple[Rule, ...] = (
-    Rule(
+    SILENT(
         "BB-ORL-042",
-        "warning",
-        "never",
         _lost_gradients,
         ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu", "ds.adam_offload"),
-        native="it trains on, and logs the norm of the gradient that is left",
-        source=(
-            "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
-            "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
-            "deepspeed 0.17.2 to 0.19.5"
-        ),
-        fixes=fixed(ds__zero_stage=3),
-        versions=">=0.8.6",
+        "it trains on, and logs the norm of the gradient that is left",
+        "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
+        "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
+        "deepspeed 0.17.2 to 0.19.5",
+        fixed(ds__zero_stage=3),
+        ">=0.8.6",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-043",
-        "warning",
-        "never",
         _unseeded_order,
         ("train.seed",),
-        native="the prompt loader draws its seed from a process that nobody seeds",
-        source="measured: openrlhf 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer; read: 0.8.1 to 0.11.1",
-        fixes=lambda facts: (Fix("compare runs by the prompts that they logged: no option orders them"),),
-        versions=">=0.8.1",
+        "the prompt loader draws its seed from a process that nobody seeds",
+        "measured: openrlhf 0.11.2 DeepspeedStrategy.setup_dataloader in PPOTrainer; read: 0.8.1 to 0.11.1",
+        lambda facts: (Fix("compare runs by the prompts that they logged: no option orders them"),),
+        ">=0.8.1",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-044",
-        "warning",
-        "never",
         _left_over,
         (ROLLOUT, GROUP, TRAIN, GENERATION),
-        native="DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
-        source="measured: openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
-        fixes=_rollout_fixes,
+        "DeepSpeed counts micro-batches over the whole run; the replay buffer drops its tail",
+        "measured: openrlhf 0.11.2 ActorPPOTrainer.ppo_train, iter_grad_accum_global_norm, setup_dynamic_batch",
+        _rollout_fixes,
     ),
-    Rule(
+    SILENT(
         "BB-ORL-045",
-        "warning",
-        "never",
         _tail,
         (ROLLOUT, GROUP, TRAIN),
-        native="the short rollout is trained on as far as its micro-batches fill optimizer steps",
-        source="measured: openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit; read: 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
-        fixes=_dataset_fixes,
-        versions=">=0.9.9",
+        "the short rollout is trained on as far as its micro-batches fill optimizer steps",
+        "measured: openrlhf 0.11.0 to 0.11.2 PPOTrainer.fit; read: 0.9.9 to 0.10.4 GenerateSamplesActor.fit",
+        _dataset_fixes,
+        ">=0.9.9",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-046",
-        "warning",
-        "never",
         _tail_dropped,
         (ROLLOUT,),
-        native="the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
-        source=(
-            "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
-            "PPOTrainer.fit; measured: 0.10.4"
-        ),
-        fixes=_dataset_fixes,
-        versions=DROPPED_TAIL,
+        "the prompts are skipped without a word, from 0.9.9 on after their completions were generated",
+        "openrlhf 0.8.0 to 0.9.0 setup_dataloader(drop_last=True), 0.9.1 to 0.9.8 _generate_vllm, 0.9.9 to 0.10.4 "
+        "PPOTrainer.fit; measured: 0.10.4",
+        _dataset_fixes,
+        DROPPED_TAIL,
     ),
-    Rule(
+    SILENT(
         "BB-ORL-047",
-        "warning",
-        "never",
         _split_dependent,
         (MICRO, TRAIN, NODES, DEVICES),
-        native="masked_mean or aggregate_loss of each micro-batch",
-        source="openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
-        fixes=newer("0.10.4"),
-        versions="<0.10.4",
+        "masked_mean or aggregate_loss of each micro-batch",
+        "openrlhf 0.8.0 to 0.10.2 PolicyLoss.forward, 0.10.3 get_loss_batch_info; 0.10.4 counts over the step",
+        newer("0.10.4"),
+        "<0.10.4",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-048",
-        "warning",
-        "never",
         _other_rollout,
         (GENERATION, ROLLOUT),
-        native="no message",
-        source=(
-            "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
-            "SamplesGenerator.generate_samples"
-        ),
-        fixes=lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),),
-        versions=">=0.8.1",
+        "no message",
+        "openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.9.10 (not read), 0.10.0 to 0.11.2 "
+        "SamplesGenerator.generate_samples",
+        lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),),
+        ">=0.8.1",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-049",
-        "warning",
-        "never",
         _filter_discards,
         (FILTER, ROLLOUT),
-        native="the run ends, perhaps without an optimizer step",
-        source="OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
-        fixes=newer("0.11.1"),
-        versions=">=0.8.1,<0.11.1",
+        "the run ends, perhaps without an optimizer step",
+        "OpenRLHF issue 1310; openrlhf 0.8.1 to 0.9.0 PPOTrainer.fit, 0.9.1 to 0.11.0 _generate_vllm",
+        newer("0.11.1"),
+        ">=0.8.1,<0.11.1",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-050",
-        "warning",
-        "never",
         _uneven_dynamic,
         (TRAIN, NODES, DEVICES),
-        native="DeepSpeed's own check of the train batch is off with dynamic batches",
-        source="openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
-        fixes=_dynamic_step_fixes,
-        versions=">=0.8.6",
+        "DeepSpeed's own check of the train batch is off with dynamic batches",
+        "openrlhf 0.8.6 to 0.11.2 NaiveReplayBuffer.setup_dynamic_batch",
+        _dynamic_step_fixes,
+        ">=0.8.6",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-051",
-        "warning",
-        "never",
         _no_room,
         ("rollout.max_new_tokens", "data.max_len"),
-        native="sequences are cut at data.max_len",
-        source="openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
-        fixes=_room_fixes,
-        versions=">=0.9.8",
+        "sequences are cut at data.max_len",
+        "openrlhf 0.9.8 to 0.11.2 SamplesGenerator",
+        _room_fixes,
+        ">=0.9.8",
     ),
-    Rule(
+    SILENT(
         "BB-ORL-053",
-        "warning",
-        "never",
         _schedule_length,
         (ROLLOUT, GROUP, TRAIN, "train.max_epochs"),
-        native="the learning rate ends elsewhere on its schedule",
-        source=f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
-        fixes=_schedule_fixes,
+        "the learning rate ends elsewhere on its schedule",
+        f"{ALL} prepare_datasets (get_max_steps): prompts * samples // train batch * episodes * epochs",
+        _schedule_fixes,
     ),
 )

@@ -45,35 +45,7 @@ def groups_among_divisors(facts: Facts) -> str | None:
     s, completions = facts.sizes, facts.generation_batch
     if s.generation_batch is not None and s.micro * s.world:
         completions = s.generation_batch
-    return None if _among_divisors(s.generations, completions) else _broken_groups(facts)
-
-
-def negative_step(facts: Facts) -> str | None:
-    """A step of fewer than 0 completions, as 0.17 comes upon it: its log keeps so many texts."""
-    s = facts.sizes
-    if facts.generation_batch >= 0:
-        return None
-    return (
-        f"{MICRO} {s.micro} x {WORLD} {s.world} x {ACCUMULATION} {s.accumulation} = {facts.generation_batch}: no step "
-        "has so many completions"
-    )
-
-
-def groups_of_a_possible_step(facts: Facts) -> str | None:
-    """`groups_among_divisors`, where `negative_step` has not been first."""
-    return None if negative_step(facts) else groups_among_divisors(facts)
-
-
-def whole_groups_per_micro_step(facts: Facts) -> str | None:
-    """Micro-batches, over all devices, that do not hold whole groups: before 0.17."""
-    s = facts.sizes
-    if _among_divisors(s.generations, s.micro * s.world):
-        return None
-    return (
-        f"{MICRO} {s.micro} x {WORLD} {s.world} = {s.micro * s.world} (completions per micro-batch, over all devices) "
-        f"is no multiple of {GENERATIONS} = {s.generations} (completions per prompt, at least 2); accumulation does "
-        "not count before trl 0.17"
-    )
+    return None if among_divisors(s.generations, completions) else _broken_groups(facts)
 
 
 def whole_evaluation_groups(facts: Facts) -> str | None:
@@ -91,12 +63,12 @@ def evaluation_groups_among_divisors(facts: Facts) -> str | None:
     if not facts.evaluates:
         return None
     completions = facts.native[EVAL_MICRO] * facts.sizes.world
-    if _among_divisors(facts.sizes.generations, completions):
+    if among_divisors(facts.sizes.generations, completions):
         return None
     return _broken_evaluation(facts, completions, facts.sizes.generations)
 
 
-def _among_divisors(generations: int, completions: int) -> bool:
+def among_divisors(generations: int, completions: int) -> bool:
     """Whether `generations` is among the divisors of `completions` from 2 on, as the versions before 0.20 list them."""
     return 2 <= generations <= completions and completions % generations == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchbridge.kit.rule_table import NOTE, SILENT
 from batchbridge_trl.meaning import UNCARRIED
 from batchbridge_trl.rules.facts import ALL, POST_INIT, Facts, Rule
 from batchbridge_trl.rules.fixes import setting
@@ -79,97 +80,73 @@ def _ignored_prompt_length(facts: Facts) -> str | None:
 
 
 IGNORED: tuple[Rule, ...] = (
-    Rule(
+    NOTE(
         "BB-TRL-072",
-        "note",
-        "never",
         _data_seed,
         ("data_seed",),
-        native="ignored",
-        source="trl 0.15.0 to 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
-        fixes=setting("data_seed", None),
+        "ignored",
+        "trl 0.15.0 to 1.16.0 GRPOTrainer._get_train_sampler uses args.seed",
+        setting("data_seed", None),
     ),
-    Rule(
+    SILENT(
         "BB-TRL-073",
-        "warning",
-        "never",
         _low_delta,
         ("delta", "epsilon_high", "epsilon"),
-        native="the ratio is clamped at delta before the minimum is taken",
-        source=f"{ALL} GRPOTrainer._compute_loss",
-        fixes=setting("delta", None),
+        "the ratio is clamped at delta before the minimum is taken",
+        f"{ALL} GRPOTrainer._compute_loss",
+        setting("delta", None),
     ),
-    Rule(
+    NOTE(
         "BB-TRL-074",
-        "note",
-        "never",
         _deprecated_cap,
         ("vllm_importance_sampling_cap",),
-        native="FutureWarning",
-        source=f"trl 1.6.0 to 1.16.0 {POST_INIT}",
+        "FutureWarning",
+        f"trl 1.6.0 to 1.16.0 {POST_INIT}",
         versions=">=1.6",
     ),
-    Rule(
-        "BB-TRL-075",
-        "note",
-        "never",
-        _uncarried,
-        tuple(UNCARRIED),
-        native="used as given",
-        source=f"{ALL} GRPOTrainer",
-    ),
-    Rule(
+    NOTE("BB-TRL-075", _uncarried, tuple(UNCARRIED), "used as given", f"{ALL} GRPOTrainer"),
+    SILENT(
         "BB-TRL-076",
-        "warning",
-        "never",
         _untempered_loss,
         ("temperature",),
-        native="used for sampling only",
-        source="trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0",
-        fixes=setting("temperature", 1.0),
-        versions="<0.16",
+        "used for sampling only",
+        "trl 0.15.0 to 0.15.2 GRPOTrainer._get_per_token_logps; mended in 0.16.0",
+        setting("temperature", 1.0),
+        "<0.16",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-077",
-        "warning",
-        "never",
         _evaluation_trains,
         ("eval_on_start", "eval_strategy"),
-        native="training goes on with the rollout of an evaluation, or generates at other micro-batches",
-        source="trl 0.16.0 to 0.17.0 GRPOTrainer._prepare_inputs (control.should_evaluate); mended in 0.18.0",
-        fixes=setting("eval_on_start", False),
-        versions=">=0.16,<0.18",
+        "training goes on with the rollout of an evaluation, or generates at other micro-batches",
+        "trl 0.16.0 to 0.17.0 GRPOTrainer._prepare_inputs (control.should_evaluate); mended in 0.18.0",
+        setting("eval_on_start", False),
+        ">=0.16,<0.18",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-078",
-        "warning",
-        "never",
         _counts_masked,
         ("mask_truncated_completions", "loss_type"),
-        native="num_items_in_batch counts them",
-        source="trl 0.22.0 to 1.8.0 GRPOTrainer (num_items_in_batch before the mask); mended in 1.9.0",
+        "num_items_in_batch counts them",
+        "trl 0.22.0 to 1.8.0 GRPOTrainer (num_items_in_batch before the mask); mended in 1.9.0",
         versions=">=0.22,<1.9",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-079",
-        "warning",
-        "never",
         _auto_find_silently,
         ("auto_find_batch_size",),
-        native="accepted",
-        source=f"trl 0.15.0 to 1.8.0 {POST_INIT} (no check); refused since 1.9.0",
-        fixes=setting("auto_find_batch_size", False),
-        versions="<1.9",
+        "accepted",
+        f"trl 0.15.0 to 1.8.0 {POST_INIT} (no check); refused since 1.9.0",
+        setting("auto_find_batch_size", False),
+        "<1.9",
     ),
-    Rule(
+    NOTE(
         "BB-TRL-080",
-        "note",
-        "never",
         _ignored_prompt_length,
         ("max_prompt_length",),
-        native="FutureWarning",
-        source=f"trl 0.26.0 to 0.27.2 {POST_INIT}",
-        fixes=setting("max_prompt_length", None),
-        versions=">=0.26,<0.28",
+        "FutureWarning",
+        f"trl 0.26.0 to 0.27.2 {POST_INIT}",
+        setting("max_prompt_length", None),
+        ">=0.26,<0.28",
     ),
 )

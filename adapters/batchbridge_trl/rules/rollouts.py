@@ -3,6 +3,7 @@ settings say."""
 
 from __future__ import annotations
 
+from batchbridge.kit.rule_table import SILENT, WRONG
 from batchbridge_trl.meaning import scales
 from batchbridge_trl.rules.facts import ALL, ARGUMENTS, BATCH, MICRO, PASSES, POST_INIT, SIZES, STEPS, Facts, Rule
 from batchbridge_trl.rules.fixes import setting, size_fixes
@@ -119,105 +120,85 @@ def _dropped(facts: Facts) -> str | None:
 
 
 ROLLOUTS: tuple[Rule, ...] = (
-    Rule(
+    WRONG(
         "BB-TRL-050",
-        "error",
-        "never",
         _no_step,
         SIZES,
-        native="train() ends after 0 optimizer steps, with a warning in the log",
-        source="trl 1.16.0 RepeatSampler.__iter__, run; the same since 0.16.0",
-        fixes=size_fixes,
-        versions=">=0.16",
+        "train() ends after 0 optimizer steps, with a warning in the log",
+        "trl 1.16.0 RepeatSampler.__iter__, run; the same since 0.16.0",
+        size_fixes,
+        ">=0.16",
     ),
-    Rule(
+    WRONG(
         "BB-TRL-051",
-        "error",
-        "never",
         _no_pass,
         (PASSES,),
-        native="train() ends after 0 optimizer steps",
-        source="trl 1.16.0 RepeatSampler.__iter__ with repeat_count 0, run",
-        fixes=setting(PASSES, 1),
+        "train() ends after 0 optimizer steps",
+        "trl 1.16.0 RepeatSampler.__iter__ with repeat_count 0, run",
+        setting(PASSES, 1),
     ),
-    Rule(
+    WRONG(
         "BB-TRL-052",
-        "error",
-        "never",
         _no_horizon,
         ("num_train_epochs", "max_steps"),
-        native="train() ends after 0 optimizer steps",
-        source=f"{ARGUMENTS} Trainer.set_initial_training_values",
-        fixes=setting("num_train_epochs", 1),
+        "train() ends after 0 optimizer steps",
+        f"{ARGUMENTS} Trainer.set_initial_training_values",
+        setting("num_train_epochs", 1),
     ),
-    Rule(
+    WRONG(
         "BB-TRL-053",
-        "error",
-        "never",
         _split,
         ("accelerator_config", MICRO, WORLD),
-        native="micro-batches and rollouts are silently smaller by the number of devices",
-        source="trl 1.16.0 with accelerate 1.15.0 BatchSamplerShard, run with 2 processes",
-        fixes=setting("accelerator_config", None),
+        "micro-batches and rollouts are silently smaller by the number of devices",
+        "trl 1.16.0 with accelerate 1.15.0 BatchSamplerShard, run with 2 processes",
+        setting("accelerator_config", None),
     ),
-    Rule(
+    WRONG(
         "BB-TRL-054",
-        "error",
-        "never",
         _wrong_world,
         (BATCH, STEPS, WORLD),
-        native="rollouts of the wrong size",
-        source=f"{ALL} {POST_INIT}: generation_batch_size from the world size of that moment",
+        "rollouts of the wrong size",
+        f"{ALL} {POST_INIT}: generation_batch_size from the world size of that moment",
     ),
-    Rule(
+    WRONG(
         "BB-TRL-055",
-        "error",
-        "never",
         _mixed_rollout,
         (BATCH, MICRO, WORLD),
-        native="accepted; advantages are taken over rows of several prompts, or a reshape fails at the first rollout",
-        source=f"trl 0.18.0 to 0.19.0 {POST_INIT} (gbs % mb * processes) and GRPOTrainer.get_train_dataloader",
-        fixes=size_fixes,
-        versions=">=0.18,<0.19.1",
+        "accepted; advantages are taken over rows of several prompts, or a reshape fails at the first rollout",
+        f"trl 0.18.0 to 0.19.0 {POST_INIT} (gbs % mb * processes) and GRPOTrainer.get_train_dataloader",
+        size_fixes,
+        ">=0.18,<0.19.1",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-056",
-        "warning",
-        "never",
         _inverted_scale,
         ("scale_rewards",),
-        native="accepted",
-        source="trl 0.22.0 and 0.22.1 GRPOTrainer._generate_and_score_completions; mended in 0.22.2",
+        "accepted",
+        "trl 0.22.0 and 0.22.1 GRPOTrainer._generate_and_score_completions; mended in 0.22.2",
         versions=">=0.22,<0.22.2",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-057",
-        "warning",
-        "never",
         _last_micro_batch_wraps,
         SIZES,
-        native="accelerate repeats the first rows of the epoch",
-        source="trl 0.15.0 to 0.15.2 RepeatRandomSampler with accelerate 1.15.0 BatchSamplerShard (even_batches)",
+        "accelerate repeats the first rows of the epoch",
+        "trl 0.15.0 to 0.15.2 RepeatRandomSampler with accelerate 1.15.0 BatchSamplerShard (even_batches)",
         versions="<0.16",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-058",
-        "warning",
-        "never",
         _counts_dropped,
         SIZES,
-        native="len(sampler) = prompts x generations x repeats, with the dropped ones",
-        source="trl 0.16.0 to 0.19.1 RepeatRandomSampler.__len__ and RepeatSampler.__len__; mended in 0.20.0",
+        "len(sampler) = prompts x generations x repeats, with the dropped ones",
+        "trl 0.16.0 to 0.19.1 RepeatRandomSampler.__len__ and RepeatSampler.__len__; mended in 0.20.0",
         versions=">=0.16,<0.20",
     ),
-    Rule(
+    SILENT(
         "BB-TRL-060",
-        "warning",
-        "never",
         _dropped,
         SIZES,
-        native="the sampler drops each epoch's incomplete rollout",
-        source="trl 0.16.0 to 1.16.0 RepeatSampler.__iter__ (RepeatRandomSampler in 0.16)",
+        "the sampler drops each epoch's incomplete rollout",
+        "trl 0.16.0 to 1.16.0 RepeatSampler.__iter__ (RepeatRandomSampler in 0.16)",
         versions=">=0.16",
     ),
 )

@@ -117,11 +117,16 @@ def test_the_prediction_of_the_unwrapped_run_is_what_it_trains(
     predicted = list(plugins.adapters()["pocketgrpo"].native_steps(reading, PROMPTS, lengths))
     recorded = list(read_steps(folder / "ledger"))
     assert len(predicted) == len(recorded)
+    measured = 0
     for native, step in zip(predicted, recorded, strict=True):
         keys = zip(*(step[name] for name in ("rollout", "pass", "prompt", "sample")), strict=True)
         have = dict(zip(keys, step["weights"], strict=True))
+        shown = {key: weight for key, weight in have.items() if weight is not None}  # None: clipped
         want = {(row.rollout, row.pass_index, row.prompt, row.sample): float(row.weight or 0) for row in native.rows}
-        assert have == pytest.approx(want)
+        assert have.keys() == want.keys()
+        assert shown == pytest.approx({key: want[key] for key in shown}, rel=1e-5)
+        measured += len(shown)
+    assert measured >= 40
 
 
 def test_what_it_cannot_do_is_refused_by_name(train: Callable[..., Path]) -> None:
@@ -129,4 +134,6 @@ def test_what_it_cannot_do_is_refused_by_name(train: Callable[..., Path]) -> Non
     like = batchbridge.read(trl, framework="trl", version="1.16.0", world_size=1)
     with pytest.raises(CannotAttach) as refused:
         train("like", like=like)
-    assert {"objective.kl_coefficient", "carried.optimizer"} <= refused.value.reasons.keys()
+    assert refused.value.reasons.keys() == {"other_settings", "step_may_span"}
+    for field in ("objective.kl_coefficient", "carried.optimizer"):
+        assert field in refused.value.reasons["other_settings"]

@@ -8,6 +8,7 @@ defects, order) is compared too: two runs can differ though their specifications
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -190,6 +191,17 @@ def _on_policy(spec: Spec) -> bool:
     return own and spec.staleness.mode == "sync" and _one_step_per_rollout(spec)
 
 
+def _estimate_bound_first(spec: Spec) -> bool:
+    """Whether a KL estimate is at its own bound wherever its log ratio is at its, so that the latter never acts."""
+    objective = spec.objective
+    ratio, bound = objective.kl_log_ratio_clamp, objective.kl_clamp
+    if ratio is None:
+        return True
+    smallest = {"k1": ratio, "abs": ratio, "k2": ratio**2 / 2, "k3": math.exp(-ratio) + ratio - 1}
+    kind = (objective.kl_estimator or "").removesuffix("+")
+    return bound is not None and kind in smallest and bound <= smallest[kind]
+
+
 SAME: tuple[Same, ...] = (
     Same(
         ("optimizer_step.rollout_shuffle",),
@@ -208,6 +220,11 @@ SAME: tuple[Same, ...] = (
         _both(_on_policy),
     ),
     Same(
+        ("objective.kl_log_ratio_clamp",),
+        "the KL estimate reaches its own bound first, which leaves no gradient",
+        _both(_estimate_bound_first),
+    ),
+    Same(
         ("horizon.lr_tick",),
         "a rollout is trained on in one optimizer step",
         _both(_one_step_per_rollout),
@@ -215,17 +232,14 @@ SAME: tuple[Same, ...] = (
 )
 """Source: the definitions of the plan (docs/plan.md) and of the ratio."""
 
-_HORIZONS = ("optimizer_steps", "rollouts", "epochs")
-
 
 def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
     assert a.spec is not None
     assert b.spec is not None
     one, other = leaves(a.spec), leaves(b.spec)
     split_counts = _scopes_that_see_the_split(a, b)
-    same_horizon = [n for n in _HORIZONS if getattr(a.spec.horizon, n) is not None] == [
-        n for n in _HORIZONS if getattr(b.spec.horizon, n) is not None
-    ]
+    lengths = a.spec.horizon.lengths, b.spec.horizon.lengths
+    field_by_field = lengths[0] == lengths[1] or (len(lengths[0]) == 1 and lengths[0].keys() == lengths[1].keys())
     same_surrogate = a.spec.objective.surrogate == b.spec.objective.surrogate
     for effect in EFFECTS:
         field = effect.field
@@ -235,7 +249,7 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
             term = field.split(".")[1]
             if getattr(a.spec.loss, term) is None and getattr(b.spec.loss, term) is None:
                 continue  # it follows the policy term, whose difference is said already
-        if field.startswith("horizon.") and field != "horizon.lr_tick" and not same_horizon:
+        if field.startswith("horizon.") and field != "horizon.lr_tick" and not field_by_field:
             continue
         if effect.of_surrogate and None in (one[field], other[field]) and not same_surrogate:
             continue  # another loss has no such bound: that difference is said already
@@ -243,7 +257,7 @@ def _fields(a: Reading, b: Reading) -> Iterator[Difference]:
         # What the split changes natively are the weights.
         aspect = "weights" if effect.aspect == "split" and kind == "differs" else effect.aspect
         yield _difference(effect.field, aspect, one[field], other[field], kind, reason, a, b)
-    if not same_horizon:
+    if not field_by_field:
         yield from _horizons(a, b)
 
 
@@ -282,17 +296,21 @@ def _scopes_that_see_the_split(a: Reading, b: Reading) -> dict[str, str]:
 
 
 def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
-    """Lengths that are given in different units: compared as optimizer steps, where the number of prompts is known."""
+    """Lengths in different units, or several: compared as optimizer steps, where the number of prompts is known."""
     lengths = [_length(reading) for reading in (a, b)]
     totals = [total_steps(reading) for reading in (a, b)]
     if None in totals:
         kind: Kind = "unknown"
-        reason = "the lengths are in different units, and the total of optimizer steps is open: how many prompts?"
+        several = max(len(reading.spec.horizon.lengths) for reading in (a, b) if reading.spec is not None) > 1
+        units = "are several, the first to end counting," if several else "are in different units,"
+        reason = f"the lengths {units} and the total of optimizer steps is open: how many prompts?"
     elif totals[0] == totals[1]:
         kind, reason = "same", f"both are {totals[0]:,} optimizer steps with this number of prompts"
     else:
         kind, reason = "differs", BY_FIELD["horizon.optimizer_steps"].reason
-    paths = [_length_path(reading) for reading in (a, b)]
+    origins = [
+        ", ".join(filter(None, (_origin(reading, path) for path in _length_paths(reading)))) for reading in (a, b)
+    ]
     yield Difference(
         field="horizon",
         aspect="clock",
@@ -301,8 +319,8 @@ def _horizons(a: Reading, b: Reading) -> Iterator[Difference]:
         b=lengths[1],
         kind=kind,
         reason=reason,
-        from_a=_origin(a, paths[0]),
-        from_b=_origin(b, paths[1]),
+        from_a=origins[0],
+        from_b=origins[1],
     )
 
 
@@ -311,21 +329,22 @@ def total_steps(reading: Reading) -> int | None:
     known = reading.derived.get("total_optimizer_steps")
     if known is not None or reading.spec is None:
         return known
+    if len(reading.spec.horizon.lengths) != 1:
+        return None
     rollouts, per_rollout = reading.spec.horizon.rollouts, reading.derived.get("optimizer_steps_per_rollout")
     whole = isinstance(per_rollout, int) and reading.spec.order.last_rollout != "short"
     return rollouts * per_rollout if rollouts is not None and per_rollout and whole else None
 
 
-def _length_path(reading: Reading) -> str:
+def _length_paths(reading: Reading) -> list[str]:
     assert reading.spec is not None
-    names = [name for name in _HORIZONS if getattr(reading.spec.horizon, name) is not None]
-    return f"horizon.{names[0]}" if names else "horizon"
+    return [f"horizon.{name}" for name in reading.spec.horizon.lengths]
 
 
 def _length(reading: Reading) -> str:
     assert reading.spec is not None
-    values = {n: v for n in _HORIZONS if (v := getattr(reading.spec.horizon, n)) is not None}
-    return ", ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in values.items()) or "open"
+    lengths = reading.spec.horizon.lengths
+    return " or ".join(f"{value:g} {name.replace('_', ' ')}" for name, value in lengths.items()) or "open"
 
 
 def _dataset(a: Reading, b: Reading) -> Iterator[Difference]:

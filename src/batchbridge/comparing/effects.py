@@ -100,6 +100,8 @@ _STEP_MEMBERS = "every update averages over other completions, so its noise and 
 _TERM = "each response token gets another weight in the gradient, by its completion's length"
 
 EFFECTS: tuple[Effect, ...] = (
+    # ---- a term that the schema has no word for may do anything
+    Effect("open_terms", "objective", "the loss or the advantages have a term that the schema has no word for"),
     # ---- plan: what is generated, and what each optimizer step trains on
     Effect("optimizer_step.completions_per_step", "plan", _STEP_MEMBERS),
     Effect("optimizer_step.tokens_per_step", "plan", _STEP_MEMBERS),
@@ -134,7 +136,11 @@ EFFECTS: tuple[Effect, ...] = (
         matters=_divides_by_constant,
     ),
     Effect("advantage.baseline", "weights", "rewards are compared with something else"),
-    Effect("advantage.scale", "weights", "advantages are divided by the deviation of a group, a batch, or nothing"),
+    Effect(
+        "advantage.scale",
+        "weights",
+        "advantages are divided by the deviation of a group, of the others in it, of a batch, or by nothing",
+    ),
     Effect(
         "advantage.ddof",
         "weights",
@@ -149,7 +155,8 @@ EFFECTS: tuple[Effect, ...] = (
         "unknown",
         _scaled,
     ),
-    Effect("advantage.clip", "weights", "large advantages are cut"),
+    Effect("advantage.maximum", "weights", "large advantages are cut"),
+    Effect("advantage.minimum", "weights", "small or very negative advantages are cut"),
     Effect(
         "loss.policy.count_empty",
         "weights",
@@ -185,6 +192,13 @@ EFFECTS: tuple[Effect, ...] = (
     ),
     Effect("objective.kl_coefficient", "objective", "the pull to the reference is stronger or weaker", "unknown", _kl),
     Effect("objective.kl_estimator", "objective", "KL has another bias and gradient", matters=_kl, on="both sides"),
+    Effect(
+        "objective.kl_log_ratio_clamp",
+        "objective",
+        "where policy and reference are far apart, KL is estimated from another log ratio",
+        matters=_kl,
+        on="both sides",
+    ),
     Effect("objective.kl_clamp", "objective", "large KL values are cut", matters=_kl, on="both sides"),
     Effect(
         "objective.clip_low",
@@ -231,6 +245,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("carried.top_p", "carried", "other completions are sampled", "unknown"),
     Effect("carried.top_k", "carried", "other completions are sampled", "unknown"),
     Effect("carried.max_completion_tokens", "carried", "completions end elsewhere", "unknown"),
+    Effect("carried.max_total_tokens", "carried", "completions of long prompts end elsewhere"),
     Effect("carried.max_prompt_tokens", "carried", "other prompts are cut or left out"),
     Effect("carried.dropout", "carried", "the policy that is trained is noisier", "unknown"),
     Effect("carried.precision", "carried", "rounding differs", "unknown"),
@@ -251,6 +266,7 @@ EFFECTS: tuple[Effect, ...] = (
     Effect("micro_batch.completions_per_device", "split", "portions of a step"),
     Effect("micro_batch.tokens_per_device", "split", "portions of a step"),
     Effect("micro_batch.cap", "split", "portions of a step"),
+    Effect("micro_batch.tokens_counted", "split", "portions of a step"),
     Effect("micro_batch.forward_completions_per_device", "split", "portions of forward-only passes"),
     Effect("micro_batch.forward_tokens_per_device", "split", "portions of forward-only passes"),
 )

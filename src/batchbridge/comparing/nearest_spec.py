@@ -249,6 +249,9 @@ _NEARER: Mapping[tuple[str, Any], tuple[Any, ...]] = {
     ("objective.old_logprobs", "sampler"): ("rollout_start",),
     ("objective.old_logprobs", "detached"): ("rollout_start",),
     ("rollout.group_filter", "mask_zero_variance"): ("none",),
+    ("advantage.scale", "group_others"): ("group", "none"),
+    ("objective.kl_estimator", "k1_with_score"): ("k3+", "k2", "k3"),
+    ("objective.kl_estimator", "k2_with_score"): ("k3+", "k2", "k3"),
 }
 """What is tried first where a framework lacks a value: what changes the gradient least."""
 _WORDS: Mapping[str, tuple[str, ...]] = {"objective.kl_estimator": ("k3", "k2", "k1"), "objective.surrogate": ("ppo",)}
@@ -354,8 +357,10 @@ def _tokens(spec: Spec, defaults: Spec | None) -> Iterator[dict[str, Any]]:
         return
     prompt = spec.carried.max_prompt_tokens or defaults.carried.max_prompt_tokens
     completion = spec.carried.max_completion_tokens or defaults.carried.max_completion_tokens
-    if prompt is not None and completion is not None:
-        tokens = (prompt + completion) * (spec.micro_batch.completions_per_device or 1)
+    total = spec.carried.max_total_tokens
+    if total is not None or (prompt is not None and completion is not None):
+        carried = dataclasses.replace(spec.carried, max_prompt_tokens=prompt, max_completion_tokens=completion)
+        tokens = (carried.longest_tokens or 1) * (spec.micro_batch.completions_per_device or 1)
         yield {"micro_batch.": MicroBatch(tokens_per_device=tokens, cap=defaults.micro_batch.cap)}
 
 
@@ -404,7 +409,8 @@ def _ages(defaults: Spec) -> Iterator[dict[str, Any]]:
 
 
 def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Iterator[dict[str, Any]]:
-    """The same length of the run in another unit, where it follows; then the target's default length."""
+    """The same length of the run: one of several that ends first, or another unit, where it follows. Then each of
+    several alone, and the target's default length."""
     derived = derive(spec, dataset_size)
     steps, rollouts = derived["total_optimizer_steps"], derived["total_rollouts"]
     per_rollout = derived["optimizer_steps_per_rollout"]
@@ -417,9 +423,15 @@ def _lengths(spec: Spec, defaults: Spec | None, dataset_size: int | None) -> Ite
         "horizon.optimizer_steps": int(steps) if steps is not None and steps == int(steps) else None,
         "horizon.epochs": None if steps is None or not per_epoch else steps / per_epoch,
     }
+    given = {f"horizon.{name}": length for name, length in spec.horizon.lengths.items()}
+    alone: list[dict[str, Any]] = [{**dict.fromkeys(_LENGTHS), path: given[path]} for path in given if len(given) > 1]
+    for one in alone:
+        if steps is not None and derive(spec.replace(**one), dataset_size)["total_optimizer_steps"] == steps:
+            yield one
     for path, value in found.items():
-        if value and _get(spec, path) is None:
+        if value and given.keys() != {path}:
             yield {**dict.fromkeys(_LENGTHS), path: value}
+    yield from alone
     if defaults is not None:
         yield {path: _get(defaults, path) for path in _LENGTHS}
 
@@ -430,6 +442,8 @@ def _candidates(path: str, value: Any, spec: Spec, defaults: Spec | None) -> Ite
     found += _WORDS.get(path, ())
     if path == "order.seed" and isinstance(value, int) and not 0 <= value < _SEEDS:
         found.append(value % _SEEDS)
+    if path == "open_terms":  # as many as the target names alike
+        found += [(*value[:place], *value[place + 1 :]) for place in range(len(value))]
     if path in ("optimizer_step.completions_per_step", "rollout.prompts_per_rollout") and isinstance(value, int):
         found += _near_sizes(path, value, spec)
     if defaults is not None:
@@ -466,7 +480,7 @@ def _near_sizes(path: str, value: int, spec: Spec) -> list[int]:
 
 def _options(path: str) -> tuple[Any, ...]:
     hint = field_type(path)
-    return (hint,) if get_origin(hint) is Literal or not get_args(hint) else get_args(hint)
+    return (hint,) if get_origin(hint) in (Literal, tuple) or not get_args(hint) else get_args(hint)
 
 
 def _versions_in(specifier: str) -> list[str]:

@@ -17,7 +17,10 @@ Surrogate = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], t
 """A framework's own policy loss per token, of (log-probabilities, old ones, advantages, loss mask): for what the schema
 has a name and no formula for. All of shape (rows, tokens), the advantages (rows, 1) or (rows, tokens)."""
 
-KL_ESTIMATORS = ("k1", "k2", "k3", "k3_times_ratio", "abs")
+WITH_SCORE = "_with_score"
+"""The ending of estimators whose gradient includes the score function's term: that of the estimate times
+`exp(new - new.detach())`, which is 1. With k3 that is k2's gradient, and the word is "k3+"."""
+KL_ESTIMATORS = ("k1", "k2", "k3", "k3_times_ratio", "abs", f"k1{WITH_SCORE}", f"k2{WITH_SCORE}")
 """KL estimators with a formula here; verl's straight-through variants ("k1+", ...) have that of k2 as their
 gradient."""
 
@@ -55,6 +58,7 @@ def kl_losses(
 ) -> torch.Tensor | None:
     """KL penalty per token times its coefficient, shape (rows, tokens); None where the loss has none.
 
+    Where a log ratio or an estimate is beyond its bound, the token's penalty is constant, and has no gradient.
     Raises `ValueError` for an estimator without a formula, or a missing reference.
     """
     if objective.kl_placement != "loss" or not objective.kl_coefficient:
@@ -63,15 +67,21 @@ def kl_losses(
     if reference is None or estimator.removesuffix("+") not in KL_ESTIMATORS:
         raise ValueError(f"objective.kl_estimator = {estimator}: needs {', '.join(KL_ESTIMATORS)}, and a reference")
     difference = reference - new
+    if objective.kl_log_ratio_clamp is not None:
+        difference = difference.clamp(-objective.kl_log_ratio_clamp, objective.kl_log_ratio_clamp)
+    kind = estimator.removesuffix(WITH_SCORE)
     penalty = difference.exp() - difference - 1
-    if estimator == "k1":
+    if kind == "k1":
         penalty = -difference
-    elif estimator == "k2" or estimator.endswith("+"):
+    elif kind == "k2" or estimator.endswith("+"):
         penalty = 0.5 * difference**2
     elif estimator == "abs":
         penalty = difference.abs()
     elif estimator == "k3_times_ratio":
         penalty = penalty * importance_ratio(objective, new, old, mask)
+    if kind != estimator:
+        free = difference == reference - new
+        penalty = penalty * torch.where(free, new - new.detach(), torch.zeros_like(new)).exp()
     if objective.kl_clamp is not None:
         penalty = penalty.clamp(-objective.kl_clamp, objective.kl_clamp)
     return objective.kl_coefficient * penalty

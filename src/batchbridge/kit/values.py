@@ -34,18 +34,21 @@ def spec_of(told: Mapping[str, Told]) -> Spec:
     """
     groups: defaultdict[str, dict[str, Any]] = defaultdict(dict)
     terms: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    alone: dict[str, Any] = {}
     for path, entry in told.items():
         group, _, name = path.partition(".")
         if group == "loss":
             term, _, name = name.partition(".")
             terms[term][name] = entry.value
+        elif not name:
+            alone[group] = entry.value
         else:
             groups[group][name] = entry.value
     loss = Loss(**{term: LossTerm(**values) for term, values in terms.items()})
-    kinds = {group: kind for group, kind in Spec.__annotations__.items() if group != "loss"}
+    kinds = {group: kind for group, kind in Spec.__annotations__.items() if isinstance(kind, type) and group != "loss"}
     if unknown := set(groups) - set(kinds):
         raise TypeError(f"the schema has no group {', '.join(sorted(unknown))}")
-    return Spec(loss=loss, **{group: kind(**groups[group]) for group, kind in kinds.items()})
+    return Spec(loss=loss, **{group: kind(**groups[group]) for group, kind in kinds.items()}, **alone)
 
 
 def shown(value: Any) -> Any:

@@ -91,7 +91,9 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
     wanted, read = ({path: value for path, value, _ in walk(one, differ)} for one in (spec, back.spec))
     for path in {**wanted, **read}:
         unknown = wanted.get(path) is None and path.startswith(UNKNOWN)
-        if not unknown and read.get(path) != wanted.get(path):
+        if path == "open_terms" and (lost := [name for name in spec.open_terms if name not in back.spec.open_terms]):
+            yield Problem((path,), f"{adapter.framework} has no term {', '.join(lost)}, and the schema no word for it")
+        elif not unknown and read.get(path) != wanted.get(path):
             yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
 
 

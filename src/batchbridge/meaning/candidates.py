@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batchbridge.errors import PlanError
 from batchbridge.meaning.plan import Plan, RolloutPlan
-from batchbridge.meaning.spec import Horizon, Spec, Staleness
+from batchbridge.meaning.spec import Spec, Staleness
 
 if TYPE_CHECKING:
     import numpy
@@ -34,8 +34,9 @@ class CandidatePlan(Plan):
     def __init__(self, asked: Spec, dataset_size: int) -> None:
         closed = asked.replace(**{"rollout.group_filter": "none", "staleness": Staleness()})
         horizon = asked.horizon
-        if horizon.optimizer_steps is None:
-            horizon = Horizon(rollouts=Plan(closed, dataset_size).total_rollouts, lr_tick=horizon.lr_tick)
+        if horizon.lengths.keys() != {"optimizer_steps"}:
+            rollouts = Plan(closed.replace(**{"horizon.optimizer_steps": None}), dataset_size).total_rollouts
+            horizon = replace(horizon, rollouts=rollouts, epochs=None)
         # No rollout ends with an epoch: the next one's candidates fill its places.
         super().__init__(closed.replace(**{"order.last_rollout": "wrap", "horizon": horizon}), dataset_size)
         self.asked = asked

@@ -64,9 +64,8 @@ def derive(spec: Spec, dataset_size: int | None = None) -> dict[str, int | float
                 values[name] = getattr(plan, name)
             except PlanError:
                 values[name] = None
-    elif spec.horizon.optimizer_steps is not None:
+    elif len(spec.horizon.lengths) == 1:  # of several, the prompts decide which ends first
         values["total_optimizer_steps"] = spec.horizon.optimizer_steps
-    elif spec.horizon.rollouts is not None:
         values["total_rollouts"] = spec.horizon.rollouts
     return {name: _plain(value) for name, value in values.items()}
 

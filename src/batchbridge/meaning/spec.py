@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 SCHEMA = "batchbridge/1"
@@ -124,6 +125,10 @@ class MicroBatch:
     forward_tokens_per_device: Annotated[
         int | None, Quantity("tokens per device", "Token budget of forward-only passes; None: as in training.", 1)
     ] = None
+    tokens_counted: Annotated[
+        Literal["real", "padded"],
+        Quantity("kind", "What token budgets count: real tokens (packing), or rows times the longest row."),
+    ] = "real"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,11 +160,17 @@ class Advantage:
         Literal["group_mean", "leave_one_out", "value", "none"], Quantity("kind", "What is subtracted.")
     ] = "group_mean"
     scale: Annotated[
-        Literal["group", "batch", "none"], Quantity("kind", "Over what the standard deviation is taken.")
+        Literal["group", "group_others", "batch", "none"],
+        Quantity(
+            "kind",
+            "Over what the standard deviation is taken; group_others: the other completions of the group, and where "
+            "they all have one reward, nothing is divided.",
+        ),
     ] = "group"
     epsilon: Annotated[float | None, Quantity("reward", "Added to the standard deviation.", 0)] = None
     ddof: Annotated[int | None, Quantity("completions", "1: unbiased standard deviation, 0: biased.", 0, 1)] = None
-    clip: Annotated[float | None, Quantity("advantage", "Advantages are clipped to plus or minus this.", 0)] = None
+    minimum: Annotated[float | None, Quantity("advantage", "Smaller advantages become this; None: off.")] = None
+    maximum: Annotated[float | None, Quantity("advantage", "Larger advantages become this; None: off.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +197,7 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Horizon:
-    """How long the run is (exactly one of the first three), and what moves the learning rate."""
+    """How long the run is, and what moves the learning rate. Of several lengths, the one that ends first counts."""
 
     rollouts: Annotated[int | None, Quantity("rollouts", "Rollouts in the run.", 0)] = None
     epochs: Annotated[float | None, Quantity("epochs", "Passes over the prompts; may be fractional.", 0)] = None
@@ -194,6 +205,12 @@ class Horizon:
     lr_tick: Annotated[
         Literal["optimizer_step", "rollout"], Quantity("kind", "After what the learning rate schedule advances.")
     ] = "optimizer_step"
+
+    @property
+    def lengths(self) -> dict[str, int | float]:
+        """The lengths that are given, by name (`rollouts`, `epochs`, `optimizer_steps`)."""
+        every = {"rollouts": self.rollouts, "epochs": self.epochs, "optimizer_steps": self.optimizer_steps}
+        return {name: length for name, length in every.items() if length is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +247,9 @@ class Objective:
     ] = None
     kl_estimator: Annotated[str | None, Quantity("kind", "k1, k2, k3, ...; None: no KL term.")] = None
     kl_coefficient: Annotated[float | None, Quantity("1", "Factor of the KL penalty.", 0)] = None
+    kl_log_ratio_clamp: Annotated[
+        float | None, Quantity("nats", "Bound of the log ratio that KL is estimated from; None: off.", 0)
+    ] = None
     kl_clamp: Annotated[float | None, Quantity("nats", "Bound of the KL estimate; None: off.", 0)] = None
     reward_clip: Annotated[float | None, Quantity("reward", "Bound of the reward; None: off.", 0)] = None
     entropy_coefficient: Annotated[float | None, Quantity("1", "Factor of the entropy bonus.")] = None
@@ -260,10 +280,21 @@ class Carried:
     ] = None
     max_prompt_tokens: Annotated[int | None, Quantity("tokens", "Longest prompt; None: unlimited.", 1)] = None
     max_completion_tokens: Annotated[int | None, Quantity("tokens", "Longest completion.", 1)] = None
+    max_total_tokens: Annotated[
+        int | None, Quantity("tokens", "Longest prompt and completion together; None: the sum of both.", 1)
+    ] = None
     temperature: Annotated[float | None, Quantity("1", "Sampling temperature.", 0)] = None
     top_p: Annotated[float | None, Quantity("probability", "Nucleus sampling.", 0, 1)] = None
     top_k: Annotated[int | None, Quantity("tokens", "Top-k sampling; 0 or -1: off.")] = None
     precision: Annotated[str | None, Quantity("kind", "fp32, bf16, fp16.")] = None
+
+    @property
+    def longest_tokens(self) -> int | None:
+        """The longest prompt and completion together (tokens), an unlimited prompt as empty; None where it is open."""
+        both = (
+            None if self.max_completion_tokens is None else (self.max_prompt_tokens or 0) + self.max_completion_tokens
+        )
+        return min((bound for bound in (both, self.max_total_tokens) if bound is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -281,6 +312,12 @@ class Spec:
     staleness: Staleness = field(default_factory=Staleness)
     objective: Objective = field(default_factory=Objective)
     carried: Carried = field(default_factory=Carried)
+    open_terms: Annotated[
+        tuple[str, ...],
+        Quantity(
+            "names", 'Terms that the schema has no word for, as "group: name", sorted; the rest holds beside them.'
+        ),
+    ] = ()
 
     @property
     def completions_per_rollout(self) -> int | None:
@@ -291,7 +328,10 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, with the schema's name."""
-        return {"schema": SCHEMA, **dataclasses.asdict(self)}
+        plain = dataclasses.asdict(self)
+        return {"schema": SCHEMA} | {
+            name: [*value] if isinstance(value, tuple) else value for name, value in plain.items()
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Spec":
@@ -305,11 +345,15 @@ class Spec:
         return _build(cls, data, "")
 
     def digest(self) -> str:
-        """16 hex digits that identify the whole spec (BLAKE2b of its sorted JSON). Equal specs have equal digests."""
+        """16 hex digits that identify the whole spec. Equal specs have equal digests, also in a later schema.
+
+        BLAKE2b of the sorted JSON of every field that is not at its default: a field that is added changes no digest.
+        """
         import hashlib
         import json
 
-        text = json.dumps(_whole_floats_as_ints(self.to_dict()), sort_keys=True, separators=(",", ":"))
+        said = {path: _whole_float_as_int(value) for path, value, _ in walk(self) if value != default_of(path)}
+        text = json.dumps({"schema": SCHEMA, **said}, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def replace(self, **fields: Any) -> "Spec":
@@ -326,10 +370,8 @@ class Spec:
 _T = TypeVar("_T")
 
 
-def _whole_floats_as_ints(value: Any) -> Any:
+def _whole_float_as_int(value: Any) -> Any:
     # 2 and 2.0 are equal, and JSON writers disagree on how to spell the second.
-    if isinstance(value, dict):
-        return {name: _whole_floats_as_ints(inner) for name, inner in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -381,11 +423,14 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
         hint = get_args(hint)[0]
     options = _options(hint)
     for option in options:
-        if dataclasses.is_dataclass(option) and isinstance(option, type):
+        if get_origin(option) is tuple:
+            if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
+                return tuple(value)
+        elif dataclasses.is_dataclass(option) and isinstance(option, type):
             if value is None and type(None) in options:
                 return None
             return value if isinstance(value, option) else _build(option, value, path)
-        if get_origin(option) is Literal:
+        elif get_origin(option) is Literal:
             if any(value == choice and type(value) is type(choice) for choice in get_args(option)):
                 return value
         elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -396,9 +441,7 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    if get_origin(hint) is Literal or not get_args(hint):
-        return (hint,)
-    return get_args(hint)
+    return (hint,) if get_origin(hint) in (Literal, tuple) or not get_args(hint) else get_args(hint)
 
 
 def _spell(options: tuple[Any, ...]) -> str:
@@ -406,6 +449,8 @@ def _spell(options: tuple[Any, ...]) -> str:
     for option in options:
         if get_origin(option) is Literal:
             words += [repr(choice) for choice in get_args(option)]
+        elif get_origin(option) is tuple:
+            words.append("a list of names")
         else:
             words.append("null" if option is type(None) else option.__name__)
     return " or ".join(words)
@@ -413,21 +458,43 @@ def _spell(options: tuple[Any, ...]) -> str:
 
 def field_type(path: str) -> Any:
     """The type of a leaf field (`rollout.prompts_per_rollout`), without its unit. Raises `KeyError` for no leaf."""
-    hint: Any = Spec
-    for name in path.split("."):
-        options = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
-        if not options:
-            raise KeyError(path)
-        hint = _hints(options[0])[name]  # type: ignore[arg-type]  # a dataclass by the line above
+    group, name = _place(path)
+    hint = _hints(group)[name]
     if get_origin(hint) is not Annotated:
         raise KeyError(path)
     return get_args(hint)[0]
 
 
+@cache
+def default_of(path: str) -> Any:
+    """The default of a leaf field; `dataclasses.MISSING` where it has none. Raises `KeyError` for no leaf."""
+    field_type(path)
+    group, name = _place(path)
+    every = dataclasses.fields(group)
+    return next(known.default for known in every if known.name == name)
+
+
+def _place(path: str) -> tuple[type, str]:
+    """The class that a field stands in, and its name there. Raises `KeyError` for no field."""
+    *groups, name = path.split(".")
+    place: type = Spec
+    for group in groups:
+        inside = [option for option in _options(_hints(place)[group]) if dataclasses.is_dataclass(option)]
+        if not inside:
+            raise KeyError(path)
+        place = inside[0]  # type: ignore[assignment]  # a class: annotations are
+    return place, name
+
+
 def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[str, Any, Quantity]]:
     """Every leaf field, or those of `groups`, as (dotted path, value, quantity), in schema order."""
-    for group in Spec.__annotations__ if groups is None else groups:
-        yield from _walk(getattr(spec, group), f"{group}.")
+    for name, path, quantity in _shape(Spec, ""):
+        if groups is None or name in groups:
+            value = getattr(spec, name)
+            if quantity is not None:
+                yield path, value, quantity
+            else:
+                yield from _walk(value, f"{path}.")
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:

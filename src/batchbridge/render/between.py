@@ -123,7 +123,7 @@ def conversion(name: str, found: Conversion) -> str:
     if found.written is None and found.refused:
         lines += ["", f"{one_line(found.framework)} cannot express it"]
         lines += [f"  {one_line(problem.reason)}" for problem in found.refused]
-    exact = [field for field in found.fields if field.status == "exact" and field.target is not None]
+    exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
     if exact:
         lines += ["", "Exact"]
         lines += [f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in exact)]

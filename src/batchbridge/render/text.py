@@ -83,6 +83,8 @@ def _escaped(line: str) -> str:
 def one_line(value: object) -> str:
     """A value in one line: numbers short, the ends of lines as blanks."""
     text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
+    if isinstance(value, tuple):
+        text = ", ".join(map(str, value)) or "none"
     return " ".join(text.split("\n"))
 
 
@@ -157,9 +159,15 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
             yield f"{name} loss: {_term(term)}."
-    said = [_count(v, word) for n, word in _HORIZONS.items() if (v := getattr(horizon, n)) is not None]
-    length = ", ".join(said) or "no stated length"
-    yield f"The run has {length}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
+    said = [_count(length, name.removesuffix("s").replace("_", " ")) for name, length in horizon.lengths.items()]
+    length = " or ".join(said) or "no stated length"
+    first = ", whichever ends first" if len(said) > 1 else ""
+    yield f"The run has {length}{first}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
+    if spec.open_terms:
+        yield (
+            f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
+            "wrap refuses them, and a conversion keeps only those that its target names alike."
+        )
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
@@ -170,7 +178,6 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
 
 
 _STEP_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
-_HORIZONS = {"rollouts": "rollout", "epochs": "epoch", "optimizer_steps": "optimizer step"}
 
 _SCOPES = {"optimizer_step": "optimizer step", "rollout": "rollout", "rank": "rank", "micro_batch": "micro-batch"}
 
@@ -204,7 +211,7 @@ def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> I
     for path, value, quantity in walk(spec):
         if path in provenance:
             rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance[path]))))
-        elif value is None:
+        elif value in (None, ()):
             unset.append(path)
         else:
             defaults.append(f"{path} = {one_line(value)}")

@@ -127,23 +127,21 @@ def _whole_replicas(spec: Spec, dataset_size: int | None) -> Iterator[Violation]
 
 
 _STEP_SIZES = ("completions_per_step", "tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
-_HORIZONS = ("rollouts", "epochs", "optimizer_steps")
 
 
 def _one_step_size(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    yield from _exactly_one("optimizer_step", _STEP_SIZES, spec.optimizer_step, "the size of an optimizer step")
-
-
-def _one_horizon(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
-    yield from _exactly_one("horizon", _HORIZONS, spec.horizon, "the length of the run")
-
-
-def _exactly_one(group: str, names: tuple[str, ...], values: object, what: str) -> Iterator[Violation]:
-    given = [name for name in names if getattr(values, name) is not None]
+    step = spec.optimizer_step
+    given = [name for name in _STEP_SIZES if getattr(step, name) is not None]
     if len(given) != 1:
-        said = " and ".join(f"{name} = {getattr(values, name)}" for name in given) or "none of them"
-        message = f"{what} needs exactly one of {', '.join(names)}; given: {said}"
-        yield Violation(message, tuple(f"{group}.{name}" for name in given or names[:1]))
+        said = " and ".join(f"{name} = {getattr(step, name)}" for name in given) or "none of them"
+        message = f"the size of an optimizer step needs exactly one of {', '.join(_STEP_SIZES)}; given: {said}"
+        yield Violation(message, tuple(f"optimizer_step.{name}" for name in given or _STEP_SIZES[:1]))
+
+
+def _a_horizon(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if not spec.horizon.lengths:
+        message = "the length of the run needs at least one of rollouts, epochs, optimizer_steps; none of them is given"
+        yield Violation(message, ("horizon.rollouts",))
 
 
 def _one_micro_batch(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
@@ -188,8 +186,8 @@ def _trains_something(spec: Spec, dataset_size: int | None) -> Iterator[Violatio
         yield Violation(
             "no pass over a rollout: nothing is trained", ("optimizer_step.passes_per_rollout",), (Fix("1"),)
         )
-    for name in _HORIZONS:
-        if getattr(spec.horizon, name) == 0:
+    for name, length in spec.horizon.lengths.items():
+        if length == 0:
             yield Violation(f"the run has 0 {name.replace('_', ' ')}: nothing is trained", (f"horizon.{name}",))
     if dataset_size is not None and prompts is not None and dataset_size < prompts and order.last_rollout == "drop":
         yield Violation(
@@ -289,18 +287,22 @@ def _whole_micro_batches(spec: Spec, dataset_size: int | None) -> Iterator[Viola
 
 def _budget_too_small(spec: Spec) -> Iterator[Violation]:
     """Token budgets below the longest prompt and completion. Source: I6."""
-    prompt, completion = spec.carried.max_prompt_tokens, spec.carried.max_completion_tokens
-    if completion is None:
+    carried, longest = spec.carried, spec.carried.longest_tokens
+    if longest is None:
         return
-    longest = (prompt or 0) + completion
+    parts = (
+        f"{carried.max_prompt_tokens or 0} + {carried.max_completion_tokens} = {longest} tokens (prompt + completion)"
+    )
+    fields = ["carried.max_prompt_tokens", "carried.max_completion_tokens"]
+    if longest == carried.max_total_tokens:
+        parts, fields = f"{longest} tokens (prompt and completion together)", ["carried.max_total_tokens"]
     for name in ("tokens_per_device", "forward_tokens_per_device"):
         budget = getattr(spec.micro_batch, name)
         # Devices of one context-parallel group share a sequence, and so do their budgets.
         if budget is not None and budget * spec.topology.context_parallel < longest:
             yield Violation(
-                f"a budget of {budget} tokens per device cannot hold one completion of {prompt or 0} + {completion} = "
-                f"{longest} tokens (prompt + completion)",
-                (f"micro_batch.{name}", "carried.max_prompt_tokens", "carried.max_completion_tokens"),
+                f"a budget of {budget} tokens per device cannot hold one completion of {parts}",
+                (f"micro_batch.{name}", *fields),
                 (Fix(f"at least {longest} tokens per device"),),
             )
 
@@ -353,8 +355,33 @@ def _ratio_is_one(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     )
 
 
+def _words_agree(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    low, high, names = spec.advantage.minimum, spec.advantage.maximum, spec.open_terms
+    if low is not None and high is not None and low > high:
+        yield Violation(
+            f"advantages cannot be at least {low:g} and at most {high:g}", ("advantage.minimum", "advantage.maximum")
+        )
+    groups = [group for group in Spec.__annotations__ if group != "open_terms"]
+    for name in names:
+        group, colon, term = name.partition(": ")
+        if group not in groups or not colon or not term.strip():
+            message = f"the open term {name!r} is not named as its group, a colon and a name, as in 'advantage: gdpo'"
+            yield Violation(f"{message}; groups: {', '.join(groups)}", ("open_terms",))
+    if list(names) != sorted(set(names)):
+        right = ", ".join(sorted(set(names)))
+        yield Violation("open terms are named once each, sorted", ("open_terms",), (Fix(right),))
+
+
 def _group_of_one(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     baseline = spec.advantage.baseline
+    ddof = 1 if spec.advantage.ddof is None else spec.advantage.ddof
+    if spec.advantage.scale == "group_others" and 1 < spec.rollout.completions_per_prompt < 2 + ddof:
+        yield Violation(
+            "2 completions per prompt with the scale group_others: one other completion has no deviation, and no "
+            "advantage is divided",
+            ("rollout.completions_per_prompt", "advantage.scale"),
+            (Fix("at least 3 completions per prompt"),),
+        )
     if spec.rollout.completions_per_prompt == 1 and baseline in ("group_mean", "leave_one_out"):
         what = "every advantage is 0" if baseline == "group_mean" else "there is no other completion to compare with"
         yield Violation(
@@ -401,6 +428,15 @@ def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation
         yield Violation("prompts are shuffled without a seed: no two runs see one order", ("order.seed",))
 
 
+def _terms_without_a_word(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
+    if spec.open_terms:
+        yield Violation(
+            f"the schema has no word for {', '.join(spec.open_terms)}: what else is said holds beside it, wrap refuses "
+            "it, and a conversion keeps it where the target has a term of the same name",
+            ("open_terms",),
+        )
+
+
 def _rollouts_end_with_epochs(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     if spec.order.last_rollout == "wrap" and spec.optimizer_step.step_may_span == "epoch":
         yield Violation(
@@ -435,13 +471,14 @@ RULES = (
     Rule("BB101", "every number is within its bounds", "error", "config", _bounds),
     Rule("BB102", "replicas are whole", "error", "worker_start", _whole_replicas),
     Rule("BB103", "exactly one size of an optimizer step", "error", "config", _one_step_size),
-    Rule("BB104", "exactly one length of the run", "error", "config", _one_horizon),
+    Rule("BB104", "the run has a length", "error", "config", _a_horizon),
     Rule("BB105", "a micro-batch is counted in completions or in tokens", "error", "config", _one_micro_batch),
     Rule("BB106", "a constant denominator is given", "error", "config", _constant_given),
     Rule("BB107", "a token budget holds the longest completion", "error", "optimizer_step", _hard_budget),
     Rule("BB108", "remainders of completions are not refused", "error", "optimizer_step", _remainder_refused),
     Rule("BB109", "remainders of prompts are not refused", "error", "construction", _prompts_refused),
     Rule("BB110", "steps and rollouts agree on where an epoch ends", "error", "config", _rollouts_end_with_epochs),
+    Rule("BB111", "words do not contradict each other", "error", "config", _words_agree),
     Rule("BB120", "the run trains something", "warning", "never", _trains_something),
     Rule("BB121", "optimizer steps are shared out evenly", "warning", "optimizer_step", _equal_shares),
     Rule("BB122", "micro-batches are whole", "warning", "never", _whole_micro_batches),
@@ -456,5 +493,6 @@ RULES = (
     Rule("BB140", "membership is known in advance", "note", "never", _open_membership),
     Rule("BB141", "groups stay in one optimizer step", "note", "never", _groups_straddle),
     Rule("BB142", "the learning rate moves every optimizer step", "note", "never", _slow_clock),
+    Rule("BB143", "the schema has a word for every term", "note", "never", _terms_without_a_word),
 )
 """Codes are stable: BB10x and BB11x errors, BB12x and BB13x warnings, BB14x notes; a number is never used again."""

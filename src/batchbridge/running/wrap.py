@@ -215,9 +215,11 @@ def _request(
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
     asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
+    if mode != "observe" and (names := sorted({*spec.open_terms, *own.spec.open_terms})):
+        raise _refused(trainer, adapter, asked, "open_terms", _open_terms(names, own))
     if own.dataset_size is None:
         reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
-        raise _without_plan(trainer, adapter, asked, "iterable_dataset", reason)
+        raise _refused(trainer, adapter, asked, "iterable_dataset", reason)
     try:
         plan = (
             plan_of(spec, own.dataset_size)
@@ -226,13 +228,23 @@ def _request(
         )
     except PlanError as error:
         if mode != "observe":
-            raise _without_plan(trainer, adapter, asked, "plan", error.reason) from None
+            raise _refused(trainer, adapter, asked, "plan", error.reason) from None
         return asked
     return replace(asked, plan=plan)
 
 
-def _without_plan(trainer: object, adapter: Adapter, asked: Request, name: str, reason: str) -> CannotAttach:
-    """Why there is no plan, beside every other reason that needs none."""
+def _open_terms(names: Sequence[str], own: Reading) -> str:
+    """Why terms that the schema has no word for are refused, and the way out."""
+    origin = own.provenance.get("open_terms")
+    said = f" (here {origin.key} = {origin.value})" if origin is not None and origin.key is not None else ""
+    return (
+        f"the schema has no word for {', '.join(names)}{said}, so that nobody knows what such a run's tokens weigh: "
+        'choose what it has words for (docs/schema.md), or mode="observe", which changes and verifies nothing'
+    )
+
+
+def _refused(trainer: object, adapter: Adapter, asked: Request, name: str, reason: str) -> CannotAttach:
+    """A reason for which nothing is attached and that needs no plan, beside every other one that needs none."""
     try:
         adapter.check_attach(trainer, asked)
     except CannotAttach as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 _HOMES = {
     "AdapterContract": "batchbridge.testing.contract",
+    "AttachContract": "batchbridge.testing.attaching",
     "InvalidCase": "batchbridge.testing.contract",
     "ValidCase": "batchbridge.testing.contract",
 }

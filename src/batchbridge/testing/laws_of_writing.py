@@ -13,7 +13,7 @@ from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec, walk
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
-from batchbridge.testing.fields import REFUSABLE
+from batchbridge.testing.fields import OPEN_TERM, REFUSABLE
 from batchbridge.testing.laws import (
     Laws,
     ValidCase,
@@ -89,6 +89,19 @@ class WritingLaws(Laws):
         filled = {path: value for path, value, _ in walk(again) if path.startswith(UNKNOWN)}
         known = {p: filled.get(p) for p, value, _ in walk(spec) if value is None and p.startswith(UNKNOWN)}
         assert again == spec.replace(**known), f"written as something else: {differences(spec, again)}"
+
+    def test_a_term_that_it_has_no_name_for_is_refused_by_name(self, valid_case: ValidCase) -> None:
+        reading = self._valid(valid_case)
+        spec = spec_of(reading).replace(open_terms=tuple(sorted({*spec_of(reading).open_terms, OPEN_TERM})))
+        try:
+            self.adapter_class().write(spec, reading.framework_version)
+        except CannotWrite as refused:
+            named = [problem for problem in refused.problems if "open_terms" in problem.fields]
+            assert any(OPEN_TERM in problem.reason for problem in named), f"refused without naming {OPEN_TERM!r}"
+            return
+        raise AssertionError(
+            f"written without {OPEN_TERM!r}: a term that the schema has no word for is dropped silently"
+        )
 
     def test_what_cannot_be_said_is_refused(self, unwritable_spec: Spec) -> None:
         try:

@@ -70,8 +70,13 @@ def advantages(rewards: Sequence[float], group_size: int, rule: Advantage) -> li
         centred = centred / (groups.std(dim=1, keepdim=True, correction=ddof) + (rule.epsilon or 0.0))
     elif rule.scale == "batch":
         centred = centred / (groups.std(correction=ddof) + (rule.epsilon or 0.0))
-    if rule.clip is not None:
-        centred = centred.clamp(-rule.clip, rule.clip)
+    elif rule.scale == "group_others":
+        others = groups[:, [[other for other in range(group_size) if other != own] for own in range(group_size)]]
+        alike = (others == others[..., :1]).all(-1)
+        deviation = others.std(dim=-1, correction=ddof) + (rule.epsilon or 0.0)
+        centred = torch.where(alike, centred, centred / deviation)
+    if rule.minimum is not None or rule.maximum is not None:
+        centred = centred.clamp(rule.minimum, rule.maximum)
     return [float(value) for value in centred.flatten()]
 
 

@@ -64,7 +64,7 @@ OF_GRPO = Spec(
         kl_placement="loss",
         kl_estimator="k3",
         kl_coefficient=0.05,
-        kl_clamp=40.0,
+        kl_log_ratio_clamp=40.0,
         entropy_coefficient=0.0,
     ),
     carried=Carried(

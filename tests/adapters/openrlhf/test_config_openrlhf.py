@@ -648,11 +648,11 @@ def test_a_token_budget_is_written_with_zero_3():
 
 
 def test_a_refusal_names_every_field_at_once():
-    spec = read(SIZES).spec.replace(**{"advantage.clip": 2.0, "horizon.epochs": 1.5, "staleness.mode": "lookahead"})
+    spec = read(SIZES).spec.replace(**{"advantage.maximum": 2.0, "horizon.epochs": 1.5, "staleness.mode": "lookahead"})
     with pytest.raises(CannotWrite) as refused:
         OpenRlhfAdapter().write(spec)
     text = str(refused.value)
-    assert all(field in text for field in ("advantage.clip", "horizon.epochs", "staleness.mode"))
+    assert all(field in text for field in ("advantage.maximum", "horizon.epochs", "staleness.mode"))
 
 
 # ---- anything

@@ -6,12 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import batchbridge_history
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
+from batchbridge_history.trl import ROWS
+from batchbridge_trl import rules
 from batchbridge_trl.config import TrlAdapter
-from batchbridge_trl.rules import RULES
 from batchbridge_trl.settings import holds
 
+RULES = (*ROWS, *rules.RULES)
 LEGAL = {
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 1,
@@ -37,7 +40,7 @@ def findings(values, *, world=1, version="1.16.0", prompts=None):
         load_source(values), Context(framework_version=version, world_size=world, dataset_size=prompts)
     )
     assert reading.findings == ()
-    return list(adapter.check(reading))
+    return [*batchbridge_history.batchbridge_check(reading), *adapter.check(reading)]
 
 
 def codes(values, **context):

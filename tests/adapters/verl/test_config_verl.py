@@ -20,6 +20,7 @@ from batchbridge.meaning.findings import verdict
 from batchbridge.meaning.spec import Loss, LossTerm
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
+from batchbridge_trl.config import TrlAdapter
 from batchbridge_verl import composed
 from batchbridge_verl.config import VerlAdapter
 from batchbridge_verl.installed import look
@@ -58,7 +59,7 @@ def test_mini_batches_count_prompts_not_completions():
     assert (spec.rollout.prompts_per_rollout, spec.optimizer_step.completions_per_step) == (64, 64)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"remax_qwen2.5_math_7b"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_published_command_is_read(name):
     reading = read(COMMANDS[name]["argv"])
     assert reading.spec is not None
@@ -85,10 +86,22 @@ def test_a_published_command_means_its_sizes(name, world, parallel, prompts, gro
 
 def test_a_baseline_without_canonical_words_leaves_the_run_open():
     adapter = VerlAdapter()
-    reading = read(COMMANDS["remax_qwen2.5_math_7b"]["argv"])
+    reading = read([*COMMANDS["remax_qwen2.5_math_7b"]["argv"], "algorithm.adv_estimator=opo"])
     found = [*reading.findings, *adapter.check(reading)]
     assert verdict(found) == "undecided"
     assert "BB-VERL-026" in [finding.code for finding in found]
+
+
+def test_remax_is_read_and_written_by_its_name_and_kept_by_nobody_else():
+    reading = read(COMMANDS["remax_qwen2.5_math_7b"]["argv"])
+    assert reading.spec.open_terms == ("advantage: remax",)
+    assert (reading.spec.advantage.baseline, reading.spec.advantage.scale) == ("none", "none")
+    assert reading.provenance["open_terms"].key == "algorithm.adv_estimator"
+    assert VerlAdapter().write(reading.spec, "0.9.1").values["algorithm.adv_estimator"] == "remax"
+    with pytest.raises(CannotWrite, match="trl has no term advantage: remax"):
+        TrlAdapter().write(reading.spec)
+    with pytest.raises(CannotWrite, match="verl has none such"):
+        VerlAdapter().write(reading.spec.replace(open_terms=()), "0.9.1")
 
 
 @pytest.mark.shared

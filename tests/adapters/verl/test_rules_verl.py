@@ -68,7 +68,7 @@ CASES = [
     ({f"{ACTOR}ppo_mini_batch_size": 48}, "0.7.1", "BB-VERL-023"),
     ({f"{ACTOR}loss_agg_mode": "token-sum"}, "0.8.0", "BB-VERL-024"),
     ({f"{ACTOR}policy_loss.loss_mode": "cispo"}, "0.6.1", "BB-VERL-025"),
-    ({"algorithm.adv_estimator": "remax"}, "0.9.1", "BB-VERL-026"),
+    ({"algorithm.adv_estimator": "opo"}, "0.9.1", "BB-VERL-026"),
     ({"algorithm.adv_estimator": "mine"}, "0.9.1", "BB-VERL-026"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.9.1", "BB-VERL-027"),
     ({f"{ACTOR}loss_agg_mode": "seq-mean-token-sum-norm"}, "0.6.1", "BB-VERL-027"),

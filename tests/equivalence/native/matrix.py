@@ -23,6 +23,7 @@ WITHOUT_EFFECT = {
     "objective.nonfinite_step": "no gradient of a scripted run is infinite",
     "objective.reward_clip": "scripted rewards lie between 0 and 6",
     "objective.kl_clamp": "no token is clamped, or a gradient would not be the oracle's",
+    "objective.kl_log_ratio_clamp": "no token is clamped, or a gradient would not be the oracle's",
     "carried.max_prompt_tokens": "scripted prompts have at most four words",
     "carried.weight_decay_excludes": "no source decays weights",
     "carried.router_loss_coefficient": "the tiny policy has no experts",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchbridge import Attachment, Behaviour, Fix, Reading, Source, Spec
-from batchbridge.kit import Context, LossTerm, NativeRow, NativeStep, Request, Row, Variable, neighbours, token_weights
+from batchbridge import Behaviour, Fix, Reading, Source, Spec
+from batchbridge.kit import Context, LossTerm, NativeRow, NativeStep, Row, Variable, neighbours, token_weights
 from batchbridge.kit.key_table import Codes, Key, Unsayable
 from batchbridge.kit.kinds import natural, one_of, real, whole
 from batchbridge.kit.rule_table import Rule
@@ -104,6 +104,7 @@ class PocketAdapter(TableAdapter):
     versions = "==1.0"
     writes = "1.0"
     enforced_versions = "==1.0"
+    runtime = "pocketgrpo_batchbridge.runtime:RUNTIME"
     keys = KEYS
     constants = CONSTANTS
     codes = Codes.of("BB-POCKET")
@@ -190,11 +191,6 @@ class PocketAdapter(TableAdapter):
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         settings, prompts = trainer.settings, trainer.prompts  # type: ignore[attr-defined]  # a PocketTrainer
         return Source(values=settings), Context(world_size=1, dataset_size=len(prompts))
-
-    def attach(self, trainer: object, request: Request) -> Attachment:
-        from pocketgrpo_batchbridge.runtime import attach
-
-        return attach(trainer, request)
 
 
 def _by_micro_batch(term: LossTerm) -> LossTerm:

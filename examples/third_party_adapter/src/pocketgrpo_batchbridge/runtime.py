@@ -1,87 +1,113 @@
-"""Attaching to a running `PocketTrainer`: five instance patches, undone by `unwrap`."""
+"""Attaching to a running `PocketTrainer`: instance patches, a probe of its loss, and a measured step."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchbridge import Attachment, CannotAttach
-from batchbridge.kit import Normaliser, Request, Row, group_advantages, token_weights, walk
+import torch
+
+from batchbridge import LostGradient
+from batchbridge.kit import Normaliser, Request, Row, group_advantages, walk
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.measuring import Rows, Tap, Witness
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
+from batchbridge.kit.probing import batches, verdict
+from batchbridge.kit.refusals import Refusal
+from batchbridge.kit.workers import Recorder, TrainedRow, facts, orders_of
+from pocketgrpo import Answer
 
 FREE = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage.", "order.", "horizon.", "loss.policy.")
 """Groups of fields in which the plan and the weights decide; every other field must be what the trainer does."""
+REMEDY = 'wrap with mode="observe" to record what it does, or take one of PocketGRPO\'s own losses'
 
 
-def attach(trainer: Any, request: Request) -> Attachment:
-    """Follows `request` (mode enforce), or only records (observe). Raises `CannotAttach` with every reason."""
-    reasons = _reasons(request)
-    if reasons:
-        raise CannotAttach(reasons)
-    patches, run = Patches(), _Run(trainer, request)
-    if request.mode == "enforce":
-        for name, why in (
-            ("batches", "as long as the plan"),
-            ("choose", "prompts in the plan's order"),
-            ("parts", "optimizer steps as planned"),
-            ("share", "weights belong to the step"),
-            ("advantages", "the spec's own rule"),
-        ):
-            patches.set(trainer, name, getattr(run, name), what="the plan's", why=why)
-    else:
-        patches.set(trainer, "choose", run.note_choice, what="noted", why="the ledger says what was chosen")
-    patches.set(trainer, "update", run.update, what="recorded", why="the ledger")
-
-    def detach() -> None:
-        run.recorder.close()
-        patches.undo()
-
-    return Attachment(
-        framework="pocketgrpo",
-        framework_version=str(request.reading.framework_version),
-        request=request,
-        changes=patches.changes,
-        detach=detach,
-    )
-
-
-def _reasons(request: Request) -> dict[str, str]:
+def _others(trainer: Any, request: Request) -> str | None:
+    """The fields that PocketGRPO would not train as the request says, with both values."""
     assert request.reading.spec is not None, "wrap refuses a trainer whose own configuration is not read"
-    if request.mode == "observe":
-        return {}
-    if request.mode == "verify":
-        return {"verify": "pocketgrpo's own order is never the plan's: observe it, or enforce the plan"}
     own = {path: value for path, value, _ in walk(request.reading.spec)}
-    reasons = {
-        path: f"{value!r}: pocketgrpo does {own.get(path)!r}"
+    different = [
+        f"{path} = {value!r}, and pocketgrpo does {own.get(path)!r}"
         for path, value, _ in walk(request.spec)
         if not path.startswith(FREE) and value is not None and value != own.get(path)
-    }
-    if request.spec.optimizer_step.step_may_span not in ("none", "rollout"):
-        reasons["optimizer_step.step_may_span"] = "a step of pocketgrpo lies inside one batch"
-    return reasons
+    ]
+    return "; ".join(different) or None
+
+
+REFUSALS = (
+    Refusal(
+        "verify",
+        "pocketgrpo's own order is never the plan's: observe it, or enforce the plan",
+        lambda trainer, request: request.mode == "verify",
+    ),
+    Refusal(
+        "other_settings",
+        "what pocketgrpo does, and no plan changes",
+        lambda trainer, request: _others(trainer, request) is not None,
+        detail=_others,
+    ),
+    Refusal(
+        "step_may_span",
+        "a step of pocketgrpo lies inside one batch",
+        lambda trainer, request: request.spec.optimizer_step.step_may_span not in ("none", "rollout"),
+    ),
+)
+
+
+def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    """Follows the plan of `request` (mode enforce), or only measures and records (observe)."""
+    run = _Run(trainer, request, version)
+    if request.mode == "enforce":
+        for name, what in (
+            ("batches", "as many as planned"),
+            ("choose", "the planned prompts"),
+            ("parts", "the planned optimizer steps"),
+            ("share", "denominators of the whole step"),
+            ("advantages", "the specification's own rule"),
+        ):
+            patches.set(trainer, name, getattr(run, name), what=what, why="the plan decides it")
+    else:
+        patches.set(trainer, "choose", run.note_choice, what="noted", why="the ledger says what was chosen")
+    patches.set(trainer, "update", run.update, what="recorded", why="the ledger says what each step trained")
+    patches.set(trainer, "logprobs", run.logprobs, what="hooked", why="each completion's weight is measured")
+    for name, undo in (
+        ("optimizer", trainer.optimizer.register_step_pre_hook(run.before_the_update).remove),
+        ("policy", run.witness.remove),
+    ):
+        patches.made(name, undo, what="hooked", why="a step is held against the plan before it is applied")
+    return Patched(detach=run.recorder.close, probe=run.probe if request.mode == "enforce" else lambda: None)
+
+
+RUNTIME = Runtime(
+    framework="pocketgrpo",
+    version=lambda trainer: "1.0",
+    refusals=REFUSALS,
+    always=("verify",),
+    patch=patch,
+    training=lambda trainer: is_inside(trainer, "train"),
+)
 
 
 class _Run:
     """One wrapped training."""
 
-    def __init__(self, trainer: Any, request: Request) -> None:
-        self._trainer, self._plan, self._step, self._batch, self._turn = trainer, request.plan, 0, 0, 0
-        self._request, self._native_update = request, trainer.update
-        self._native_share, self._native_choose = trainer.share, trainer.choose
+    def __init__(self, trainer: Any, request: Request, version: str) -> None:
+        self._trainer, self._request, self._plan = trainer, request, request.plan
+        self._step, self._batch, self._turn = 0, 0, 0
+        self._native_update, self._native_logprobs = trainer.update, trainer.logprobs
+        self._native_choose = trainer.choose
         self._prompts: Sequence[int] = ()
-        orders = Orders(
-            spec=request.spec,
-            dataset_size=request.reading.dataset_size or 0,
-            planned=request.plan is not None,
-            mode=request.mode,
-            ledger=request.ledger,
-            framework_version=str(request.reading.framework_version),
-            start_id=uuid.uuid4().hex,
-        )
+        orders = orders_of(request, version)
         self.recorder = Recorder("pocketgrpo", orders, rank=0, world_size=1, gather=list)
+        self._objective = orders.trained.objective
+        self._tap = Tap(self._objective)
+        chosen = Witness.choose(list(trainer.policy.named_parameters()))
+        assert chosen is not None, "a policy without parameters has no optimizer either"
+        self.witness = Witness(chosen[1])
+        self._part: list[Any] = []
+        self._rows: list[TrainedRow] = []
+        self._forwards = iter(())
+        self._leaves: Iterator[tuple[Tap, torch.Tensor, Rows]] | None = None
 
     # ---- in place of the trainer's own
 
@@ -105,7 +131,7 @@ class _Run:
     def share(self, piece: list[Any], part: list[Any], pieces: int) -> float:
         """The mean over a micro-batch times this is its share of the step's: micro-batch's count over the step's."""
         term = self._request.spec.loss.policy
-        mine, whole = (Normaliser.of(term, _rows(some)) for some in (piece, part))
+        mine, whole = (Normaliser.of(term, some) for some in (_rows(piece), _rows(part, no_row=_FILLER)))
         return whole.step_factor() / mine.step_factor() if mine.step_factor() else 0.0
 
     def advantages(self, rewards: Sequence[float]) -> list[float]:
@@ -116,22 +142,60 @@ class _Run:
         self._turn = -1
         return list(self._prompts)
 
+    # ---- what a step trains, measured
+
     def update(self, part: list[Any]) -> None:
-        """The native step, held against the plan before it and written down after it."""
-        self._note_turn(part)
+        """The native step; it is held against the plan before it is applied, and written down after it."""
+        self._turn += part[0].prompt == self._prompts[0] and part[0].sample == 0 and self._request.mode == "observe"
         group = self._request.spec.rollout.completions_per_prompt
-        weights = self._weights(part)
-        rows = []
-        for index, (answer, weight) in enumerate(zip(part, weights, strict=True)):
-            position = list(self._prompts).index(answer.prompt) * group + answer.sample
-            tokens = sum(answer.mask)
-            rows.append(TrainedRow(self._batch, answer.prompt, position, answer.sample, tokens, index, weight))
-        self.recorder.compare(self._step, rows, pass_index=lambda: self._turn)
-        self._native_update(part)
+        self._part, self._forwards = part, iter(part)
+        self._rows = [
+            TrainedRow(
+                self._batch,
+                one.prompt,
+                list(self._prompts).index(one.prompt) * group + one.sample,
+                one.sample,
+                sum(one.mask),
+                index,
+            )
+            for index, one in enumerate(part)
+        ]
+        try:
+            self._native_update(part)
+        finally:
+            self._forwards = iter(())
+            self._tap.drop()
+            self.witness.drop()
+        self._write()
+        self._step += 1
+
+    def logprobs(self, ids: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        """The policy's, hooked where they are a step's; the probe's in their place while it runs."""
+        if self._leaves is not None:
+            tap, values, rows = next(self._leaves)
+            return tap.leaf(values, rows, view=_one_row)
+        made = self._native_logprobs(ids, tokens)
+        answer = next(self._forwards, None)
+        return made if answer is None else self._tap.watch(made, _meant(answer), view=_one_row)
+
+    def before_the_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        """Reads every completion's weight off the gradients. Raises `BatchDrift` where they are not the plan's."""
+        objections = []
+        try:
+            seen = [row for part in self._tap.take() for row in part]
+            for row, measured in zip(self._rows, seen, strict=True):
+                row.measured(measured)
+        except (LostGradient, ValueError) as error:  # a completion without a backward pass, or without a forward pass
+            objections.append(str(error))
+        why = self.witness.compare(self.witness.parameter.grad).objection(1.0)
+        objections += [] if why is None else [why]
+        self.recorder.compare(self._step, self._rows, objections, pass_index=lambda: self._turn)
+
+    def _write(self) -> None:
         term = self._request.spec.loss.policy
         self.recorder.write(
             self._step,
-            rows,
+            self._rows,
             [
                 facts(
                     prompt=answer.ids,
@@ -140,32 +204,64 @@ class _Run:
                     old_logprobs=answer.old.tolist(),
                     reward=answer.reward,
                 )
-                for answer in part
+                for answer in self._part
             ],
-            normaliser=Normaliser.of(term, _rows(part)) if self._request.mode == "enforce" else None,
+            normaliser=Normaliser.of(term, _rows(self._part)) if self._request.mode == "enforce" else None,
             pass_index=lambda: self._turn,
             learning_rate=self._trainer.settings["lr"],
             gradient_norm=None,
             skipped=False,
         )
-        self._step += 1
 
-    # ---- facts
+    # ---- before training
 
-    def _note_turn(self, part: list[Any]) -> None:
-        first = part[0].prompt == self._prompts[0] and part[0].sample == 0
-        self._turn += first and self._request.mode == "observe"
+    def probe(self) -> None:
+        """Runs the trainer's own `update` on made-up log-probabilities. Raises `CannotAttach` where a token's weight is
+        not the plan's."""
+        taps = [self._probed(off_policy) for off_policy in (False, True)]
+        verdict(taps, self._request.spec.loss.policy, remedy=REMEDY)
 
-    def _weights(self, part: list[Any]) -> list[float]:
-        """Of one token of each completion: what the loss gives it, times what its micro-batch counts for."""
-        micro, term = self._trainer.settings["micro"], self._request.spec.loss.policy
-        pieces = [part[first : first + micro] for first in range(0, len(part), micro)]
-        return [
-            float(weight) * self._trainer.share(piece, part, len(pieces))
-            for piece in pieces
-            for weight in token_weights(term, _rows(piece))
-        ]
+    def _probed(self, off_policy: bool) -> Tap:
+        tap, made = Tap(self._objective), list(batches(self._objective, off_policy=off_policy))
+        answers, leaves = [], []
+        for part in made:
+            for row, length in enumerate(part.lengths):
+                mask, values = part.mask[row], part.logprobs[row]
+                old = values if part.old is None else part.old[row]
+                advantage = float(part.advantages[row])
+                prompt = len(answers) if length else _FILLER
+                answers.append(Answer(prompt, 0, (), (), mask.tolist(), 0.0, advantage, old))
+                leaves.append((tap, values, _meant(answers[-1])))
+        patches, same = Patches(), {"what": "a stand-in", "why": "probe"}
+        settings = {**self._trainer.settings, "micro": len(made[0].lengths)}
+        try:
+            patches.set(self._trainer, "settings", settings, **same)
+            patches.set(self._trainer.optimizer, "zero_grad", lambda *arguments: None, **same)
+            patches.set(self._trainer.optimizer, "step", lambda *arguments: None, **same)
+            self._leaves = iter(leaves)
+            self._native_update(answers)
+        finally:
+            self._leaves = None
+            patches.undo()
+        return tap
 
 
-def _rows(answers: Sequence[Any]) -> list[Row]:
-    return [Row(tokens=sum(answer.mask), group=answer.prompt) for answer in answers]
+_FILLER = -1
+"""The prompt of the probe's row that is no completion."""
+
+
+def _meant(answer: Any) -> Rows:
+    """What a completion shall train, copied: the loss may change what it is given."""
+    return Rows(
+        mask=torch.tensor([list(answer.mask)]),
+        advantages=torch.tensor([[answer.advantage]]),
+        old=answer.old.clone()[None],
+    )
+
+
+def _one_row(values: torch.Tensor) -> torch.Tensor:
+    return values[None]
+
+
+def _rows(answers: Sequence[Any], no_row: int | None = None) -> list[Row]:
+    return [Row(tokens=sum(one.mask), group=one.prompt, padding=one.prompt == no_row) for one in answers]

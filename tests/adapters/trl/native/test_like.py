@@ -55,7 +55,9 @@ LIKE = {
     "plain sums": {"loss.policy.aggregation": "token_sum"},
     "biased deviation": {"advantage": Advantage(epsilon=1e-8, ddof=0)},
     "leave one out": {"advantage": Advantage(baseline="leave_one_out", scale="none", epsilon=None, ddof=None)},
-    "clipped advantages over the batch": {"advantage": Advantage(scale="batch", epsilon=1e-6, ddof=1, clip=0.5)},
+    "clipped advantages over the batch": {
+        "advantage": Advantage(scale="batch", epsilon=1e-6, ddof=1, minimum=-0.5, maximum=0.5)
+    },
     "another surrogate, summed by completion": {
         "objective.surrogate": "cispo",
         "objective.clip_low": None,
