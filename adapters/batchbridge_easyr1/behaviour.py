@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import count
 
 from batchbridge import Behaviour, Reading
-from batchbridge.kit import NativeRow, NativeStep
+from batchbridge.kit import NativeStep
+from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_easyr1.rules import defects
 from batchbridge_easyr1.run import Run
@@ -83,43 +84,19 @@ def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
 
 
 def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
-    prompts, group, micro, size = run[PROMPTS], run[GROUP], run[MICRO], run.completions_per_step
-    index, rollout, limit = count(), 0, run["trainer.max_steps"]
-    epochs = _prompt_orders(run, dataset_size)
-    if dataset_size < prompts:
-        return
-    while True:
-        order = next(epochs)
-        for start in range(0, dataset_size - prompts + 1, prompts):
-            done = limit if limit is not None else run[run.epochs_key] * (dataset_size // prompts)
-            if rollout >= done:
-                return
-            rows = [(prompt, sample) for prompt in order[start : start + prompts] for sample in range(group)]
-            for pass_index in range(run[PASSES]):
-                for cut in range(0, len(rows), size):
-                    members = rows[cut : cut + size]
-                    parts = [members[at : at + micro] for at in range(0, size, micro)]
-                    total = sum(tokens[row] for row in members)
-                    yield NativeStep(
-                        index=next(index),
-                        rows=tuple(
-                            NativeRow(
-                                rollout=rollout,
-                                pass_index=pass_index,
-                                prompt=prompt,
-                                sample=sample,
-                                rank=0,
-                                micro_batch=place,
-                                weight=_weight(run, tokens[prompt, sample], [tokens[row] for row in part], total),
-                            )
-                            for place, part in enumerate(parts)
-                            for prompt, sample in part
-                        ),
-                    )
-            rollout += 1
+    micro, size, limit = run[MICRO], run.completions_per_step, run["trainer.max_steps"]
+
+    def deal(rows: Sequence[Completion]) -> Iterator[list[tuple[int, Sequence[Completion]]]]:
+        for cut in range(0, len(rows), size):
+            yield [(0, rows[cut + at : cut + at + micro]) for at in range(0, size, micro)]
+
+    rollouts = run[run.epochs_key] * (dataset_size // run[PROMPTS]) if limit is None else limit
+    planned = rollouts_of(_prompt_orders(run, dataset_size), run[PROMPTS], dataset_size, rollouts)
+    weight = functools.partial(_weight, run)
+    return dealt_steps(planned, tokens, group=run[GROUP], passes=run[PASSES], deal=deal, weight=weight)
 
 
-def _weight(run: Run, length: int, local: list[int], total: int) -> Fraction:
+def _weight(run: Run, length: int, total: int, local: list[int]) -> Fraction:
     """`FORMULAS` in numbers."""
     if not length:
         return Fraction(0)

@@ -4,58 +4,52 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, load_source, parse_arguments, parse_scalar
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where
+from batchbridge.kit import Context, NativeStep, load_source, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
-from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten, number
-from batchbridge.kit.typed_values import WrongValue, convert
-from batchbridge.kit.values import Told, shown, spec_of
-from batchbridge.kit.versions import newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.omegaconf_said import Natively, Said, place_of
+from batchbridge.kit.values import shown, spec_of
+from batchbridge.kit.writing import Problems
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import meaning
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 
-if TYPE_CHECKING:
-    pass
-
+CODES = Codes(*(f"BB-EZR1-{number}" for number in ("001", "002", "009", "003", "006", "005")))
+NATIVELY = Natively(
+    CODES,
+    "omegaconf.errors.ValidationError",
+    "EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
+)
 ENTRY = "verl.trainer.main"
-TRAINER = ("verl.trainer.ray_trainer", "RayPPOTrainer")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class EasyR1Reading(Reading):
-    """A reading that remembers the run."""
-
-    run: Run | None = None
-
-
-@dataclass
-class _Said:
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Where] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
-    unknown: frozenset[str] = frozenset()
-
-    def put(self, values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None) -> None:
-        """Sets every leaf of `values`."""
-        for key, value in flatten(values):
-            line = lines.get(key)
-            self.values[key] = value
-            self.places[key] = Where(key, shown(value), None if path is None or not line else str(path), line)
+RESTATES = {
+    "BB-EZR1-013": "BB127",
+    "BB-EZR1-015": "BB122",
+    "BB-EZR1-017": "BB102",
+    "BB-EZR1-021": "BB108",
+    "BB-EZR1-025": "BB120",
+    "BB-EZR1-031": "BB142",
+}
+"""Own rules that say the same as a rule of the core, and its code."""
 
 
-class EasyR1Adapter(Adapter):
+class EasyR1Adapter(FramedAdapter):
     """Framework `easyr1`: `python3 -m verl.trainer.main config=... key=value`."""
 
     framework: ClassVar[str] = "easyr1"
+    title = "EasyR1"
+    codes = CODES
+    no_configuration = "BB-EZR1-007"
+    trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -65,14 +59,7 @@ class EasyR1Adapter(Adapter):
     recorded_code = "batchbridge_easyr1.proven:CODE"
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-EZR1-013": "BB127",
-        "BB-EZR1-015": "BB122",
-        "BB-EZR1-017": "BB102",
-        "BB-EZR1-021": "BB108",
-        "BB-EZR1-025": "BB120",
-        "BB-EZR1-031": "BB142",
-    }
+    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for its own command; else by its own key names."""
@@ -87,49 +74,30 @@ class EasyR1Adapter(Adapter):
         telling = {tables.PROMPTS, "worker.actor", "worker.rollout"}
         return min(0.95, 0.6 * len(keys & telling) + 0.6 * any(key.startswith(("worker.",)) for key in keys))
 
-    def read(self, source: Source, context: Context) -> EasyR1Reading:
-        """See `Adapter.read`."""
-        findings = list(source.problems)
-        asked = context.framework_version or installed_version()
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            findings.append(
-                unknown_version(
-                    "EasyR1", version, known=self.versions, newest=tables.NEWEST, codes=("BB-EZR1-001", "BB-EZR1-002")
-                )
-            )
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            findings.append(newer_version("EasyR1", asked, newest=tables.NEWEST, code="BB-EZR1-002"))
-        if source.native is not None:
-            message = f"a {type(source.native).__name__} is no configuration of EasyR1"
-            findings.append(Finding("BB-EZR1-007", "error", "config", message))
-            return self._reading(version, findings, context)
-        if not source.values and not source.argv and source.problems:
-            return self._reading(version, findings, context)
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`."""
         said = _said(source, version)
-        findings += said.findings
-        findings += _unknown_keys(said, version)
-        native, bad = _native(said, version, source.env, findings)
-        reading = dataclasses.replace(self._reading(version, findings, context), native=native, given=said.places)
-        if bad or any(found.code in ("BB-EZR1-006", "BB-EZR1-007") for found in findings):
-            return dataclasses.replace(reading, findings=tuple(findings))
-        product = native[NODES] * native[GPUS]
-        world = product if context.world_size is None else context.world_size
-        if world != product and (NODES in said.places or GPUS in said.places):
-            message = f"{world} devices are asked about; the configuration says {NODES} x {GPUS} = {product}"
-            findings.append(Finding("BB-EZR1-009", "note", "config", message, where=(Where(GPUS, native[GPUS]),)))
+        said.findings += _unknown_keys(said, version)
+        rows = settings_of(version)
+        native, unread = NATIVELY.values(
+            rows.values(), said, {key: row.default for key, row in rows.items()}, source.env
+        )
+        blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
+        world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
+        reading = dataclasses.replace(
+            self.unread(version, [*found, *said.findings], context), native=native, given=said.places
+        )
+        if blocked:
+            return reading
         run = Run(native, version, world, frozenset(said.places), context.dataset_size)
         told = meaning(run)
+        if told is None:
+            return dataclasses.replace(reading, run=run)
         from batchbridge_easyr1.behaviour import behaviour
 
+        provenance = origins(told, native, said.places, f"default of EasyR1 {version}")
         return dataclasses.replace(
-            reading,
-            findings=tuple(findings),
-            run=run,
-            spec=None if told is None else spec_of(told),
-            provenance={path: _provenance(entry, said, native, version) for path, entry in (told or {}).items()},
-            behaviour=None if told is None else behaviour(run),
+            reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
 
     def check(self, reading: Reading) -> Sequence[Finding]:
@@ -138,21 +106,23 @@ class EasyR1Adapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """config.yaml and a launch command for EasyR1 `framework_version` (None: the newest). Raises `CannotWrite`."""
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `writing`."""
         from batchbridge_easyr1.writing import settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        values = settings_for(spec, problems, version)
-        if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        words = [f"python3 -m {ENTRY}", *(_word(k, v) for k, v in values.items())]
+        return settings_for(spec, problems, version)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """config.yaml and a launch command."""
+        import json
+
         header = f"# EasyR1 {version}\n"
-        text = {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
-        return Written(values=values, text=text, framework_version=version)
+        words = [f"python3 -m {ENTRY}", *(shell_word(f"{key}={json.dumps(value)}") for key, value in values.items())]
+        return {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
+
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """Of the package `verl`, where that is EasyR1's."""
+        return context.framework_version or installed_version(), ""
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -169,40 +139,25 @@ class EasyR1Adapter(Adapter):
             "verl.trainer.ray_trainer": "batchbridge_easyr1.launched:trainer",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is EasyR1's `RayPPOTrainer`, or of a subclass; verl's stands in another module."""
-        return any((base.__module__, base.__name__) == TRAINER for base in type(trainer).__mro__)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `config`, and the length of its dataset."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of EasyR1")
+        self.require_own(trainer)
         from batchbridge_easyr1.runtime import source_of
 
         return source_of(trainer)
 
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> EasyR1Reading:
-        return EasyR1Reading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
-
-def _said(source: Source, version: str) -> _Said:
-    said = _Said(unknown=frozenset(source.unknown))
+def _said(source: Source, version: str) -> Said:
+    said = Said(unknown=source.unknown)
     if not source.argv:
         values = {key: value for key, value in source.values.items() if key != "config"}
         _base(source.values.get("config"), version, said)
-        said.put(values, source.lines, source.path)
+        said.put_mapping(values, source.lines, source.path)
         return said
     words = list(source.argv)
     words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
     pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
     _base(next((text for key, text in pairs if key == "config"), None), version, said)
-    before = parse_arguments(source.argv)
-    changed = {key for key, value in source.values.items() if before.get(key) != value or key not in before}
     for key, text in pairs:
         if key == "config":
             continue
@@ -210,51 +165,36 @@ def _said(source: Source, version: str) -> _Said:
             value = parse_scalar(text)
         except ValueError:
             value = text
-        said.put({key: value}, source.lines, source.path)
-    said.put({key: source.values[key] for key in changed}, {}, None)
+        said.put(key, value, place_of(key, value, source.lines.get(key), source.path))
+    said.put_on_top(source)
     return said
 
 
-def _base(name: Any, version: str, said: _Said) -> None:
+def _base(name: Any, version: str, said: Said) -> None:
     """The file that `config=` names; the published example's own values where only its name is known."""
     if not isinstance(name, str):
         return
     loaded = load_source(Path(name)) if "\0" not in name else Source()
     if loaded.values:
         said.findings += loaded.problems
-        said.put(loaded.values, loaded.lines, loaded.path)
-    elif name.endswith(EXAMPLE_NAME):
-        older = tables.holds("<0.3.2", version)
+        said.put_mapping(loaded.values, loaded.lines, loaded.path)
+        return
+    if name.endswith(EXAMPLE_NAME):
         known = {key: value for key, value in EXAMPLE.items() if key in settings_of(version)}
-        said.put({**known, **({tables.MICRO: 4, tables.FORWARD: 16} if older else {})}, {}, None)
-        said.findings.append(
-            Finding(
-                "BB-EZR1-008",
-                "note",
-                "config",
-                f"{name} is not here: EasyR1's published {EXAMPLE_NAME} is taken for it",
-                where=(Where("config", name),),
-                source="EasyR1 b44b311",
-            )
-        )
-    else:
-        said.findings.append(
-            Finding(
-                "BB-EZR1-007",
-                "error",
-                "config",
-                f"the configuration {shown(name)} cannot be read",
-                where=(Where("config", shown(name)),),
-                fixes=(Fix("run the check where the file lies"),),
-                undecided=True,
-            )
-        )
+        older = {tables.MICRO: 4, tables.FORWARD: 16} if tables.holds("<0.3.2", version) else {}
+        said.put_mapping(known | older, {}, None)
+        text, where = f"{name} is not here: EasyR1's published {EXAMPLE_NAME} is taken for it", (Where("config", name),)
+        said.findings.append(Finding("BB-EZR1-008", "note", "config", text, where, source="EasyR1 b44b311"))
+        return
+    text, where = f"the configuration {shown(name)} cannot be read", (Where("config", shown(name)),)
+    fixes = (Fix("run the check where the file lies"),)
+    said.findings.append(Finding("BB-EZR1-007", "error", "config", text, where, fixes, undecided=True))
 
 
-def _unknown_keys(said: _Said, version: str) -> list[Finding]:
+def _unknown_keys(said: Said, version: str) -> list[Finding]:
     known, groups = keys_of(version), groups_of(version)
     found = [
-        _wrong(place, "a group of settings")
+        NATIVELY.wrong(place, "a group of settings")
         for key, place in said.places.items()
         if key in groups and not isinstance(said.values[key], Mapping)
     ]
@@ -279,86 +219,3 @@ def _unknown_keys(said: _Said, version: str) -> list[Finding]:
             )
         )
     return found
-
-
-def _native(
-    said: _Said, version: str, env: Mapping[str, str], findings: list[Finding]
-) -> tuple[dict[str, Any], set[str]]:
-    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read."""
-    resolver = Resolver(said.values, env, said.unknown)
-    native: dict[str, Any] = {}
-    bad: set[str] = set()
-    for key, row in settings_of(version).items():
-        native[key] = row.default
-        if key in said.unknown:
-            bad.add(key)
-            findings.append(_open(said, key, "it depends on what the script does not say"))
-            continue
-        if key not in said.values:
-            continue
-        try:
-            native[key] = convert(row.kind, _typed(row.kind, resolver.get(key)))
-        except Unresolved as error:
-            bad.add(key)
-            findings.append(_open(said, key, str(error)))
-        except WrongValue as error:
-            bad.add(key)
-            findings.append(_wrong(said.places[key], str(error)))
-    return native, bad
-
-
-def _typed(kind: str, value: Any) -> Any:
-    """OmegaConf converts text to the field's type in a structured configuration. Source: omegaconf 2.3 nodes.py."""
-    if not isinstance(value, str) or len(value) > 40:
-        return value
-    if kind.startswith("int"):
-        return int(value) if value.strip().lstrip("+-").isascii() and value.strip().lstrip("+-").isdigit() else value
-    if kind.startswith("float") and number(value) is None:
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    if kind == "bool":
-        return {
-            "true": True,
-            "yes": True,
-            "on": True,
-            "1": True,
-            "false": False,
-            "no": False,
-            "off": False,
-            "0": False,
-        }.get(value.lower(), value)
-    return value
-
-
-def _open(said: _Said, key: str, why: str) -> Finding:
-    place = said.places.get(key) or Where(key)
-    fix = Fix(f"give {key} a plain value")
-    message = f"{key} is left open: {why}"
-    return Finding("BB-EZR1-005", "error", "config", message, where=(place,), fixes=(fix,), undecided=True)
-
-
-def _wrong(place: Where, expected: str) -> Finding:
-    return Finding(
-        "BB-EZR1-006",
-        "error",
-        "config",
-        f"{place.key} = {place.value!s:.60}: expected {expected}",
-        where=(place,),
-        native="omegaconf.errors.ValidationError",
-        source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
-    )
-
-
-def _provenance(entry: Told, said: _Said, native: Mapping[str, Any], version: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    place, value = said.places.get(entry.key), native[entry.key]
-    return Provenance.of(entry.key, value, place, default=f"default of EasyR1 {version}", others=entry.others)
-
-
-def _word(key: str, value: Any) -> str:
-    import json
-
-    return shell_word(f"{key}={json.dumps(value)}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pkgutil import get_data
 from typing import Any
 
+from batchbridge.kit import omegaconf_kinds as kinds
+from batchbridge.kit.clipping import canonical_bound, native_bound
+from batchbridge.kit.key_table import Key
+from batchbridge.kit.omegaconf_kinds import structured
 from batchbridge.kit.versions import holds as holds
 
 VERSIONS = ">=0.3.0"
@@ -35,76 +38,73 @@ MAX_TRIES = "trainer.max_try_make_batch"
 PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_response_length"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One key: its kind (as in verl's adapter), its default, and the versions that know it (empty: all)."""
+AGGREGATIONS = {"token": "token_mean", "seq": "sequence_mean"}
+KL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
+INT, FLOAT, BOOL, TEXT = (structured(kind) for kind in (kinds.INT, kinds.FLOAT, kinds.BOOL, kinds.TEXT))
+OPTIONAL_INT, OPTIONAL_FLOAT = structured(kinds.OPTIONAL_INT), structured(kinds.OPTIONAL_FLOAT)
+LIST = kinds.LIST
+SHUFFLES = {True: "epoch_permutation", False: "none"}
+_OPTIM = f"{ACTOR}optim."
 
-    key: str
-    kind: str
-    default: Any
-    versions: str = ""
-
-
-SETTINGS = tuple(
-    Setting(*row)
-    for row in (
-        (PROMPTS, "int", 512),
-        (MINI_ROLLOUT, "int?", None, ">=0.3.1"),
-        (PROMPT_TOKENS, "int", 512),
-        (RESPONSE_TOKENS, "int", 512),
-        (f"{DATA}shuffle", "bool", True),
-        (f"{DATA}seed", "int", 1),
-        (f"{DATA}filter_overlong_prompts", "bool", True),
-        (ESTIMATOR, "str", "grpo"),
-        ("algorithm.disable_kl", "bool", False),
-        ("algorithm.use_kl_loss", "bool", False),
-        ("algorithm.kl_penalty", "str", "kl"),
-        ("algorithm.kl_coef", "float", 0.001),
-        ("algorithm.kl_type", "str", "fixed"),
-        ("algorithm.kl_horizon", "float", 0.0, "<0.3.1"),
-        ("algorithm.kl_horizon", "float", 10000.0, ">=0.3.1"),
-        ("algorithm.online_filtering", "bool", False, ">=0.3.1"),
-        (BATCH, "int", 256),
-        (MICRO, "int", 4),
-        (FORWARD, "int", 16),
-        (BOUND, "float", 1.0),
-        (f"{ACTOR}clip_ratio_low", "float", 0.2),
-        (f"{ACTOR}clip_ratio_high", "float", 0.3),
-        (f"{ACTOR}clip_ratio_dual", "float", 3.0),
-        (MODE, "str", "token", ">=0.3.1"),
-        (LOSS_TYPE, "str", "default", ">=0.3.3.dev0"),
-        (PASSES, "int", 1),
-        (f"{ACTOR}padding_free", "bool", False, "<0.3.1"),
-        (f"{ACTOR}padding_free", "bool", True, ">=0.3.1"),
-        (DYNAMIC, "bool", True, ">=0.3.2"),
-        (f"{ACTOR}ulysses_sequence_parallel_size", "int", 1, "<0.3.1"),
-        (f"{ACTOR}ulysses_size", "int", 1, ">=0.3.1"),
-        (f"{ACTOR}optim.lr", "float", 1e-6),
-        (f"{ACTOR}optim.betas", "list", [0.9, 0.999]),
-        (f"{ACTOR}optim.weight_decay", "float", 0.01),
-        (f"{ACTOR}optim.strategy", "str", "adamw"),
-        (f"{ACTOR}optim.lr_warmup_ratio", "float", 0.0),
-        (f"{ACTOR}optim.lr_warmup_steps", "int?", None, ">=0.3.1"),
-        (f"{ACTOR}optim.min_lr_ratio", "float?", None),
-        (f"{ACTOR}optim.lr_scheduler_type", "str", "constant", ">=0.3.3.dev0"),
-        (f"{ACTOR}fsdp.enable_cpu_offload", "bool", False),
-        (f"{ACTOR}fsdp.mp_param_dtype", "str", "bf16"),
-        (GROUP, "int", 1),
-        (f"{ROLLOUT}temperature", "float", 1.0),
-        (f"{ROLLOUT}top_p", "float", 1.0),
-        (f"{ROLLOUT}top_k", "int", -1),
-        (f"{ROLLOUT}tensor_parallel_size", "int", 2),
-        (f"{ROLLOUT}max_num_batched_tokens", "int", 8192),
-        ("trainer.total_episodes", "int", 10, "<0.3.1"),
-        ("trainer.total_epochs", "int", 15, ">=0.3.1"),
-        ("trainer.max_steps", "int?", None),
-        (NODES, "int", 1),
-        (GPUS, "int", 8),
-        ("trainer.critic_warmup", "int", 0),
-        (MAX_TRIES, "int", 20, ">=0.3.1"),
-        (CRITIC_BATCH, "int", 256),
-        (CRITIC_FORWARD, "int", 16),
-    )
+SETTINGS = (
+    # what one key decides alone has its canonical field beside it, and the words for it
+    Key(NODES, INT, 1),
+    Key(GPUS, INT, 8),
+    Key(f"{ACTOR}ulysses_sequence_parallel_size", INT, 1, "topology.context_parallel", versions="<0.3.1"),
+    Key(f"{ACTOR}ulysses_size", INT, 1, "topology.context_parallel", versions=">=0.3.1"),
+    Key(f"{ROLLOUT}tensor_parallel_size", INT, 2),
+    Key(GROUP, INT, 1, "rollout.completions_per_prompt"),
+    Key(PASSES, INT, 1, "optimizer_step.passes_per_rollout"),
+    Key(PROMPTS, INT, 512, "rollout.prompts_per_rollout"),
+    Key(BATCH, INT, 256),
+    Key(MINI_ROLLOUT, OPTIONAL_INT, None, "rollout.prompts_per_generation_batch", versions=">=0.3.1"),
+    Key("algorithm.online_filtering", BOOL, False, versions=">=0.3.1"),
+    Key(f"{_OPTIM}lr", FLOAT, 1e-6, "carried.learning_rate"),
+    Key(f"{_OPTIM}strategy", TEXT, "adamw", "carried.optimizer"),
+    Key(f"{_OPTIM}weight_decay", FLOAT, 0.01, "carried.weight_decay"),
+    Key(WARMUP_SHARE, FLOAT, 0.0),
+    Key(PROMPT_TOKENS, INT, 512, "carried.max_prompt_tokens"),
+    Key(RESPONSE_TOKENS, INT, 512, "carried.max_completion_tokens"),
+    Key(f"{ROLLOUT}temperature", FLOAT, 1.0, "carried.temperature"),
+    Key(f"{ROLLOUT}top_p", FLOAT, 1.0, "carried.top_p"),
+    Key(f"{ROLLOUT}top_k", INT, -1, "carried.top_k"),
+    Key(f"{ACTOR}fsdp.mp_param_dtype", TEXT, "bf16", "carried.precision"),
+    Key(BOUND, FLOAT, 1.0, "carried.max_gradient_norm", (canonical_bound, native_bound)),
+    Key(WARMUP_STEPS, OPTIONAL_INT, versions=">=0.3.1"),
+    Key(f"{_OPTIM}betas", LIST, [0.9, 0.999]),
+    Key(f"{_OPTIM}lr_scheduler_type", TEXT, "constant", versions=">=0.3.3.dev0"),
+    Key(f"{_OPTIM}min_lr_ratio", OPTIONAL_FLOAT),
+    Key(DYNAMIC, BOOL, True, versions=">=0.3.2"),
+    Key(MICRO, INT, 4),
+    Key(FORWARD, INT, 16),
+    Key(MODE, TEXT, "token", "loss.policy.aggregation", AGGREGATIONS, versions=">=0.3.1"),
+    Key(ESTIMATOR, TEXT, "grpo"),
+    Key(LOSS_TYPE, TEXT, "default", versions=">=0.3.3.dev0"),
+    Key(f"{ACTOR}clip_ratio_low", FLOAT, 0.2, "objective.clip_low"),
+    Key(f"{ACTOR}clip_ratio_high", FLOAT, 0.3, "objective.clip_high"),
+    Key(f"{ACTOR}clip_ratio_dual", FLOAT, 3.0, "objective.dual_clip"),
+    Key("algorithm.disable_kl", BOOL, False),
+    Key("algorithm.use_kl_loss", BOOL, False),
+    Key("algorithm.kl_coef", FLOAT, 0.001),
+    Key("algorithm.kl_penalty", TEXT, "kl"),
+    Key(f"{DATA}seed", INT, 1, "order.seed"),
+    Key(f"{DATA}shuffle", BOOL, True, "order.prompt_shuffle", SHUFFLES),
+    Key("trainer.max_steps", OPTIONAL_INT, None, "horizon.rollouts"),
+    Key("trainer.total_episodes", INT, 10, versions="<0.3.1"),
+    Key("trainer.total_epochs", INT, 15, versions=">=0.3.1"),
+    # what is not written
+    Key(f"{DATA}filter_overlong_prompts", BOOL, True),
+    Key("algorithm.kl_type", TEXT, "fixed"),
+    Key("algorithm.kl_horizon", FLOAT, 0.0, versions="<0.3.1"),
+    Key("algorithm.kl_horizon", FLOAT, 10000.0, versions=">=0.3.1"),
+    Key(f"{ACTOR}padding_free", BOOL, False, versions="<0.3.1"),
+    Key(f"{ACTOR}padding_free", BOOL, True, versions=">=0.3.1"),
+    Key(f"{ACTOR}fsdp.enable_cpu_offload", BOOL, False),
+    Key(f"{ROLLOUT}max_num_batched_tokens", INT, 8192),
+    Key("trainer.critic_warmup", INT, 0),
+    Key(MAX_TRIES, INT, 20, versions=">=0.3.1"),
+    Key(CRITIC_BATCH, INT, 256),
+    Key(CRITIC_FORWARD, INT, 16),
 )
 """Source: EasyR1 trainer/config.py, workers/actor/config.py, workers/rollout/config.py at those versions."""
 
@@ -162,7 +162,7 @@ def is_known(version: str) -> bool:
 
 
 @lru_cache(maxsize=16)
-def settings_of(version: str) -> Mapping[str, Setting]:
+def settings_of(version: str) -> Mapping[str, Key]:
     """Key to its row in `version`."""
     return {row.key: row for row in SETTINGS if holds(row.versions, version)}
 

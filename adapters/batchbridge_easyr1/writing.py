@@ -5,33 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.schedules import schedule_parts
 from batchbridge.kit.writing import Problems
-from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
+from batchbridge_easyr1.meaning import ESTIMATORS, LOSS_TYPES, RENAMED, STARTS_AT_ZERO
 from batchbridge_easyr1.run import ABSENT
 from batchbridge_easyr1.settings import (
     ACTOR,
     BATCH,
-    BOUND,
-    DATA,
     DYNAMIC,
     ESTIMATOR,
     FORWARD,
     GPUS,
-    GROUP,
+    KL_ESTIMATORS,
     LOSS_TYPE,
     MICRO,
-    MINI_ROLLOUT,
-    MODE,
     NEWEST,
     NODES,
-    PASSES,
-    PROMPT_TOKENS,
-    PROMPTS,
-    RESPONSE_TOKENS,
     ROLLOUT,
+    WARMUP_SHARE,
+    WARMUP_STEPS,
     holds,
     settings_of,
 )
@@ -57,76 +51,37 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
         value = values.pop(key)
         if value != ABSENT.get(key):
             problems.no_setting(f"{key} = {value}: EasyR1 {version} has no such setting", key, written, NEWEST)
-    return values
+    return {key: values[key] for key in rows if key in values}
 
 
 def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    topology, rollout, step = spec.topology, spec.rollout, spec.optimizer_step
-    group, completions = rollout.completions_per_prompt, step.completions_per_step
+    rollout, step, carried, horizon = spec.rollout, spec.optimizer_step, spec.carried, spec.horizon
+    values = written_by(settings_of(NEWEST).values(), spec, problems)
     if problems.need(
-        topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1", "topology.world_size"
+        spec.topology.world_size >= 1,
+        f"topology.world_size = {spec.topology.world_size}: at least 1",
+        "topology.world_size",
     ):
-        values[NODES], values[GPUS] = nodes_and_gpus(topology.world_size)
-    values[f"{ACTOR}ulysses_size"] = topology.context_parallel
+        values[NODES], values[GPUS] = nodes_and_gpus(spec.topology.world_size)
     values[f"{ROLLOUT}tensor_parallel_size"] = 1
-    values[GROUP], values[PASSES] = group, step.passes_per_rollout
-    if problems.need(
-        rollout.prompts_per_rollout is not None,
-        "rollout.prompts_per_rollout is open: easyr1 needs it",
-        "rollout.prompts_per_rollout",
-    ):
-        values[PROMPTS] = rollout.prompts_per_rollout
-    if problems.need(
-        completions is not None,
-        "optimizer_step.completions_per_step is open: easyr1 needs it",
+    problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
+    group, completions = rollout.completions_per_prompt, step.completions_per_step
+    if problems.given(completions, "optimizer_step.completions_per_step") and problems.need(
+        group > 0 and (completions or 0) % group == 0,
+        f"optimizer_step.completions_per_step = {completions}: easyr1 counts whole groups of {group}",
         "optimizer_step.completions_per_step",
     ):
-        assert completions is not None
-        if problems.need(
-            group > 0 and completions % group == 0,
-            f"optimizer_step.completions_per_step = {completions}: easyr1 counts whole groups of {group}",
-            "optimizer_step.completions_per_step",
-        ):
-            values[BATCH] = completions // group
-    values[MINI_ROLLOUT] = rollout.prompts_per_generation_batch
+        values[BATCH] = (completions or 0) // group
     values["algorithm.online_filtering"] = rollout.group_filter != "none"
-    carried, optim = spec.carried, f"{ACTOR}optim."
-    for name, key in (
-        ("learning_rate", f"{optim}lr"),
-        ("optimizer", f"{optim}strategy"),
-        ("weight_decay", f"{optim}weight_decay"),
-        ("warmup_ratio", f"{optim}lr_warmup_ratio"),
-        ("max_prompt_tokens", PROMPT_TOKENS),
-        ("max_completion_tokens", RESPONSE_TOKENS),
-        ("temperature", f"{ROLLOUT}temperature"),
-        ("top_p", f"{ROLLOUT}top_p"),
-        ("top_k", f"{ROLLOUT}top_k"),
-        ("precision", f"{ACTOR}fsdp.mp_param_dtype"),
-    ):
-        if getattr(carried, name) is not None:
-            values[key] = getattr(carried, name)
-    if carried.max_gradient_norm is not None:
-        values[BOUND] = native_bound(carried.max_gradient_norm)
-    if carried.warmup_steps and problems.need(
-        carried.warmup_steps == int(carried.warmup_steps),
-        "carried.warmup_steps: easyr1 takes whole rollouts",
-        "carried.warmup_steps",
-    ):
-        values[f"{optim}lr_warmup_steps"] = int(carried.warmup_steps)
+    if carried.warmup_ratio is not None:
+        values[WARMUP_SHARE] = carried.warmup_ratio
+    if carried.warmup_steps:
+        values[WARMUP_STEPS] = problems.whole(carried.warmup_steps, "carried.warmup_steps", "rollouts")
     if carried.beta1 is not None and carried.beta2 is not None:
-        values[f"{optim}betas"] = [carried.beta1, carried.beta2]
+        values[f"{ACTOR}optim.betas"] = [carried.beta1, carried.beta2]
     if carried.lr_schedule is not None:
         _write_schedule(carried.lr_schedule, values, problems)
     values |= micro_batch_settings(spec, problems)
-    modes = {canonical: native for native, canonical in AGGREGATIONS.items()}
-    aggregation = spec.loss.policy.aggregation
-    if problems.need(
-        aggregation in modes,
-        f"loss.policy.aggregation = {aggregation}: easyr1 has {', '.join(modes)}",
-        "loss.policy.aggregation",
-    ):
-        values[MODE] = modes[aggregation]
     names = [name for name, row in ESTIMATORS.items() if row[:2] == (spec.advantage.baseline, spec.advantage.scale)]
     if problems.need(
         bool(names),
@@ -136,21 +91,13 @@ def _newest_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values[ESTIMATOR] = names[0]
     _write_objective(spec, values, problems)
     problems.need(spec.order.seed is not None, "order.seed is open: easyr1 always has one", "order.seed")
-    values[f"{DATA}seed"] = spec.order.seed
-    values[f"{DATA}shuffle"] = spec.order.prompt_shuffle != "none"
-    horizon = spec.horizon
     problems.need(
         horizon.optimizer_steps is None,
         "horizon.optimizer_steps: easyr1 counts rollouts or epochs",
         "horizon.optimizer_steps",
     )
-    values["trainer.max_steps"] = horizon.rollouts
-    if horizon.epochs is not None and problems.need(
-        horizon.epochs == int(horizon.epochs),
-        f"horizon.epochs = {horizon.epochs}: easyr1 takes whole epochs",
-        "horizon.epochs",
-    ):
-        values["trainer.total_epochs"] = int(horizon.epochs)
+    if horizon.epochs is not None:
+        values["trainer.total_epochs"] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
     return values
 
 
@@ -200,33 +147,24 @@ def _budgets(spec: Spec) -> dict[str, int]:
     return {f"micro_batch.{name}": value for name, value in named.items() if value is not None}
 
 
+_SURROGATES = dict.fromkeys(row[0] for row in LOSS_TYPES.values())
+
+
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
-    surrogate = objective.surrogate or "ppo"
-    levels: dict[str, dict[str, str]] = {}
-    for name, row in LOSS_TYPES.items():
-        levels.setdefault(row[0], {})[row[1]] = name
+    types = {name: row[1] for name, row in LOSS_TYPES.items() if row[0] == (objective.surrogate or "ppo")}
     if problems.need(
-        surrogate in levels, f"objective.surrogate = {surrogate}: easyr1 has {', '.join(levels)}", "objective.surrogate"
+        bool(types),
+        f"objective.surrogate = {objective.surrogate}: easyr1 has {', '.join(_SURROGATES)}",
+        "objective.surrogate",
     ):
-        types = levels[surrogate]
-        values[LOSS_TYPE] = types.get(objective.ratio_level or "", next(iter(types.values())))
-    for name in ("low", "high"):
-        if (bound := getattr(objective, f"clip_{name}")) is not None:
-            values[f"{ACTOR}clip_ratio_{name}"] = bound
-    if objective.dual_clip is not None:
-        values[f"{ACTOR}clip_ratio_dual"] = objective.dual_clip
+        fitting = [name for name, level in types.items() if level == objective.ratio_level]
+        values[LOSS_TYPE] = [*fitting, *types][0]
     place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
     values["algorithm.disable_kl"] = place == "none"
     values["algorithm.use_kl_loss"] = place == "loss"
-    if place != "none":
-        if objective.kl_coefficient is not None:
-            values["algorithm.kl_coef"] = objective.kl_coefficient
-        if objective.kl_estimator is not None:
-            native = {canonical: name for name, canonical in KL_ESTIMATORS.items()}
-            if problems.need(
-                objective.kl_estimator in native,
-                f"objective.kl_estimator = {objective.kl_estimator}: easyr1 has {', '.join(native)}",
-                "objective.kl_estimator",
-            ):
-                values["algorithm.kl_penalty"] = native[objective.kl_estimator]
+    if place != "none" and objective.kl_coefficient is not None:
+        values["algorithm.kl_coef"] = objective.kl_coefficient
+    if place != "none" and objective.kl_estimator is not None:
+        word = problems.word(objective.kl_estimator, "objective.kl_estimator", KL_ESTIMATORS)
+        values["algorithm.kl_penalty"] = word

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import count
 
 from batchbridge import Behaviour, Reading
-from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
+from batchbridge.kit import DenominatorScope, NativeStep
+from batchbridge.kit.native_steps import Completion, dealt_steps, rollouts_of
 from batchbridge.kit.torch_random import TorchGenerator
 from batchbridge_verl.rules import defects
 from batchbridge_verl.run import DYNAMIC, EPOCHS, GROUP, PROMPTS, Run
@@ -148,45 +149,23 @@ def _prompt_orders(run: Run, dataset_size: int) -> Iterator[list[int]]:
 
 
 def _steps(run: Run, dataset_size: int, tokens: Mapping[tuple[int, int], int]) -> Iterator[NativeStep]:
-    prompts, group = run[PROMPTS], run[GROUP]
     replicas, share, micro = run.replicas or 1, run.share or 1, run.micro or 1
-    block = run.completions_per_rollout // replicas
-    per_rank = run.world // replicas
-    limit = run["trainer.total_training_steps"]
-    index, rollout = count(), 0
-    epochs = _prompt_orders(run, dataset_size)
-    for _ in range(run["trainer.total_epochs"]):
-        order = next(epochs)
-        for start in range(0, dataset_size - prompts + 1, prompts):
-            if limit is not None and rollout >= limit:
-                return
-            rows = [(prompt, sample) for prompt in order[start : start + prompts] for sample in range(group)]
-            for pass_index in range(run[EPOCHS]):
-                for cut in range(0, block, share):
-                    parts = [rows[rank * block + cut : rank * block + cut + share] for rank in range(replicas)]
-                    members = [
-                        (rank * per_rank, place, part[place * micro : (place + 1) * micro])
-                        for rank, part in enumerate(parts)
-                        for place in range(share // micro)
-                    ]
-                    total = sum(tokens[row] for part in parts for row in part)
-                    yield NativeStep(
-                        index=next(index),
-                        rows=tuple(
-                            NativeRow(
-                                rollout=rollout,
-                                pass_index=pass_index,
-                                prompt=prompt,
-                                sample=sample,
-                                rank=rank,
-                                micro_batch=place,
-                                weight=_weight(run, tokens[prompt, sample], total, [tokens[row] for row in part]),
-                            )
-                            for rank, place, part in members
-                            for prompt, sample in part
-                        ),
-                    )
-            rollout += 1
+    block, per_rank = run.completions_per_rollout // replicas, run.world // replicas
+
+    def deal(rows: Sequence[Completion]) -> Iterator[list[tuple[int, Sequence[Completion]]]]:
+        for cut in range(0, block, share):
+            starts = [(rank, rank * block + cut + at) for rank in range(replicas) for at in range(0, share, micro)]
+            yield [(rank * per_rank, rows[start : start + micro]) for rank, start in starts]
+
+    rollouts, limit = run["trainer.total_epochs"] * (dataset_size // run[PROMPTS]), run["trainer.total_training_steps"]
+    planned = rollouts_of(
+        _prompt_orders(run, dataset_size),
+        run[PROMPTS],
+        dataset_size,
+        rollouts if limit is None else min(rollouts, limit),
+    )
+    weight = functools.partial(_weight, run)
+    return dealt_steps(planned, tokens, group=run[GROUP], passes=run[EPOCHS], deal=deal, weight=weight)
 
 
 def _weight(run: Run, length: int, total: int, local: list[int]) -> Fraction | None:

@@ -4,44 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.omegaconf import Resolver, Unresolved
-from batchbridge.kit.typed_values import WrongValue, convert
-from batchbridge.kit.values import Told, spec_of
-from batchbridge.kit.versions import newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.values import spec_of
+from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
 from batchbridge_verl.composed import defaults_for, difference
-from batchbridge_verl.given import CONFIGS, ENTRIES, Said, refused_fields, said, unknown_keys, words_after_entry
+from batchbridge_verl.given import (
+    CODES,
+    CONFIGS,
+    ENTRIES,
+    NATIVELY,
+    Said,
+    refused_fields,
+    said,
+    unknown_keys,
+    words_after_entry,
+)
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import GPUS, NODES, Run
-from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS, Setting
+from batchbridge_verl.settings import ACTOR, ENGINE, SETTINGS
 
-if TYPE_CHECKING:
-    pass
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class VerlReading(Reading):
-    """A reading that remembers the run."""
-
-    run: Run | None = None
-
-
-TRAINERS = frozenset(
-    {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
-)
-"""Module and name of the trainers' base classes, V0 and V1. EasyR1's stands in verl.trainer.ray_trainer."""
+RESTATES = {
+    "BB-VERL-010": "BB101",
+    "BB-VERL-017": "BB102",
+    "BB-VERL-022": "BB108",
+    "BB-VERL-023": "BB123",
+    "BB-VERL-033": "BB142",
+    "BB-VERL-037": "BB127",
+    "BB-VERL-020": "BB121",
+    "BB-VERL-021": "BB122",
+    "BB-VERL-049": "BB120",
+    "BB-VERL-056": "BB107",
+}
+"""Own rules that say the same as a rule of the core, and its code."""
 
 
-class VerlAdapter(Adapter):
+class VerlAdapter(FramedAdapter):
     """Framework `verl`: `python -m verl.trainer.main_ppo`."""
 
     framework: ClassVar[str] = "verl"
+    title = "verl"
+    codes = CODES
+    no_configuration = "BB-VERL-007"
+    # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
+    trainers = frozenset(
+        {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
+    )
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -51,18 +63,7 @@ class VerlAdapter(Adapter):
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge_verl.enforced:ENFORCED"
     fills_places: ClassVar[bool] = True
-    restates: ClassVar[Mapping[str, str]] = {
-        "BB-VERL-010": "BB101",
-        "BB-VERL-017": "BB102",
-        "BB-VERL-022": "BB108",
-        "BB-VERL-023": "BB123",
-        "BB-VERL-033": "BB142",
-        "BB-VERL-037": "BB127",
-        "BB-VERL-020": "BB121",
-        "BB-VERL-021": "BB122",
-        "BB-VERL-049": "BB120",
-        "BB-VERL-056": "BB107",
-    }
+    restates = RESTATES
 
     def detect(self, source: Source) -> float:
         """Certain for a command that starts one of verl's trainers; else by its own key names."""
@@ -77,48 +78,28 @@ class VerlAdapter(Adapter):
             score += 0.5 * any(isinstance(entry, str) and entry in CONFIGS for entry in source.values["defaults"])
         return min(0.95, score)
 
-    def read(self, source: Source, context: Context) -> VerlReading:
-        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
-        findings = list(source.problems)
-        asked, doubts = _version(context)
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            codes, why = ("BB-VERL-001", "BB-VERL-002"), "; ".join(doubts)
-            findings.append(
-                unknown_version("verl", version, known=self.versions, newest=tables.NEWEST, codes=codes, why=why)
-            )
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            differs = difference(asked)
-            findings.append(newer_version("verl", asked, newest=tables.NEWEST, code="BB-VERL-002", difference=differs))
-        if source.native is not None:
-            findings.append(
-                Finding(
-                    "BB-VERL-007", "error", "config", f"a {type(source.native).__name__} is no configuration of verl"
-                )
-            )
-            return self._reading(version, findings, context)
-        if not source.values and not source.argv and source.problems:
-            return self._reading(version, findings, context)
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`."""
         told_by_user = said(source)
-        findings += told_by_user.findings
-        engine, problem = _engine(told_by_user, version)
-        if problem is not None:
-            findings.append(problem)
+        undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
+        unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
+        engine = _engine(told_by_user, version)
         if engine is None or told_by_user.entry is None:
-            return self._reading(version, findings, context)
+            return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine)
-        findings += defaults.findings
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
-        findings += wrong_keys
-        native, unread = _native(told_by_user, version, engine, defaults.values, source.env, findings)
-        if any(finding.code == "BB-VERL-006" for finding in wrong_keys):
-            unread |= {"group"}
-        world = _world(native, context, told_by_user, findings) if not unread & {NODES, GPUS} else None
-        reading = dataclasses.replace(
-            self._reading(version, findings, context), native=native, given=told_by_user.places
+        told_by_user.findings += [*defaults.findings, *wrong_keys]
+        native, unread = NATIVELY.values(
+            SETTINGS,
+            told_by_user,
+            defaults.values,
+            source.env,
+            reads=lambda key: tables.reads(key, version, engine, defaults.values),
         )
-        if unread or world is None or any(found.code == "BB-VERL-008" for found in told_by_user.findings):
+        world = 0 if {NODES, GPUS} & unread else NATIVELY.devices(native, NODES, GPUS, told_by_user, context)
+        found += told_by_user.findings
+        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=told_by_user.places)
+        if unread or unreadable or any(finding.code == "BB-VERL-006" for finding in wrong_keys):
             return reading
         run = Run(
             native=native,
@@ -132,22 +113,15 @@ class VerlAdapter(Adapter):
         refused = refused_fields(told_by_user, version, defaults, run.critic)
         keys = {finding.where[0].key for finding in refused}
         # What is refused is not merely unread.
-        kept = [found for found in findings if found.code != "BB-VERL-003" or found.where[0].key not in keys]
-        reading = dataclasses.replace(reading, findings=(*kept, *refused))
-        incomplete = any(found.undecided and found.severity == "error" for found in told_by_user.findings)
-        told = None if incomplete else meaning(run)
-        provenance = {
-            path: _provenance(entry, told_by_user, native, defaults.detail) for path, entry in (told or {}).items()
-        }
+        kept = [one for one in found if one.code != "BB-VERL-003" or one.where[0].key not in keys]
+        reading = dataclasses.replace(reading, run=run, findings=(*kept, *refused))
+        told = None if undecided else meaning(run)
+        if told is None:
+            return reading
+        provenance = origins(told, native, told_by_user.places, defaults.detail)
         from batchbridge_verl.behaviour import behaviour
 
-        return dataclasses.replace(
-            reading,
-            run=run,
-            spec=spec_of(told) if told is not None else None,
-            provenance=provenance,
-            behaviour=behaviour(run) if told is not None else None,
-        )
+        return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run))
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """verl's own rules and known defects; see `rules`."""
@@ -155,25 +129,36 @@ class VerlAdapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """Hydra overrides and YAML for verl `framework_version` (None: the newest known). Raises `CannotWrite`."""
-        from batchbridge_verl.forms import hydra_text, yaml_text
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `writing`."""
         from batchbridge_verl.writing import settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        if not problems.need(tables.is_known(version), f"verl {version} is not known; known are {self.versions}"):
-            raise CannotWrite(self.framework, problems)
-        values = settings_for(spec, problems, version)
-        if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        return Written(
-            values=values,
-            framework_version=version,
-            text={"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)},
-        )
+        return settings_for(spec, problems, version)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """Hydra overrides and YAML."""
+        from batchbridge_verl.forms import hydra_text, yaml_text
+
+        return {"hydra": hydra_text(values, version), "yaml": yaml_text(values, version)}
+
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """Of the package `verl`, where that is not EasyR1's and no file speaks against it."""
+        if context.framework_version is not None:
+            return context.framework_version, ""
+        from batchbridge_verl.installed import installed
+
+        found = installed()
+        if found is None or found.project != "verl":
+            return None, "the installed package `verl` is EasyR1's" if found else ""
+        return None if found.doubts else found.version, "; ".join(found.doubts)
+
+    def difference(self, version: str) -> str:
+        """See `composed`."""
+        return difference(version)
+
+    def knows(self, version: str) -> bool:
+        """See `settings`."""
+        return tables.is_known(version)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -193,27 +178,13 @@ class VerlAdapter(Adapter):
             "verl.trainer.ppo.padding_utils": "batchbridge_verl.launched:sync",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is verl's `RayPPOTrainer` (V0) or a V1 trainer, or of a subclass."""
-        return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `config`, resolved, and the length of its dataset. A V1 trainer that is not initialised loads
         its dataset first."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of verl")
+        self.require_own(trainer)
         from batchbridge_verl.runtime import source_of
 
         return source_of(trainer)
-
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> VerlReading:
-        """A reading that could say nothing but its findings."""
-        return VerlReading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
 
 def _keys(source: Source) -> set[str]:
@@ -223,49 +194,36 @@ def _keys(source: Source) -> set[str]:
     return plain | nested | {key.partition(".")[0] for key in plain}
 
 
-def _version(context: Context) -> tuple[str | None, tuple[str, ...]]:
-    if context.framework_version is not None:
-        return context.framework_version, ()
-    from batchbridge_verl.installed import installed
-
-    found = installed()
-    if found is None or found.project != "verl":
-        return None, ("the installed package `verl` is EasyR1's",) if found else ()
-    return (None, found.doubts) if found.doubts else (found.version, ())
-
-
-def _engine(told: Said, version: str) -> tuple[str | None, Finding | None]:
-    """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says."""
-    named = told.values.get(ENGINE)
-    strategy = told.values.get(f"{ACTOR}strategy")
-    if named is not None:
-        engine = "fsdp" if named == "dp" else named
-        key = ENGINE
-    elif told.config is not None and CONFIGS.get(told.config):
-        engine, key = CONFIGS[told.config], "--config-name"
-    elif told.entry_from_words and not told.from_file:
+def _engine(told: Said, version: str) -> str | None:
+    """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says; None with a
+    finding."""
+    named, strategy = told.values.get(ENGINE), told.values.get(f"{ACTOR}strategy")
+    engine, key = named, ENGINE
+    if named == "dp":
+        engine = "fsdp"
+    elif named is None and CONFIGS.get(told.config or ""):
+        engine, key = CONFIGS[told.config or ""], "--config-name"
+    elif named is None and told.entry_from_words and not told.from_file:
         engine, key = "fsdp", f"{ACTOR}strategy"  # a command composes what it names, whatever the strategy says
         if isinstance(strategy, str) and strategy in tables.ENGINES[1:]:
-            return None, _other_strategy(strategy, told, version)
-    elif isinstance(strategy, str) and strategy in tables.ENGINES:
+            told.findings.append(_other_strategy(strategy, told, version))
+            return None
+    elif named is None and isinstance(strategy, str) and strategy in tables.ENGINES:
         engine, key = strategy, f"{ACTOR}strategy"
-    else:
+    elif named is None:
         groups = {name for name in tables.ENGINES if any(k.startswith(f"{ACTOR}{name}.") for k in told.values)}
-        engine, key = (groups.pop(), ACTOR) if len(groups) == 1 else ("fsdp", ACTOR)
-    if isinstance(engine, str) and engine in tables.engines_of(version):
-        if named is not None and told.entry_from_words and not tables.chosen_by_key(engine, version):
-            return None, _other_strategy(engine, told, version)
-        return engine, None
+        engine, key = groups.pop() if len(groups) == 1 else "fsdp", ACTOR
+    known = tables.engines_of(version)
+    if isinstance(engine, str) and engine in known:
+        if named is None or not told.entry_from_words or tables.chosen_by_key(engine, version):
+            return engine
+        told.findings.append(_other_strategy(engine, told, version))
+        return None
     shown = str(engine)[:40].encode("utf-8", "replace").decode()
-    return None, Finding(
-        "BB-VERL-007",
-        "error",
-        "config",
-        f"the engine {shown} is not known for verl {version}; known are {', '.join(tables.engines_of(version))}",
-        where=(Where(key, shown),),
-        fixes=(Fix("model_engine=dp or model_engine=megatron"),),
-        native="hydra: MissingConfigException",
-    )
+    text = f"the engine {shown} is not known for verl {version}; known are {', '.join(known)}"
+    fixes, native = (Fix("model_engine=dp or model_engine=megatron"),), "hydra: MissingConfigException"
+    told.findings.append(Finding("BB-VERL-007", "error", "config", text, (Where(key, shown),), fixes, native=native))
+    return None
 
 
 def _other_strategy(engine: str, told: Said, version: str) -> Finding:
@@ -282,118 +240,4 @@ def _other_strategy(engine: str, told: Said, version: str) -> Finding:
         fixes=(Fix(way, {ENGINE: engine} if by_key else {}),),
         native="ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException",
         source="verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0",
-    )
-
-
-def _native(
-    told: Said,
-    version: str,
-    engine: str,
-    defaults: Mapping[str, Any],
-    env: Mapping[str, str],
-    findings: list[Finding],
-) -> tuple[dict[str, Any], set[str]]:
-    """Every setting that is read, resolved and of its kind; and the keys whose value could not be read. A key that
-    nothing reads in this version and engine is at what holds without it, whatever was given."""
-    merged: dict[str, Any] = {**defaults}
-    for key, value in told.values.items():
-        if told.operations[key] == "delete":
-            merged.pop(key, None)
-            continue
-        for inner in [known for known in merged if known.startswith(f"{key}.")] if isinstance(value, Mapping) else ():
-            del merged[inner]
-        merged[key] = value
-    resolver = Resolver(merged, env, told.unknown)
-    native: dict[str, Any] = {}
-    unread: set[str] = set()
-    for row in SETTINGS:
-        if row.key in told.unknown:
-            unread.add(row.key)
-            native[row.key] = None
-            findings.append(_open(row, told))
-            continue
-        try:
-            here = row.key in merged and tables.reads(row.key, version, engine, defaults)
-            value = resolver.get(row.key) if here else row.absent
-            if value == "???":
-                if not row.kind.endswith("?") and merged.get(row.key) != defaults.get(row.key):
-                    raise WrongValue("a value: ??? says that there is none yet")
-                native[row.key] = None
-                continue
-            native[row.key] = convert(row.kind, value)
-        except Unresolved as error:
-            unread.add(row.key)
-            native[row.key] = None
-            findings.append(_unresolved(row, told, error))
-        except WrongValue as error:
-            unread.add(row.key)
-            native[row.key] = None
-            findings.append(_wrong_value(row, told, merged.get(row.key), str(error)))
-    return native, unread
-
-
-def _unresolved(row: Setting, told: Said, error: Unresolved) -> Finding:
-    fixes = (Fix(f"say what {error.variable} is (--env {error.variable}=VALUE)"),) if error.variable else ()
-    return Finding(
-        "BB-VERL-005",
-        "error",
-        "config",
-        f"{row.key} is left open: {error}",
-        where=(told.places.get(row.key) or Where(row.key),),
-        fixes=(*fixes, Fix(f"give {row.key} a plain value")),
-        undecided=True,
-    )
-
-
-def _open(row: Setting, told: Said) -> Finding:
-    names = ", ".join(told.unknown[row.key])
-    return Finding(
-        "BB-VERL-005",
-        "error",
-        "config",
-        f"{row.key} is left open: it depends on {names}, which the script does not say",
-        where=(told.places.get(row.key) or Where(row.key),),
-        fixes=tuple(Fix(f"say what {name} is (--env {name}=VALUE)") for name in told.unknown[row.key]),
-        undecided=True,
-    )
-
-
-def _wrong_value(row: Setting, told: Said, value: Any, expected: str) -> Finding:
-    place = told.places.get(row.key) or Where(row.key)
-    shown = place.value if place.value is not None else "null"
-    return Finding(
-        "BB-VERL-006",
-        "error",
-        "config",
-        f"{row.key} = {shown!s:.60}: expected {expected}",
-        where=(place,),
-        native="it is passed on, and fails in a dataclass, an assertion or arithmetic",
-        source="verl 0.9.1 trainer/config and workers/config",
-    )
-
-
-def _world(native: Mapping[str, Any], context: Context, told: Said, findings: list[Finding]) -> int:
-    """The devices that train: as the context says, else trainer.nnodes x trainer.n_gpus_per_node."""
-    product = int(native[NODES] * native[GPUS])
-    if context.world_size is None or context.world_size == product:
-        return product
-    if NODES in told.places or GPUS in told.places:
-        findings.append(
-            Finding(
-                "BB-VERL-009",
-                "note",
-                "config",
-                f"{context.world_size} devices are asked about; the configuration says {NODES} {native[NODES]} x "
-                f"{GPUS} {native[GPUS]} = {product}",
-                where=tuple(told.places[key] for key in (NODES, GPUS) if key in told.places),
-            )
-        )
-    return context.world_size
-
-
-def _provenance(entry: Told, told: Said, native: Mapping[str, Any], default: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    return Provenance.of(
-        entry.key, native.get(entry.key), told.places.get(entry.key), default=default, others=entry.others
     )

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import load_source, omegaconf, parse_arguments
-from batchbridge.kit.hydra_overrides import NotRead, Operation, parse_override
+from batchbridge.kit import load_source, omegaconf_said
+from batchbridge.kit.hydra_overrides import NotRead, parse_override
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
+from batchbridge.kit.omegaconf_said import place_of
 from batchbridge.kit.values import shown
 from batchbridge_verl.composed import Defaults
 from batchbridge_verl.fields import stranger
 from batchbridge_verl.settings import BY_KEY, CRITIC, ENGINE, GONE, reads
 
+CODES = Codes(*(f"BB-VERL-{number}" for number in ("001", "002", "009", "003", "006", "005")))
+NATIVELY = omegaconf_said.Natively(
+    CODES,
+    "it is passed on, and fails in a dataclass, an assertion or arithmetic",
+    "verl 0.9.1 trainer/config and workers/config",
+)
 ENTRIES: Mapping[str, str] = {
     "verl.trainer.main_ppo": "main_ppo",
     "verl.trainer.main_ppo_sync": "main_ppo_sync",
@@ -37,30 +45,18 @@ _TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name",
 
 
 @dataclass
-class Said:
-    """Values and places by dotted key, the entry point, and what was wrong on the way."""
+class Said(omegaconf_said.Said):
+    """What is said, the entry point, and the configuration that a command line names.
 
-    values: dict[str, Any] = field(default_factory=dict)
-    places: dict[str, Where] = field(default_factory=dict)
-    operations: dict[str, Operation] = field(default_factory=dict)
+    from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
+    the configuration lacks.
+    """
+
     entry: str | None = "main_ppo"
     config: str | None = None
     folder: str | None = None
-    findings: list[Finding] = field(default_factory=list)
-    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Keys whose value a launch script leaves open, and the names that it depends on."""
     from_file: bool = False
     entry_from_words: bool = False
-    """The keys come from a command line, where Hydra wants `+` for keys that the configuration lacks."""
-
-    def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
-        """Sets a key, or every leaf of a mapping."""
-        leaves = dict(omegaconf.flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
-        for path, leaf in leaves.items():
-            self.values.pop(path, None)
-            self.values[path] = leaf
-            self.places[path] = place if path == key else Where(path, shown(leaf), place.file, place.line)
-            self.operations[path] = operation
 
 
 def said(source: Source) -> Said:
@@ -71,11 +67,7 @@ def said(source: Source) -> Said:
         return result
     result = Said(entry=None, entry_from_words=True)
     _from_words(source, result)
-    # --set on top of a command line changes `values` only.
-    before = parse_arguments(source.argv)
-    for key, value in source.values.items():
-        if key not in before or (before[key] is not value and before[key] != value):
-            result.put(key, value, Where(key, shown(value)), "force")
+    result.put_on_top(source)
     result.unknown = {key.lstrip("+~"): tuple(names) for key, names in source.unknown.items()}
     return result
 
@@ -91,14 +83,15 @@ def words_after_entry(argv: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _from_words(source: Source, result: Said) -> None:
     module, words = words_after_entry(source.argv)
-    file, words_seen = None if source.path is None else str(source.path), set[str]()
+    words_seen = set[str]()
     if module is None:
         result.entry = "main_ppo"
         words = [word for word in words if "=" in word or word.startswith("~")]
     else:
         result.entry = ENTRIES.get(module)
         if result.entry is None:
-            result.findings.append(_not_training(module))
+            text = f"{module} is none of the trainers that are read here: {', '.join(ENTRIES)}"
+            result.findings.append(Finding("BB-VERL-007", "error", "config", text, (Where(module),), undecided=True))
     overrides: list[str] = []
     while words:
         word = words.pop(0)
@@ -119,34 +112,20 @@ def _from_words(source: Source, result: Said) -> None:
         try:
             override = parse_override(word)
         except NotRead as error:
-            result.findings.append(
-                Finding(
-                    "BB-VERL-008",
-                    "error",
-                    "config",
-                    f"this override is not read: {error}",
-                    where=(Where(word[:60]),),
-                    native="hydra: OverrideParseException, or a sweep",
-                    source="hydra-core 1.3.2 OverrideParser.g4",
-                    undecided=True,
-                )
+            text, native = f"this override is not read: {error}", "hydra: OverrideParseException, or a sweep"
+            where, grammar = (Where(word[:60]),), "hydra-core 1.3.2 OverrideParser.g4"
+            unread = Finding(
+                "BB-VERL-008", "error", "config", text, where, native=native, source=grammar, undecided=True
             )
+            result.findings.append(unread)
             continue
-        line = source.lines.get(override.word.partition("=")[0])
-        place = Where(override.key, shown(override.value), file if line else None, line)
-        if override.key in words_seen and result.values.get(override.key) != override.value:
-            result.findings.append(
-                Finding(
-                    "BB-VERL-011",
-                    "warning",
-                    "config",
-                    f"{override.key} is given twice, as {shown(result.values.get(override.key))} and as "
-                    f"{shown(override.value)}; the last one counts",
-                    where=(place,),
-                )
-            )
-        words_seen.add(override.key)
-        result.put(override.key, override.value, place, override.operation)
+        key, value, line = override.key, override.value, source.lines.get(override.word.partition("=")[0])
+        place = place_of(key, value, line, source.path)
+        if key in words_seen and (before := result.values.get(key)) != value:
+            text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
+            result.findings.append(Finding("BB-VERL-011", "warning", "config", text, (place,)))
+        words_seen.add(key)
+        result.put(key, value, place, override.operation)
 
 
 def _base_file(result: Said) -> None:
@@ -156,62 +135,37 @@ def _base_file(result: Said) -> None:
     file = Path(result.folder or ".") / f"{result.config}.yaml"
     loaded = load_source(file)
     if not loaded.values:
-        result.findings.append(
-            Finding(
-                "BB-VERL-007",
-                "error",
-                "config",
-                f"the configuration {result.config} is none of verl's own and is not found as {file.name}",
-                where=(Where("--config-name", result.config),),
-                fixes=(Fix("run the check where the file lies, or give its path"),),
-                undecided=True,
-            )
+        text = f"the configuration {result.config} is none of verl's own and is not found as {file.name}"
+        where, fixes = (
+            (Where("--config-name", result.config),),
+            (Fix("run the check where the file lies, or give its path"),),
         )
+        result.findings.append(Finding("BB-VERL-007", "error", "config", text, where, fixes, undecided=True))
         return
     result.findings += loaded.problems
     _from_mapping(loaded.values, loaded.lines, loaded.path, result)
 
 
 def _from_mapping(values: Mapping[str, Any], lines: Mapping[str, int], path: Path | None, result: Said) -> None:
-    file = None if path is None else str(path)
-    for key, value in omegaconf.flatten(values):
-        if key == "defaults" and isinstance(value, list):
-            _defaults_list(value, file, lines.get(key), result)
-            continue
-        line = lines.get(key)
-        result.put(key, value, Where(key, shown(value), file if line else None, line))
+    listed = values.get("defaults")
+    if isinstance(listed, list):
+        line = lines.get("defaults")
+        for entry in listed:
+            _default(entry, place_of("defaults", entry, line, path), result)
+        values = {key: value for key, value in values.items() if key != "defaults"}
+    result.put_mapping(values, lines, path)
 
 
-def _defaults_list(entries: list[Any], file: str | None, line: int | None, result: Said) -> None:
-    for entry in entries:
-        if isinstance(entry, str) and entry in CONFIGS:
-            result.config = entry
-        elif isinstance(entry, Mapping) and list(entry) == [f"override {ENGINE}"]:
-            place = Where(f"override {ENGINE}", shown(entry[f"override {ENGINE}"]), file if line else None, line)
-            result.put(ENGINE, entry[f"override {ENGINE}"], place)
-        elif entry != "_self_":
-            result.findings.append(
-                Finding(
-                    "BB-VERL-007",
-                    "error",
-                    "config",
-                    f"the defaults list names {shown(entry)}, which is not followed; verl's own are "
-                    f"{', '.join(CONFIGS)}",
-                    where=(Where("defaults", shown(entry), file if line else None, line),),
-                    undecided=True,
-                )
-            )
-
-
-def _not_training(module: str) -> Finding:
-    return Finding(
-        "BB-VERL-007",
-        "error",
-        "config",
-        f"{module} is none of the trainers that are read here: {', '.join(ENTRIES)}",
-        where=(Where(module),),
-        undecided=True,
-    )
+def _default(entry: Any, place: Where, result: Said) -> None:
+    """An entry of the defaults list."""
+    override = f"override {ENGINE}"
+    if isinstance(entry, str) and entry in CONFIGS:
+        result.config = entry
+    elif isinstance(entry, Mapping) and list(entry) == [override]:
+        result.put(ENGINE, entry[override], Where(override, shown(entry[override]), place.file, place.line))
+    elif entry != "_self_":
+        text = f"the defaults list names {shown(entry)}, which is not followed; verl's own are {', '.join(CONFIGS)}"
+        result.findings.append(Finding("BB-VERL-007", "error", "config", text, (place,), undecided=True))
 
 
 def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) -> list[Finding]:
@@ -219,38 +173,40 @@ def unknown_keys(result: Said, version: str, engine: str, defaults: Defaults) ->
     known, groups = defaults.values, defaults.groups
     found: list[Finding] = []
     unknown: dict[str, bool] = {}
+    word = result.entry_from_words and not result.from_file  # a command line needs `+`
     for key, place in result.places.items():
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
             continue
         operation = result.operations[key]
-        if operation == "add" and key in known and known[key] is not None:
-            found.append(
-                Finding(
-                    "BB-VERL-008",
-                    "error",
-                    "config",
-                    f"+{key}: verl {version} has this key already",
-                    where=(place,),
-                    fixes=(Fix(f"write {key}=... without +"),),
-                    native="hydra: ConfigCompositionException: Could not append to config. An item is already at ...",
-                    source="hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config",
-                )
-            )
+        if operation == "add" and known.get(key) is not None:
+            found.append(_there_already(key, place, version))
         if key in groups and not isinstance(result.values[key], Mapping):
-            found.append(_wrong_kind(place, "a group of settings"))
+            found.append(NATIVELY.wrong(place, "a group of settings"))
             continue
         appended = operation in ("add", "force")
-        read = key in BY_KEY and reads(key, version, engine, known)
-        if key in known or (read and (appended or not _is_word(key, result))):
-            continue
-        # What is appended and no setting here may be read by the run's own code.
-        if (appended and key not in BY_KEY) or (operation == "set" and _below_empty(key, known, result)):
-            continue
-        unknown[key] = appended or result.from_file
+        read = key in BY_KEY and reads(key, version, engine, known) and (appended or not word)
+        # What is appended and no setting here may be read by the run's own code; a file says keys below empty groups.
+        foreign = appended and key not in BY_KEY
+        below = operation == "set" and not word and _below_empty(key, known)
+        if key not in known and not read and not foreign and not below:
+            unknown[key] = appended or result.from_file
     near = near_names(unknown, known, cutoff=0.85)
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), appended))
     return found
+
+
+def _there_already(key: str, place: Where, version: str) -> Finding:
+    return Finding(
+        "BB-VERL-008",
+        "error",
+        "config",
+        f"+{key}: verl {version} has this key already",
+        (place,),
+        (Fix(f"write {key}=... without +"),),
+        native="hydra: ConfigCompositionException: Could not append to config. An item is already at ...",
+        source="hydra-core 1.3.2 ConfigLoaderImpl._apply_overrides_to_config",
+    )
 
 
 def refused_fields(result: Said, version: str, defaults: Defaults, critic: bool) -> list[Finding]:
@@ -262,71 +218,38 @@ def refused_fields(result: Said, version: str, defaults: Defaults, critic: bool)
         if (group := stranger(key, version, defaults)) is not None
     }
     near = near_names(groups, defaults.values, cutoff=0.85)
-    return [
-        Finding(
-            "BB-VERL-080",
-            "error",
-            "config",
-            f"{key}: {group} has no field {_field(key, group)} in verl {version}, and takes no others",
-            where=(result.places[key],),
-            fixes=(
-                *(Fix(f"write {other}", {key: None, other: result.places[key].value}) for other in near.get(key, ())),
-                Fix(f"leave out {key}", {key: None}),
-            ),
-            native=f"hydra: InstantiationException: ... got an unexpected keyword argument '{_field(key, group)}'",
-            source="verl 0.6.0 to 0.9.1 utils/config.py omega_conf_to_dataclass in validate_config",
-        )
-        for key, group in groups.items()
-    ]
+    found = []
+    for key, group in groups.items():
+        name, place = key[len(group) + 1 :].partition(".")[0], result.places[key]
+        fixes = [Fix(f"write {other}", {key: None, other: place.value}) for other in near.get(key, ())]
+        fixes.append(Fix(f"leave out {key}", {key: None}))
+        text = f"{key}: {group} has no field {name} in verl {version}, and takes no others"
+        native = f"hydra: InstantiationException: ... got an unexpected keyword argument '{name}'"
+        source = "verl 0.6.0 to 0.9.1 utils/config.py omega_conf_to_dataclass in validate_config"
+        finding = Finding("BB-VERL-080", "error", "config", text, (place,), tuple(fixes), native=native, source=source)
+        found.append(finding)
+    return found
 
 
-def _field(key: str, group: str) -> str:
-    return key[len(group) + 1 :].partition(".")[0]
-
-
-def _below_empty(key: str, known: Mapping[str, Any], result: Said) -> bool:
-    """Whether a file or a mapping says `key` below a group that is empty by default. A command line needs `+`."""
-    return not _is_word(key, result) and any(key[:at] in known and known[key[:at]] in (None, {}) for at in _dots(key))
-
-
-def _is_word(key: str, result: Said) -> bool:
-    return result.entry_from_words and not result.from_file
-
-
-def _dots(key: str) -> list[int]:
-    return [at for at, mark in enumerate(key) if mark == "."]
-
-
-def _wrong_kind(place: Where, expected: str) -> Finding:
-    return Finding(
-        "BB-VERL-006",
-        "error",
-        "config",
-        f"{place.key} = {place.value!s:.60}: expected {expected}",
-        where=(place,),
-        native="omegaconf: the merge or a later attribute access fails",
-        source="omegaconf 2.3.1",
-    )
+def _below_empty(key: str, known: Mapping[str, Any]) -> bool:
+    """Whether `key` stands below a group that is empty by default."""
+    groups = (key[:at] for at, mark in enumerate(key) if mark == ".")
+    return any(group in known and known[group] in (None, {}) for group in groups)
 
 
 def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:
     """A key that the version lacks. appended: it comes into the configuration all the same, and nothing reads it."""
-    gone = GONE.get(key)
-    fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
-    if gone is not None and gone[1] is not None:
-        fixes.insert(0, Fix(f"use {gone[1]}", {key: None, gone[1]: place.value}))
-    if not appended:
-        fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
-    return Finding(
-        "BB-VERL-003",
-        "warning" if appended else "error",
-        "never" if appended else "config",
-        f"{key} is no setting of verl {version} with the {engine} engine" + (": nothing reads it" if appended else ""),
-        where=(place,),
-        fixes=tuple(fixes),
-        native=None
-        if appended
-        else f"hydra: Could not override '{key}'. To append to your config use +{key}=... "
-        f"Key '{key.rpartition('.')[2]}' is not in struct",
-        source=gone[2] if gone else f"composed configuration of verl {version}",
+    _, newer, source = GONE.get(key, ("", None, f"composed configuration of verl {version}"))
+    fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
+    fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
+    text = f"{key} is no setting of verl {version} with the {engine} engine"
+    code = CODES.unknown_key
+    if appended:
+        unread = f"{text}: nothing reads it"
+        return Finding(code, "warning", "never", unread, (place,), tuple(fixes), source=source)
+    fixes.append(Fix(f"write +{key}=... if something of yours reads it"))
+    native = (
+        f"hydra: Could not override '{key}'. To append to your config use +{key}=... Key '{key.rpartition('.')[2]}' is "
+        "not in struct"
     )
+    return Finding(code, "error", "config", text, (place,), tuple(fixes), native=native, source=source)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batchbridge.kit.clipping import canonical_bound
+from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
     EPOCHS,
+    FORWARD_BUDGET,
+    GPUS,
     GROUP,
     MICRO,
     MINI,
+    NODES,
     PARALLEL,
     PROMPTS,
     STRATEGY,
@@ -19,7 +25,7 @@ from batchbridge_verl.run import (
     TRAINER_MODE,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
+from batchbridge_verl.settings import ACTOR, ROLLOUT, SETTINGS, holds
 from batchbridge_verl.terms import (
     AGGREGATIONS,
     BETAS,
@@ -36,90 +42,79 @@ from batchbridge_verl.terms import (
     LossMode,
 )
 
-_DEVICES = ("trainer.nnodes", "trainer.n_gpus_per_node")
-_KL_SWITCHES = (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward")
+_OPTIM = f"{ACTOR}optim."
+_ESTIMATOR, _MODE = "algorithm.adv_estimator", f"{ACTOR}policy_loss.loss_mode"
 
 
 def meaning(run: Run) -> dict[str, Told] | None:
     """Canonical field (dotted) -> what the run says; None where sizes, loss or advantages are left open."""
-    mode, estimator = LOSS_MODES.get(run.surrogate), ESTIMATORS.get(run["algorithm.adv_estimator"])
+    mode, estimator = LOSS_MODES.get(run.surrogate), ESTIMATORS.get(run[_ESTIMATOR])
     aggregation = AGGREGATIONS.get(run[f"{ACTOR}loss_agg_mode"])
     if mode is None or estimator is None or aggregation is None or not run.plain or run.completions_per_step < 1:
         return None
     if run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]:
         return None
-    tensor, pipeline, context = run.parallel
-    keys = PARALLEL[run.engine]
-    told = {
-        "topology.world_size": Told(
-            run.world, None, f"trainer.nnodes x trainer.n_gpus_per_node = {run.world}", _DEVICES
-        ),
-        "topology.tensor_parallel": Told(tensor, keys[0], None if keys[0] else f"{run.engine} has none"),
-        "topology.pipeline_parallel": Told(pipeline, keys[1], None if keys[1] else f"{run.engine} has none"),
-        "topology.context_parallel": Told(context, run.context_key),
-        "rollout.prompts_per_rollout": Told(run[PROMPTS], PROMPTS),
-        "rollout.completions_per_prompt": Told(run[GROUP], GROUP),
-        "optimizer_step.completions_per_step": Told(
-            run.completions_per_step,
-            None,
-            f"{MINI} {run[MINI]} x {GROUP} {run[GROUP]}"
-            + (" (floored on each replica)" if run.completions_per_step != run.asked_per_step else ""),
-            (MINI, GROUP),
-        ),
-        "optimizer_step.passes_per_rollout": Told(run[EPOCHS], EPOCHS),
+    told = told_by((row for row in SETTINGS if run[row.key] is not None), run.native) | CONSTANTS
+    keys = (*PARALLEL[run.engine][:2], run.context_key)
+    for name, size, key in zip(("tensor", "pipeline", "context"), run.parallel, keys, strict=True):
+        told[f"topology.{name}_parallel"] = Told(size, key, None if key else f"{run.engine} has none")
+    floored = "" if run.completions_per_step == run.asked_per_step else " (floored on each replica)"
+    step = f"{MINI} {run[MINI]} x {GROUP} {run[GROUP]}{floored}"
+    last, seed, generated = last_step(run), run["data.seed"], run["data.gen_batch_size"]
+    told |= {
+        "topology.world_size": Told(run.world, None, f"{NODES} x {GPUS} = {run.world}", (NODES, GPUS)),
+        "optimizer_step.completions_per_step": Told(run.completions_per_step, None, step, (MINI, GROUP)),
         "optimizer_step.rollout_shuffle": _shuffle(run),
-        "advantage.baseline": Told(estimator.baseline, "algorithm.adv_estimator"),
-        "order.prompt_shuffle": Told("epoch_permutation" if run["data.shuffle"] else "none", "data.shuffle"),
-        "order.last_rollout": Told("drop", None, "the data loader drops an epoch's incomplete batch"),
-        "order.last_optimizer_step": Told(last_step(run), None, _LAST_STEP[last_step(run)]),
-        "horizon.lr_tick": Told("rollout", None, "the scheduler steps once per update of the actor"),
+        "advantage.baseline": Told(estimator.baseline, _ESTIMATOR),
+        "order.last_optimizer_step": Told(last, None, _LAST_STEP[last]),
+        "order.seed": Told(seed, "data.seed"),
     }
-    told["order.seed"] = (
-        Told(TORCH_SEED, None, "data.seed null: the seed of a new torch.Generator", ("data.seed",))
-        if run["data.seed"] is None
-        else Told(run["data.seed"], "data.seed")
-    )
-    if run["data.gen_batch_size"] not in (None, run[PROMPTS]):
-        told["rollout.prompts_per_generation_batch"] = Told(run["data.gen_batch_size"], "data.gen_batch_size")
+    if seed is None:
+        why = "data.seed null: the seed of a new torch.Generator"
+        told["order.seed"] = Told(TORCH_SEED, None, why, ("data.seed",))
+    if generated not in (None, run[PROMPTS]):
+        told["rollout.prompts_per_generation_batch"] = Told(generated, "data.gen_batch_size")
     if run.v1 and run["algorithm.filter_groups.enable"]:
         told["rollout.group_filter"] = Told("drop_zero_variance", "algorithm.filter_groups.enable")
-    if run.entry == "one_step_off":
-        told["staleness.mode"] = Told("lookahead", None, "one_step_off_policy generates one rollout ahead")
-        told["staleness.maximum"] = Told(1, None, "one_step_off_policy generates one rollout ahead")
-    if run.ahead:
-        told |= _ahead(run)
-    steps = run["trainer.total_training_steps"]
-    if steps is not None:
-        told["horizon.rollouts"] = Told(steps, "trainer.total_training_steps")
-    else:
-        told["horizon.epochs"] = Told(
-            float(run["trainer.total_epochs"]), None, "trainer.total_epochs", ("trainer.total_epochs",)
-        )
-    told |= _micro_batch(run)
-    told |= _loss(run, mode, aggregation)
-    told |= _advantage(run, estimator)
-    if estimator.open_term:
-        told["open_terms"] = Told((estimator.open_term,), "algorithm.adv_estimator")
-    told |= _objective(run, mode)
-    told |= _carried(run)
-    return told
-
-
-def _ahead(run: Run) -> dict[str, Told]:
-    """How old completions of colocate_async may be. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that
-    spans more than the threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie
-    there finished."""
-    if run[STRATEGY] == "drop" and run[THRESHOLD] is not None:
-        return {
-            "staleness.mode": Told("bounded", TRAINER_MODE),
-            "staleness.maximum": Told(
-                run[THRESHOLD] - 1, THRESHOLD, "rollouts that a group spans, its own not counted"
-            ),
-        }
-    return {
-        "staleness.mode": Told("unbounded", TRAINER_MODE),
-        "staleness.maximum": Told(None, THRESHOLD if run[THRESHOLD] is None else STRATEGY),
+    if run["trainer.total_training_steps"] is None:
+        epochs = "trainer.total_epochs"
+        told["horizon.epochs"] = Told(float(run[epochs]), None, epochs, (epochs,))
+    parts: dict[str, Told] = {
+        **_staleness(run),
+        **_micro_batch(run),
+        **_loss(run, mode, aggregation),
+        **_advantage(run, estimator),
+        **{f"objective.{name}": entry for name, entry in _objective(run, mode).items()},
+        **{f"carried.{name}": entry for name, entry in _carried(run).items()},
     }
+    if estimator.open_term:
+        told["open_terms"] = Told((estimator.open_term,), _ESTIMATOR)
+    return told | parts
+
+
+CONSTANTS = {
+    "order.last_rollout": Told("drop", None, "the data loader drops an epoch's incomplete batch"),
+    "horizon.lr_tick": Told("rollout", None, "the scheduler steps once per update of the actor"),
+    "carried.dropout": Told("on", None, "as the model's configuration says"),
+}
+"""What verl's code fixes."""
+
+
+def _staleness(run: Run) -> dict[str, Told]:
+    """How old completions may be. Source: verl 0.9.1 replay_buffer.ReplayBufferAsync: a group that spans more than the
+    threshold's rollouts is dropped; "wait" waits for those that still run, not for those that lie there finished."""
+    if run.entry == "one_step_off":
+        ahead = "one_step_off_policy generates one rollout ahead"
+        return {"staleness.mode": Told("lookahead", None, ahead), "staleness.maximum": Told(1, None, ahead)}
+    if not run.ahead:
+        return {}
+    threshold = run[THRESHOLD]
+    if threshold is not None and run[STRATEGY] == "drop":
+        counted = "rollouts that a group spans, its own not counted"
+        mode, maximum = "bounded", Told(threshold - 1, THRESHOLD, counted)
+    else:
+        mode, maximum = "unbounded", Told(None, THRESHOLD if threshold is None else STRATEGY)
+    return {"staleness.mode": Told(mode, TRAINER_MODE), "staleness.maximum": maximum}
 
 
 _LAST_STEP = {
@@ -142,20 +137,19 @@ def _shuffle(run: Run) -> Told:
 
 
 def _micro_batch(run: Run) -> dict[str, Told]:
-    told = {}
     if run[DYNAMIC]:
-        told["micro_batch.tokens_per_device"] = Told(run[BUDGET], BUDGET)
-        forward = f"{ROLLOUT}log_prob_max_token_len_per_gpu"
-        if run[f"{ROLLOUT}log_prob_use_dynamic_bsz"] and run[forward] != run[BUDGET]:
-            told["micro_batch.forward_tokens_per_device"] = Told(run[forward], forward)
-    elif run.micro is not None:
-        told["micro_batch.completions_per_device"] = Told(
-            run.micro, MICRO if run[MICRO] is not None else None, "ppo_micro_batch_size / replicas"
-        )
+        own, told, name = run[BUDGET], Told(run[BUDGET], BUDGET), "tokens_per_device"
+        forward = FORWARD_BUDGET if run[f"{ROLLOUT}log_prob_use_dynamic_bsz"] else None
+    else:
+        own, name = run.micro, "completions_per_device"
+        told = Told(own, MICRO if run[MICRO] is not None else None, "ppo_micro_batch_size / replicas")
         forward = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
-        if run[forward] is not None and run[forward] != run.micro:
-            told["micro_batch.forward_completions_per_device"] = Told(run[forward], forward)
-    return told
+    if own is None:
+        return {}
+    found = {f"micro_batch.{name}": told}
+    if forward is not None and run[forward] not in (None, own):
+        found[f"micro_batch.forward_{name}"] = Told(run[forward], forward)
+    return found
 
 
 def _loss(run: Run, mode: LossMode, aggregation: str) -> dict[str, Told]:
@@ -180,17 +174,11 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
     """How one term of the loss (policy, kl, entropy) weighs tokens."""
     told = {f"loss.{term}.aggregation": aggregation}
     if aggregation.value == "sequence_sum_over_constant":
-        factor = f"{ACTOR}loss_scale_factor"
-        told[f"loss.{term}.constant"] = (
-            Told(
-                run["data.max_response_length"],
-                None,
-                "loss_scale_factor null: the response's width",
-                ("data.max_response_length", factor),
-            )
-            if run[factor] is None
-            else Told(run[factor], factor)
-        )
+        factor, width = f"{ACTOR}loss_scale_factor", "data.max_response_length"
+        constant = Told(run[factor], factor)
+        if run[factor] is None:
+            constant = Told(run[width], None, "loss_scale_factor null: the response's width", (width, factor))
+        told[f"loss.{term}.constant"] = constant
     if run.legacy and aggregation.value.startswith("sequence") and holds(">=0.6.1", run.version):
         told[f"loss.{term}.count_empty"] = Told(False, None, "agg_loss leaves fully masked sequences out")
     return told
@@ -198,13 +186,11 @@ def _term(run: Run, term: str, aggregation: Told) -> dict[str, Told]:
 
 def _advantage(run: Run, estimator: Estimator) -> dict[str, Told]:
     key = "algorithm.norm_adv_by_std_in_grpo"
+    scale = Told("group" if run[key] else "none", key)
     if estimator.scale is not None:
-        told = {
-            "advantage.scale": Told(estimator.scale, None, f"{estimator.name} scales so", ("algorithm.adv_estimator",))
-        }
-    else:
-        told = {"advantage.scale": Told("group" if run[key] else "none", key)}
-    if told["advantage.scale"].value != "none":
+        scale = Told(estimator.scale, None, f"{estimator.name} scales so", (_ESTIMATOR,))
+    told = {"advantage.scale": scale}
+    if scale.value != "none":
         told["advantage.epsilon"] = Told(estimator.epsilon, None, "fixed in core_algos")
         told["advantage.ddof"] = Told(estimator.ddof, None, "fixed in core_algos")
     return told
@@ -248,30 +234,30 @@ def old_logprobs(run: Run) -> Told:
 
 def _objective(run: Run, mode: LossMode) -> dict[str, Told]:
     told = {
-        "surrogate": Told(mode.surrogate, f"{ACTOR}policy_loss.loss_mode"),
-        "ratio_level": Told(mode.ratio_level, None, f"{mode.name}", (f"{ACTOR}policy_loss.loss_mode",)),
+        "surrogate": Told(mode.surrogate, _MODE),
+        "ratio_level": Told(mode.ratio_level, None, f"{mode.name}", (_MODE,)),
         "old_logprobs": old_logprobs(run),
-        "entropy_coefficient": Told(run[f"{ACTOR}entropy_coeff"], f"{ACTOR}entropy_coeff"),
     }
     if run.engine != "megatron":
         told["nonfinite_step"] = Told("skip", None, "the optimizer step is left out when the norm is not finite")
     if mode.clips:
-        for side in ("low", "high"):
-            bound, key = clip_bound(run, side)
-            told[f"clip_{side}"] = Told(bound, key)
+        told |= {f"clip_{side}": Told(*clip_bound(run, side)) for side in ("low", "high")}
     if mode.dual_clip:
         told["dual_clip"] = Told(run[f"{ACTOR}clip_ratio_c"], f"{ACTOR}clip_ratio_c")
     if (text := correction(run)) is not None:
         told["sampler_correction"] = Told(text, None, "algorithm.rollout_correction", ("algorithm.rollout_correction",))
-    told |= _kl(run)
-    return {f"objective.{name}": entry for name, entry in told.items()}
+    return told | _kl(run)
+
+
+KL_KEYS: Mapping[str, tuple[str, str, str]] = {
+    # place of the penalty -> its switch, coefficient and estimator
+    "loss": (f"{ACTOR}use_kl_loss", f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"),
+    "reward": ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"),
+}
 
 
 def _kl(run: Run) -> dict[str, Told]:
-    for switch, place, factor, name in (
-        (f"{ACTOR}use_kl_loss", "loss", f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"),
-        ("algorithm.use_kl_in_reward", "reward", "algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty"),
-    ):
+    for place, (switch, factor, name) in KL_KEYS.items():
         if run[switch]:
             estimator = kl_name(run[name])
             told = {
@@ -282,41 +268,36 @@ def _kl(run: Run) -> dict[str, Told]:
             if estimator.startswith("k3"):
                 told["kl_clamp"] = Told(KL_CLAMP, None, "fixed in core_algos.kl_penalty")
             return told
-    return {
-        "kl_placement": Told("none", f"{ACTOR}use_kl_loss"),
-        "kl_coefficient": Told(0.0, None, "use_kl_loss and use_kl_in_reward are off", _KL_SWITCHES),
-    }
+    off, switches = "use_kl_loss and use_kl_in_reward are off", tuple(keys[0] for keys in KL_KEYS.values())
+    return {"kl_placement": Told("none", switches[0]), "kl_coefficient": Told(0.0, None, off, switches)}
 
 
 def schedule(run: Run) -> Told:
     """The schedule in the words that adapters share: verl's FSDP engines give a cosine its floor by another name."""
-    optim, key = f"{ACTOR}optim.", schedule_key(run)
+    key, floor_key, cycles = schedule_key(run), f"{_OPTIM}min_lr_ratio", f"{_OPTIM}num_cycles"
     if key is None:
         return Told("constant", None, "megatron_workers of 0.4.0 has no schedule")
     if run[key] != "cosine" or run.engine != "fsdp":
         return Told(run[key], key)
-    floor = run[f"{optim}min_lr_ratio"] or 0.0
-    arguments = {"min_lr_rate": floor, "num_cycles": run[f"{optim}num_cycles"]}
-    warms_up = any(told.value for told in _warmup(run).values())
-    if floor and warms_up and holds("<0.6.0", run.version):
+    floor = run[floor_key] or 0.0
+    arguments = {"min_lr_rate": floor, "num_cycles": run[cycles]}
+    if floor and any(told.value for told in _warmup(run).values()) and holds("<0.6.0", run.version):
         # Source: verl 0.4.0 to 0.5.0 torch_functional.get_cosine_schedule_with_warmup; 0.6.0 has init_lr_ratio for it.
         arguments[WARMUP_START] = floor
     text = schedule_text("cosine_with_min_lr", arguments)
     if text == run[key]:
         return Told(text, key)
-    floor_key, cycles = f"{optim}min_lr_ratio", f"{optim}num_cycles"
     return Told(text, None, f"{key}, {floor_key}, {cycles}", (key, floor_key, cycles))
 
 
 def schedule_key(run: Run) -> str | None:
     """The key that names the schedule; None where nothing reads one. Source: verl 0.4.0 megatron_workers.py."""
-    optim = f"{ACTOR}optim."
     if run.engine == "torchtitan":
-        return f"{optim}decay_type"
+        return f"{_OPTIM}decay_type"
     if run.engine == "megatron":
-        return f"{optim}lr_decay_style" if holds(">=0.4.1", run.version) else None
-    older = f"{optim}warmup_style"
-    return older if run[older] is not None else f"{optim}lr_scheduler_type"
+        return f"{_OPTIM}lr_decay_style" if holds(">=0.4.1", run.version) else None
+    older = f"{_OPTIM}warmup_style"
+    return older if run[older] is not None else f"{_OPTIM}lr_scheduler_type"
 
 
 def clip_grad_key(run: Run) -> str:
@@ -324,14 +305,14 @@ def clip_grad_key(run: Run) -> str:
     its deprecated name overwrites. Source: verl 0.6.0 to 0.9.1 OptimizerConfig.__post_init__."""
     if run.legacy and run.engine == "fsdp":
         return f"{ACTOR}grad_clip"
-    deprecated = f"{ACTOR}optim.grad_clip"
-    return f"{ACTOR}optim.clip_grad" if run[deprecated] is None else deprecated
+    deprecated = f"{_OPTIM}grad_clip"
+    return f"{_OPTIM}clip_grad" if run[deprecated] is None else deprecated
 
 
 def _argument(run: Run, name: str, override: str) -> str:
     """The key of an argument of the optimizer: override_optimizer_config's own name for it where that is given."""
-    key = f"{ACTOR}optim.override_optimizer_config.{override}"
-    return f"{ACTOR}optim.{name}" if run[key] is None else key
+    key = f"{_OPTIM}override_optimizer_config.{override}"
+    return f"{_OPTIM}{name}" if run[key] is None else key
 
 
 def optimizer_key(run: Run) -> str | None:
@@ -339,45 +320,37 @@ def optimizer_key(run: Run) -> str | None:
     0.4.0 megatron_utils.py: adam."""
     if not holds({"fsdp": ">=0.6.1", "megatron": ">=0.4.1"}.get(run.engine, ""), run.version):
         return None
-    return f"{ACTOR}optim.{'name' if run.engine == 'torchtitan' else 'optimizer'}"
+    return f"{_OPTIM}{'name' if run.engine == 'torchtitan' else 'optimizer'}"
 
 
 def _optimizer(run: Run) -> dict[str, Told]:
     """The optimizer and what it is handed: Megatron takes no betas but those of override_optimizer_config."""
-    key, implementation = optimizer_key(run), run[f"{ACTOR}optim.optimizer_impl"]
+    key, implementation = optimizer_key(run), f"{_OPTIM}optimizer_impl"
     if key is None:
-        told = {"optimizer": Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")}
-    elif run.engine == "fsdp" and implementation != TORCH_IMPLEMENTATION:
-        told = {
-            "optimizer": Told(
-                f"{implementation}.{run[key]}",
-                None,
-                f"{ACTOR}optim.optimizer_impl and optimizer",
-                (f"{ACTOR}optim.optimizer_impl", key),
-            )
-        }
+        optimizer = Told("adamw", None, f"the {run.engine} workers of verl {run.version} have no other")
+    elif run.engine == "fsdp" and run[implementation] != TORCH_IMPLEMENTATION:
+        name = f"{run[implementation]}.{run[key]}"
+        optimizer = Told(name, None, f"{implementation} and optimizer", (implementation, key))
     else:
-        told = {"optimizer": Told(OPTIMIZERS[run.engine].get(run[key], run[key]), key)}
-    plain = run.engine != "fsdp"
+        optimizer = Told(OPTIMIZERS[run.engine].get(run[key], run[key]), key)
+    told, plain = {"optimizer": optimizer}, run.engine != "fsdp"
     for canonical, name in (("learning_rate", "lr"), ("weight_decay", "weight_decay")):
-        source = f"{ACTOR}optim.{name}" if plain else _argument(run, name, name)
+        source = f"{_OPTIM}{name}" if plain else _argument(run, name, name)
         told[canonical] = Told(run[source], source)
     if run.engine == "megatron":
-        for canonical, name, value in (("beta1", "adam_beta1", BETAS[0]), ("beta2", "adam_beta2", BETAS[1])):
-            told[canonical] = _overridden(run, name, value)
+        for at, value in enumerate(BETAS, 1):
+            told[f"beta{at}"] = _overridden(run, f"adam_beta{at}", value)
         return told | {"optimizer_epsilon": _overridden(run, "adam_eps", EPSILON)}
-    source = f"{ACTOR}optim.betas" if plain else _argument(run, "betas", "betas")
-    betas = run[source]
+    source = f"{_OPTIM}betas" if plain else _argument(run, "betas", "betas")
+    betas, eps = run[source], f"{_OPTIM}eps"
     two = isinstance(betas, list) and len(betas) == 2 and all(isinstance(b, (int, float)) for b in betas)
-    for place, canonical in enumerate(("beta1", "beta2")):
-        told[canonical] = Told(float(betas[place]) if two else None, None, source, (source,))
-    eps = f"{ACTOR}optim.eps"
+    told |= {f"beta{at + 1}": Told(float(betas[at]) if two else None, None, source, (source,)) for at in range(2)}
     own = Told(run[eps], eps) if run.engine == "torchtitan" else _overridden(run, "eps", EPSILON)
     return told | {"optimizer_epsilon": own}
 
 
 def _overridden(run: Run, name: str, default: float) -> Told:
-    key = f"{ACTOR}optim.override_optimizer_config.{name}"
+    key = f"{_OPTIM}override_optimizer_config.{name}"
     if run[key] is None:
         return Told(default, None, f"the {run.engine} engine's optimizer, unless {key} says otherwise", (key,))
     return Told(run[key], key)
@@ -391,21 +364,15 @@ def _bound(run: Run) -> Told:
 
 
 def _carried(run: Run) -> dict[str, Told]:
-    told = {
+    excluded = "biases_and_norms" if run.engine == "megatron" else "nothing"
+    return {
         "lr_schedule": schedule(run),
         "max_gradient_norm": _bound(run),
-        "dropout": Told("on", None, "as the model's configuration says"),
-        "max_prompt_tokens": Told(run["data.max_prompt_length"], "data.max_prompt_length"),
-        "max_completion_tokens": Told(run["data.max_response_length"], "data.max_response_length"),
-        "temperature": Told(run[f"{ROLLOUT}temperature"], f"{ROLLOUT}temperature"),
-        "top_p": Told(run[f"{ROLLOUT}top_p"], f"{ROLLOUT}top_p"),
-        "top_k": Told(run[f"{ROLLOUT}top_k"], f"{ROLLOUT}top_k"),
         "precision": precision(run),
+        "weight_decay_excludes": Told(excluded, None, f"the {run.engine} engine decays all but {excluded}"),
+        **_optimizer(run),
+        **_warmup(run),
     }
-    excluded = "biases_and_norms" if run.engine == "megatron" else "nothing"
-    told["weight_decay_excludes"] = Told(excluded, None, f"the {run.engine} engine decays all but {excluded}")
-    told |= _optimizer(run) | _warmup(run)
-    return {f"carried.{name}": entry for name, entry in told.items()}
 
 
 def precision(run: Run) -> Told:
@@ -429,7 +396,7 @@ def precision_key(run: Run) -> str | None:
 
 
 def _warmup(run: Run) -> dict[str, Told]:
-    steps, share = f"{ACTOR}optim.lr_warmup_steps", f"{ACTOR}optim.lr_warmup_steps_ratio"
+    steps, share = f"{_OPTIM}lr_warmup_steps", f"{_OPTIM}lr_warmup_steps_ratio"
     if run.engine == "megatron" and holds("<0.4.1", run.version):
         return {"warmup_steps": Told(0.0, None, "megatron_workers of 0.4.0 has no schedule")}
     # Source: verl 0.7.1 to 0.9.1 workers/engine/veomni: the ratio only.

@@ -1,4 +1,4 @@
-"""A canonical spec as verl's settings."""
+"""A canonical spec as verl's settings; what only carries over stands in `writing_carried`."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 from batchbridge import Spec
 from batchbridge.kit import MicroBatch, Objective
+from batchbridge.kit.key_table import written_by
 from batchbridge.kit.ranks import nodes_and_gpus
 from batchbridge.kit.writing import Problems
+from batchbridge_verl.meaning import KL_KEYS
 from batchbridge_verl.run import (
     BUDGET,
     DYNAMIC,
-    EPOCHS,
     FORWARD_BUDGET,
-    GROUP,
+    GPUS,
     MICRO,
     MINI,
     NODES,
     PARALLEL,
-    PROMPTS,
     THRESHOLD,
     TRAINER_MODE,
 )
@@ -31,6 +31,7 @@ from batchbridge_verl.settings import (
     NEWEST,
     REFERENCE,
     ROLLOUT,
+    SETTINGS,
     defaults_of,
     engines_of,
     holds,
@@ -53,21 +54,23 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
     is overlooked here comes out when `write` reads its own work."""
     to = _target(spec, version)
-    values: dict[str, Any] = {ENGINE: to.engine} if to.engine != "fsdp" else {}
-    for part in (_write_topology, _write_sizes, _write_loss, _write_objective, write_carried):
+    alone = written_by(SETTINGS, spec, problems)
+    values = {key: value for key, value in alone.items() if value is not None}
+    for part in (_write_sizes, _write_order, _write_staleness, _write_loss, _write_objective, write_carried):
         part(spec, to, values, problems)
     known, written = defaults_of(version, to.engine), dict(values)
     older = f"{ACTOR}optim.warmup_style"
     for newer in (f"{ACTOR}optim.lr_scheduler_type", f"{ACTOR}optim.lr_decay_style"):
         if newer in values and newer not in known and older in known:
             values[older] = values.pop(newer)
-    for key in [key for key in values if key != ENGINE and not reads(key, version, to.engine, known)]:
+    for key in [key for key in values if not reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
-        if values[key] is not None and values[key] != (BY_KEY[key].absent if key in BY_KEY else None):
+        if values[key] is not None and values[key] != BY_KEY[key].default:
             reason = f"{key} is no setting of verl {version} with the {to.engine} engine"
             problems.no_setting(reason, key, written, NEWEST)
         del values[key]
-    return values
+    engine = {ENGINE: to.engine} if to.engine != "fsdp" else {}
+    return engine | {key: values[key] for key in BY_KEY if key in values}
 
 
 def _target(spec: Spec, version: str) -> Target:
@@ -92,41 +95,22 @@ def _can(engine: str, spec: Spec) -> bool:
     return schedule in (None, *SCHEDULES[engine]) and (optimizer or engine == "fsdp")
 
 
-def _write_topology(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    topology = spec.topology
-    if problems.need(
-        topology.world_size >= 1, f"topology.world_size = {topology.world_size}: at least 1", "topology.world_size"
-    ):
-        values[NODES], values["trainer.n_gpus_per_node"] = nodes_and_gpus(topology.world_size)
+def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    topology, rollout, step, micro = spec.topology, spec.rollout, spec.optimizer_step, spec.micro_batch
+    world, group, completions = topology.world_size, rollout.completions_per_prompt, step.completions_per_step
+    if problems.need(world >= 1, f"topology.world_size = {world}: at least 1", "topology.world_size"):
+        values[NODES], values[GPUS] = nodes_and_gpus(world)
     sizes = (topology.tensor_parallel, topology.pipeline_parallel, topology.context_parallel)
-    for key, size in zip(PARALLEL[to.engine], sizes, strict=True):
-        if key is not None:
-            values[key] = size
+    values |= {key: size for key, size in zip(PARALLEL[to.engine], sizes, strict=True) if key is not None}
     if topology.context_parallel > 1 and to.engine == "fsdp":
         values["actor_rollout_ref.model.use_remove_padding"] = True
-    values[f"{ROLLOUT}name"] = "vllm"
-    values[f"{ROLLOUT}tensor_model_parallel_size"] = 1
-
-
-def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    rollout, step, micro = spec.rollout, spec.optimizer_step, spec.micro_batch
-    group, completions = rollout.completions_per_prompt, step.completions_per_step
-    values[GROUP] = group
-    if problems.need(
-        rollout.prompts_per_rollout is not None,
-        "rollout.prompts_per_rollout is open: verl needs it",
-        "rollout.prompts_per_rollout",
-    ):
-        values[PROMPTS] = rollout.prompts_per_rollout
-    if problems.need(
-        completions is not None,
-        "optimizer_step.completions_per_step is open: verl needs it",
-        "optimizer_step.completions_per_step",
-    ):
+    values |= {f"{ROLLOUT}name": "vllm", f"{ROLLOUT}tensor_model_parallel_size": 1}
+    problems.given(rollout.prompts_per_rollout, "rollout.prompts_per_rollout")
+    if problems.given(completions, "optimizer_step.completions_per_step"):
         assert completions is not None
         below = completions // group * group if group else 0
         mini = -(-completions // group) if group > 0 else 0
-        replicas = spec.topology.data_parallel_size
+        replicas = topology.data_parallel_size
         floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
         if problems.need(
             group > 0 and (completions % group == 0 or floored),
@@ -135,9 +119,6 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
             "optimizer_step.completions_per_step",
         ):
             values[MINI] = mini
-    _write_staleness(spec, to, values, problems)
-    values[EPOCHS] = step.passes_per_rollout
-    values[f"{ACTOR}shuffle"] = step.rollout_shuffle == "completions"
     if micro.tokens_per_device is not None:
         values |= budget_settings(micro)
     elif problems.need(
@@ -145,36 +126,29 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         "micro_batch is open: verl needs a size or a token budget",
         "micro_batch.completions_per_device",
     ):
-        forward = micro.forward_completions_per_device or micro.completions_per_device
         values[MICRO] = micro.completions_per_device
-        values[f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"] = forward
-        values["actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu"] = forward
+        forward = micro.forward_completions_per_device or micro.completions_per_device
+        values |= {f"{group}log_prob_micro_batch_size_per_gpu": forward for group in (ROLLOUT, REFERENCE)}
     if rollout.prompts_per_generation_batch is not None:
         values["data.gen_batch_size"] = rollout.prompts_per_generation_batch
-    if rollout.group_filter != "none":
+
+
+def _write_order(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
+    order, horizon = spec.order, spec.horizon
+    values[f"{ACTOR}shuffle"] = spec.optimizer_step.rollout_shuffle == "completions"
+    if spec.rollout.group_filter != "none":
         values["algorithm.filter_groups.enable"] = True
         values["algorithm.filter_groups.metric"] = "reward"  # what the spec's filter goes by
-    values["data.shuffle"] = spec.order.prompt_shuffle != "none"
-    values["data.seed"] = None if spec.order.seed == TORCH_SEED else spec.order.seed
-    problems.need(spec.order.seed is not None, "order.seed is open: verl always has one", "order.seed")
-    if spec.order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
+    values["data.seed"] = None if order.seed == TORCH_SEED else order.seed
+    problems.need(order.seed is not None, "order.seed is open: verl always has one", "order.seed")
+    if order.last_optimizer_step == "error" and holds(">=0.9.0", to.version):
         values["trainer.use_v1"] = False
     if not to.legacy and holds("<0.8.0", to.version):
         values["trainer.use_legacy_worker_impl"] = "disable"
-    horizon = spec.horizon
-    problems.need(
-        horizon.optimizer_steps is None,
-        "horizon.optimizer_steps: verl counts rollouts or epochs",
-        "horizon.optimizer_steps",
-    )
-    if horizon.rollouts is not None:
-        values["trainer.total_training_steps"] = horizon.rollouts
-    if horizon.epochs is not None and problems.need(
-        horizon.epochs == int(horizon.epochs),
-        f"horizon.epochs = {horizon.epochs}: verl takes whole epochs",
-        "horizon.epochs",
-    ):
-        values["trainer.total_epochs"] = int(horizon.epochs)
+    counts = "horizon.optimizer_steps: verl counts rollouts or epochs"
+    problems.need(horizon.optimizer_steps is None, counts, "horizon.optimizer_steps")
+    if horizon.epochs is not None:
+        values["trainer.total_epochs"] = problems.whole(horizon.epochs, "horizon.epochs", "epochs")
 
 
 def budget_settings(micro: MicroBatch) -> dict[str, Any]:
@@ -199,36 +173,27 @@ def resolved_budget_settings(micro: MicroBatch) -> dict[str, Any]:
 
 def _write_staleness(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
     staleness = spec.staleness
-    if staleness.mode == "sync":
-        return
-    if problems.need(
+    if staleness.mode == "sync" or not problems.need(
         staleness.mode in ("bounded", "unbounded") and holds(">=0.9.0", to.version),
         f"staleness.mode = {staleness.mode}: settings of main_ppo say sync, and since 0.9.0 bounded and unbounded; one "
         "rollout ahead is another program, verl.experimental.one_step_off_policy.main_ppo",
         "staleness.mode",
     ):
-        problems.need(
-            staleness.unit == "rollouts",
-            f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans",
-            "staleness.unit",
-        )
-        bounded = staleness.mode == "bounded" and problems.need(
-            staleness.maximum is not None, "staleness.maximum is open: bounded by nothing", "staleness.maximum"
-        )
-        values[TRAINER_MODE] = "colocate_async"
-        values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
-        problems.need(
-            spec.order.last_optimizer_step != "error",
-            "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads",
-            "order.last_optimizer_step",
-        )
+        return
+    unit = f"staleness.unit = {staleness.unit}: verl counts the rollouts that a group spans"
+    problems.need(staleness.unit == "rollouts", unit, "staleness.unit")
+    bounded = staleness.mode == "bounded" and problems.need(
+        staleness.maximum is not None, "staleness.maximum is open: bounded by nothing", "staleness.maximum"
+    )
+    values[TRAINER_MODE] = "colocate_async"
+    values[THRESHOLD] = (staleness.maximum or 0) + 1 if bounded else None
+    pads = "order.last_optimizer_step = error: the V1 trainer, which alone generates ahead, pads"
+    problems.need(spec.order.last_optimizer_step != "error", pads, "order.last_optimizer_step")
 
 
 def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    native = {canonical: name for name, canonical in AGGREGATIONS.items()}
-    policy = spec.loss.policy
+    policy, modes, advantage = spec.loss.policy, _loss_modes_for(spec.objective), spec.advantage
     other = next((term for term in (spec.loss.kl, spec.loss.entropy) if term not in (None, policy)), None)
-    modes = _loss_modes_for(spec.objective)
     if other is not None and problems.need(
         bool(modes) and modes[0].insists_on(to.version) == policy.aggregation,
         "loss.kl, loss.entropy: verl's are as the policy's term, except beside sapo, geo_mean, and gspo before 0.9.1",
@@ -236,17 +201,11 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
         "loss.entropy",
     ):
         policy = other  # the loss mode takes its own, and loss_agg_mode is that of the other terms
-    if problems.need(
-        policy.aggregation in native,
-        f"loss.policy.aggregation = {policy.aggregation}: verl has {', '.join(native)}",
-        "loss.policy.aggregation",
-    ):
-        values[f"{ACTOR}loss_agg_mode"] = native[policy.aggregation]
+    values[f"{ACTOR}loss_agg_mode"] = problems.word(policy.aggregation, "loss.policy.aggregation", AGGREGATIONS)
     # Before 0.7.0 the response's width is the only constant.
     own = holds(">=0.7.0", to.version) or policy.constant != spec.carried.max_completion_tokens
     if policy.constant is not None and own:
         values[f"{ACTOR}loss_scale_factor"] = policy.constant
-    advantage = spec.advantage
     names = list(_estimators_for(spec))
     if problems.need(
         bool(names),
@@ -260,10 +219,9 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
 
 
 def _estimators_for(spec: Spec) -> Iterator[str]:
-    advantage = spec.advantage
     for row in ESTIMATORS.values():
         scales = ("group", "none") if row.scale is None else (row.scale,)
-        same = row.baseline == advantage.baseline and advantage.scale in scales
+        same = row.baseline == spec.advantage.baseline and spec.advantage.scale in scales
         if same and (not row.open_term or row.open_term in spec.open_terms):
             yield row.name
 
@@ -277,54 +235,38 @@ def _loss_modes_for(objective: Objective) -> list[LossMode]:
 
 
 def _write_objective(spec: Spec, to: Target, values: dict[str, Any], problems: Problems) -> None:
-    objective = spec.objective
-    surrogate, level = objective.surrogate or "ppo", objective.ratio_level
-    modes = _loss_modes_for(objective)
+    objective, modes = spec.objective, _loss_modes_for(spec.objective)
+    surrogate, level, dual = objective.surrogate or "ppo", objective.ratio_level, objective.dual_clip
     named = ", ".join(f"{mode.surrogate} ({mode.ratio_level})" for mode in LOSS_MODES.values())
     if problems.need(
         bool(modes),
         f"objective.surrogate = {surrogate} with ratio_level = {level}: verl has {named}",
         "objective.surrogate",
     ):
-        mode = modes[0]
-        values[f"{ACTOR}policy_loss.loss_mode"] = mode.name
-        for side, bound in (("low", objective.clip_low), ("high", objective.clip_high)):
+        values[f"{ACTOR}policy_loss.loss_mode"] = modes[0].name
+        for path, bound in (("clip_low", objective.clip_low), ("clip_high", objective.clip_high)):
             if bound is not None:
-                problems.need(
-                    mode.clips,
-                    f"objective.clip_{side} = {bound}: verl's {surrogate} does not clip",
-                    f"objective.clip_{side}",
-                )
-                values[f"{ACTOR}clip_ratio_{side}"] = bound
-        if objective.dual_clip is not None:
-            problems.need(
-                objective.dual_clip > 1,
-                f"objective.dual_clip = {objective.dual_clip}: must be above 1",
-                "objective.dual_clip",
-            )
-            values[f"{ACTOR}clip_ratio_c"] = objective.dual_clip
+                unclipped = f"objective.{path} = {bound}: verl's {surrogate} does not clip"
+                problems.need(modes[0].clips, unclipped, f"objective.{path}")
+                values[f"{ACTOR}clip_ratio_{path.removeprefix('clip_')}"] = bound
+        if dual is not None:
+            problems.need(dual > 1, f"objective.dual_clip = {dual}: must be above 1", "objective.dual_clip")
+            values[f"{ACTOR}clip_ratio_c"] = dual
     if objective.old_logprobs == "sampler":
         values["algorithm.rollout_correction.bypass_mode"] = True
     if objective.sampler_correction is not None:
         match = _CORRECTION.fullmatch(objective.sampler_correction)
-        if problems.need(
+        problems.need(
             match is not None and bool(match[0]),
             f"objective.sampler_correction = {objective.sampler_correction}: verl's are token_truncate and "
             "sequence_truncate, as in `token_truncate [-, 2.0]`, and `reject NAMES BOUNDS`",
             "objective.sampler_correction",
-        ):
-            assert match is not None
-            prefix = "algorithm.rollout_correction."
-            for key, text in zip(
-                ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold"),
-                match.groups(),
-                strict=True,
-            ):
-                if text is not None:
-                    values[prefix + key] = _number_or_text(text)
-    if objective.entropy_coefficient is not None:
-        values[f"{ACTOR}entropy_coeff"] = objective.entropy_coefficient
-    _write_kl(spec, values, problems)
+        )
+        names = ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
+        for name, text in zip(names, match.groups() if match else (), strict=bool(match)):
+            if text is not None:
+                values[f"algorithm.rollout_correction.{name}"] = _number_or_text(text)
+    _write_kl(objective, values, problems)
 
 
 def _number_or_text(text: str) -> Any:
@@ -334,28 +276,22 @@ def _number_or_text(text: str) -> Any:
         return None if text == "None" else text
 
 
-def _write_kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
-    objective = spec.objective
-    place = objective.kl_placement or ("loss" if objective.kl_coefficient else "none")
-    values[f"{ACTOR}use_kl_loss"] = place == "loss"
-    values["algorithm.use_kl_in_reward"] = place == "reward"
-    factor, name = (
-        ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
-        if place == "reward"
-        else (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type")
+def _write_kl(objective: Objective, values: dict[str, Any], problems: Problems) -> None:
+    place, estimator = (
+        objective.kl_placement or ("loss" if objective.kl_coefficient else "none"),
+        objective.kl_estimator,
     )
+    values |= {switch: place == own for own, (switch, _, _) in KL_KEYS.items()}
     if place == "none":
-        problems.need(
-            not objective.kl_coefficient, "objective.kl_coefficient without a kl_placement", "objective.kl_coefficient"
-        )
+        without = "objective.kl_coefficient without a kl_placement"
+        problems.need(not objective.kl_coefficient, without, "objective.kl_coefficient")
         return
+    _, factor, name = KL_KEYS[place]
     if objective.kl_coefficient is not None:
         values[factor] = objective.kl_coefficient
-    if objective.kl_estimator is not None:
-        plain = objective.kl_estimator.removesuffix("+")
-        if problems.need(
-            plain in KL_NAMES,
-            f"objective.kl_estimator = {objective.kl_estimator}: verl has {', '.join(KL_NAMES)}",
-            "objective.kl_estimator",
-        ):
-            values[name] = KL_NAMES[plain] + ("+" if objective.kl_estimator.endswith("+") else "")
+    if estimator is not None and problems.need(
+        estimator.removesuffix("+") in KL_NAMES,
+        f"objective.kl_estimator = {estimator}: verl has {', '.join(KL_NAMES)}",
+        "objective.kl_estimator",
+    ):
+        values[name] = KL_NAMES[estimator.removesuffix("+")] + ("+" if estimator.endswith("+") else "")

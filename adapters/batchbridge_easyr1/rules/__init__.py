@@ -11,12 +11,12 @@ from batchbridge.kit import Defect, rule_table
 from batchbridge_easyr1.rules.refused import REFUSED
 from batchbridge_easyr1.rules.refused_sizes import REFUSED_SIZES
 from batchbridge_easyr1.rules.row import Rule
-from batchbridge_easyr1.rules.silent import SILENT
+from batchbridge_easyr1.rules.silent import UNREPORTED
 from batchbridge_easyr1.run import Run
 
 __all__ = ["RULES", "Rule", "check", "defects"]
 
-RULES: tuple[Rule, ...] = (*REFUSED_SIZES, *REFUSED, *SILENT)
+RULES: tuple[Rule, ...] = (*REFUSED_SIZES, *REFUSED, *UNREPORTED)
 
 
 def check(reading: Reading) -> list[Finding]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge import Fix
-from batchbridge_easyr1.meaning import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE, KL_ESTIMATORS
+from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
+from batchbridge_easyr1.meaning import ESTIMATORS, INEXPRESSIBLE
 from batchbridge_easyr1.rules.row import (
     Rule,
     generated_at_once,
@@ -19,6 +20,7 @@ from batchbridge_easyr1.rules.row import (
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import (
     ACTOR,
+    AGGREGATIONS,
     BATCH,
     CRITIC_BATCH,
     CRITIC_FORWARD,
@@ -27,6 +29,7 @@ from batchbridge_easyr1.settings import (
     FORWARD,
     GPUS,
     GROUP,
+    KL_ESTIMATORS,
     MAX_TRIES,
     MICRO,
     MINI_ROLLOUT,
@@ -146,70 +149,56 @@ def _kl_horizon(run: Run) -> str | None:
 
 
 REFUSED: tuple[Rule, ...] = (
-    Rule(
+    GENERATING(
         "BB-EZR1-024",
-        "error",
-        "first_rollout",
         _broken_gae,
         (ESTIMATOR,),
         "AttributeError: 'WorkerConfig' object has no attribute ...; from 2025-10 on also a RuntimeError",
         "EasyR1 fsdp_workers.py:452, core_algos.py:163 (run at 0.3.3.dev0; by reading before)",
         setting(ESTIMATOR, "grpo"),
     ),
-    Rule(
+    UPDATING(
         "BB-EZR1-027",
-        "error",
-        "optimizer_step",
         known(MODE, tuple(AGGREGATIONS)),
         (MODE,),
         "NotImplementedError: Unknown mode",
         "EasyR1 core_algos.average_loss",
         setting(MODE, "token"),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-029",
-        "error",
-        "construction",
         lambda run: known(ESTIMATOR, (*ESTIMATORS, *(name for name in INEXPRESSIBLE if has(name, run))))(run),
         (ESTIMATOR,),
         "NotImplementedError: Unknown advantage estimator",
         DRIVER,
         setting(ESTIMATOR, "grpo"),
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-032",
-        "error",
-        "first_rollout",
         lambda run: _kl_penalty(run, in_loss=False),
         ("algorithm.kl_penalty",),
         "NotImplementedError: Unknown KL penalty; full: RuntimeError",
         "EasyR1 core_algos.compute_kl, trainer/ray_trainer.py apply_kl_penalty",
         setting("algorithm.kl_penalty", "low_var_kl"),
     ),
-    Rule(
+    UPDATING(
         "BB-EZR1-032",
-        "error",
-        "optimizer_step",
         lambda run: _kl_penalty(run, in_loss=True),
         ("algorithm.kl_penalty",),
         "NotImplementedError: Unknown KL penalty; full: RuntimeError",
         "EasyR1 core_algos.compute_kl, dp_actor.py update_policy",
         setting("algorithm.kl_penalty", "low_var_kl"),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-034",
-        "error",
-        "construction",
         _no_batch,
         (PROMPTS, MINI_ROLLOUT),
         "AssertionError: len(train_dataloader) >= 1",
         "EasyR1 trainer/data_loader.py create_dataloader",
         rollout_fixes,
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-035",
-        "error",
-        "first_rollout",
         _too_many_batches,
         (MINI_ROLLOUT, PROMPTS, MAX_TRIES),
         "RuntimeError (ValueError before 0.3.3): num_try_make_batch >= max_try_make_batch. Generated too many. Also "
@@ -221,10 +210,8 @@ REFUSED: tuple[Rule, ...] = (
         ),
         ">=0.3.1",
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-036",
-        "error",
-        "first_rollout",
         _forward_splits,
         (FORWARD, PROMPTS, GROUP, NODES, GPUS),
         "AssertionError: only support equal split. Got size of DataProto ... and split ... (ZeroDivisionError before "
@@ -232,10 +219,8 @@ REFUSED: tuple[Rule, ...] = (
         "EasyR1 protocol.py:583, dp_actor.py compute_log_prob",
         _forward_fixes,
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-047",
-        "error",
-        "first_rollout",
         _balance,
         (PROMPTS, GROUP, NODES, GPUS),
         "AssertionError: ... % ... != 0, after generation",
@@ -243,10 +228,8 @@ REFUSED: tuple[Rule, ...] = (
         _balance_fixes,
         ">=0.3.1",
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-048",
-        "error",
-        "first_rollout",
         _single_passk,
         (GROUP, ESTIMATOR),
         "AssertionError: GRPO needs rollout.n > 1.",
@@ -254,60 +237,48 @@ REFUSED: tuple[Rule, ...] = (
         setting(GROUP, 5),
         ">=0.3.3.dev0",
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-037",
-        "error",
-        "construction",
         _critic_steps,
         (PROMPTS, CRITIC_BATCH),
         "ValueError: Rollout batch size must be divisible by critic global batch size.",
         DRIVER,
         setting(ESTIMATOR, "grpo"),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-038",
-        "error",
-        "construction",
         _critic_experience,
         (PROMPTS, GROUP, CRITIC_FORWARD),
         "ValueError: Rollout batch size * rollout.n must be divisible by critic micro batch size for experience.",
         DRIVER,
         setting(ESTIMATOR, "grpo"),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-039",
-        "error",
-        "construction",
         _kl_type,
         ("algorithm.kl_type",),
         "ValueError: Unknown kl type",
         "EasyR1 core_algos.get_kl_controller",
         setting("algorithm.kl_type", "fixed"),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-040",
-        "error",
-        "construction",
         _kl_horizon,
         ("algorithm.kl_type", "algorithm.kl_horizon"),
         "AssertionError: horizon must be larger than 0. (0.0 is the default of 0.3.0.)",
         "EasyR1 core_algos.get_kl_controller",
         setting("algorithm.kl_horizon", 10000.0),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-042",
-        "error",
-        "worker_start",
         known(f"{ACTOR}optim.strategy", ("adamw", "adamw_bf16")),
         (f"{ACTOR}optim.strategy",),
         "NotImplementedError: Optimizer ... not supported.",
         "EasyR1 fsdp_workers.py _build_model_optimizer",
         setting(f"{ACTOR}optim.strategy", "adamw"),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-043",
-        "error",
-        "worker_start",
         known(f"{ACTOR}optim.lr_scheduler_type", ("constant", "cosine")),
         (f"{ACTOR}optim.lr_scheduler_type",),
         "NotImplementedError: LR scheduler type ... is not supported",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batchbridge import Fix
+from batchbridge.kit.rule_table import BUILDING, GENERATING, IN_CONFIG, STARTING, UPDATING
 from batchbridge_easyr1.rules.refused import DRIVER, generation_chunks
 from batchbridge_easyr1.rules.row import (
     Rule,
@@ -129,59 +130,47 @@ def _split_asserts(run: Run) -> str | None:
 
 
 REFUSED_SIZES: tuple[Rule, ...] = (
-    Rule(
+    IN_CONFIG(
         "BB-EZR1-010",
-        "error",
-        "config",
         _not_positive,
         (PROMPTS, GROUP, BATCH, MICRO),
         "ZeroDivisionError, or a ValueError of the worker",
         _WORKER,
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-011",
-        "error",
-        "construction",
         _whole_steps,
         (PROMPTS, BATCH),
         "ValueError: Rollout batch size must be divisible by actor global batch size.",
         DRIVER,
         lambda run: near(run, (BATCH, PROMPTS), lambda v: v[PROMPTS] % v[BATCH] == 0),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-012",
-        "error",
-        "construction",
         _experience,
         (PROMPTS, GROUP, FORWARD),
         "ValueError: Rollout batch size * rollout.n must be divisible by actor micro batch size for experience.",
         DRIVER,
         lambda run: near(run, (FORWARD, PROMPTS, GROUP), lambda v: v[PROMPTS] * v[GROUP] % v[FORWARD] == 0),
     ),
-    Rule(
+    BUILDING(
         "BB-EZR1-013",
-        "error",
-        "construction",
         _single,
         (GROUP, ESTIMATOR),
         "ValueError: GRPO and RLOO algorithm need `config.worker.rollout.n > 1`.",
         DRIVER,
         setting(GROUP, 5),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-014",
-        "error",
-        "worker_start",
         _no_share,
         (BATCH, GROUP, NODES, GPUS),
         "ValueError: actor global batch size * ulysses size must be larger than num gpus.",
         _WORKER,
         _micro_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-015",
-        "error",
-        "worker_start",
         _micro_fits,
         (MICRO, BATCH, GROUP, NODES, GPUS),
         "ValueError: actor global batch size per device must be divisible by the micro batch size. (Also with "
@@ -189,10 +178,8 @@ REFUSED_SIZES: tuple[Rule, ...] = (
         _WORKER,
         _micro_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-016",
-        "error",
-        "worker_start",
         _offload,
         (f"{ACTOR}fsdp.enable_cpu_offload", MICRO, BATCH),
         "ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.",
@@ -202,20 +189,16 @@ REFUSED_SIZES: tuple[Rule, ...] = (
             Fix(f"{MICRO} = {run.share}", {MICRO: run.share}),
         ),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-017",
-        "error",
-        "worker_start",
         lambda run: _ulysses(run) if run.replicas < 1 else None,
         ("worker.actor.ulysses_size", NODES, GPUS),
         "AssertionError of PyTorch's device mesh",
         "EasyR1 fsdp_workers.py:130 (run with PyTorch 2.13)",
         lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-017",
-        "error",
-        "first_rollout",
         lambda run: _ulysses(run) if run.replicas else None,
         (NODES, GPUS),
         "RuntimeError or IndexError of PyTorch's device mesh, on the devices beyond the last whole replica; all "
@@ -223,40 +206,32 @@ REFUSED_SIZES: tuple[Rule, ...] = (
         "EasyR1 fsdp_workers.py:130, sharding_manager/fsdp_ulysses.py (run with PyTorch 2.13)",
         lambda run: (Fix(f"{run.ulysses_key} = 1", {run.ulysses_key: 1}),),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-018",
-        "error",
-        "worker_start",
         _tensor_parallel,
         (f"{ROLLOUT}tensor_parallel_size", NODES, GPUS),
         "ValueError (AssertionError in 0.3.0): rollout world size is not divisible by tp size",
         "EasyR1 fsdp_workers.py:383",
         setting(f"{ROLLOUT}tensor_parallel_size", 1),
     ),
-    Rule(
+    STARTING(
         "BB-EZR1-019",
-        "error",
-        "worker_start",
         _batched_tokens,
         (f"{ROLLOUT}max_num_batched_tokens",),
         "ValueError: max_num_batched_tokens should be greater than prompt_length + response_length.",
         "EasyR1 vllm_rollout_spmd.py:110",
         lambda run: setting(f"{ROLLOUT}max_num_batched_tokens", run.longest)(run),
     ),
-    Rule(
+    GENERATING(
         "BB-EZR1-020",
-        "error",
-        "first_rollout",
         generation_chunks,
         (PROMPTS, NODES, GPUS),
         "AssertionError: only support equal chunk. Got size of DataProto ... and chunk ...",
         "EasyR1 protocol.py:555",
         _chunk_fixes,
     ),
-    Rule(
+    UPDATING(
         "BB-EZR1-021",
-        "error",
-        "optimizer_step",
         _split_asserts,
         (PROMPTS, BATCH, GROUP, NODES, GPUS),
         "AssertionError in DataProto.split (ZeroDivisionError before 0.3.2 where there are too few)",

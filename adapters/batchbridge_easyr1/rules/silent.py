@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING, WRONG
 from batchbridge_easyr1.meaning import INEXPRESSIBLE, LOSS_TYPES, STARTS_AT_ZERO
 from batchbridge_easyr1.rules.row import (
     Rule,
@@ -160,21 +161,17 @@ def _composition(run: Run) -> str | None:
     )
 
 
-SILENT: tuple[Rule, ...] = (
-    Rule(
+UNREPORTED: tuple[Rule, ...] = (
+    SILENT(
         "BB-EZR1-022",
-        "warning",
-        "never",
         _floored,
         (BATCH, GROUP, NODES, GPUS),
         "global_batch_size x n // replicas",
         "EasyR1 fsdp_workers.py:146 (measured with a mocked world)",
         step_fixes,
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-023",
-        "warning",
-        "never",
         _wrong_scope,
         (MODE, MICRO),
         "loss x tokens of the micro-batch x devices / tokens of the mini-batch; before 0.3.2 loss / micro-batches",
@@ -182,20 +179,11 @@ SILENT: tuple[Rule, ...] = (
         lambda run: setting(MODE, "token" if run.token_weighted else "seq")(run),
         ">=0.3.1",
     ),
-    Rule(
-        "BB-EZR1-023",
-        "warning",
-        "never",
-        _wrong_scope,
-        (MICRO,),
-        "loss / micro-batches",
-        "EasyR1 0.3.0 dp_actor.py",
-        versions="<0.3.1",
+    SILENT(
+        "BB-EZR1-023", _wrong_scope, (MICRO,), "loss / micro-batches", "EasyR1 0.3.0 dp_actor.py", versions="<0.3.1"
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-025",
-        "warning",
-        "never",
         _no_rollout,
         (PROMPTS,),
         "training_steps = 0: fit() validates and saves",
@@ -203,19 +191,15 @@ SILENT: tuple[Rule, ...] = (
         rollout_fixes,
         ">=0.3.1",
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-026",
-        "warning",
-        "never",
         _surplus,
         (MINI_ROLLOUT, PROMPTS),
         "the batch is cut to rollout_batch_size x n",
         "EasyR1 trainer/ray_trainer.py:543",
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-028",
-        "warning",
-        "never",
         _unknown_loss,
         (LOSS_TYPE,),
         "any other loss_type is the default one",
@@ -223,49 +207,32 @@ SILENT: tuple[Rule, ...] = (
         setting(LOSS_TYPE, "default"),
         ">=0.3.3.dev0",
     ),
-    Rule(
-        "BB-EZR1-030",
-        "error",
-        "never",
-        _inexpressible,
-        (ESTIMATOR,),
-        "it runs",
-        "EasyR1 core_algos",
-        undecided=True,
-    ),
-    Rule(
+    OPEN("BB-EZR1-030", _inexpressible, (ESTIMATOR,), "it runs", "EasyR1 core_algos"),
+    NOTE(
         "BB-EZR1-031",
-        "note",
-        "never",
         _slow_clock,
         (PROMPTS, BATCH, PASSES),
         "lr_scheduler.step() once per update_actor",
         "EasyR1 fsdp_workers.py:584",
     ),
-    Rule(
+    NOTE(
         "BB-EZR1-051",
-        "note",
-        "never",
         _idle_start,
         (WARMUP_STEPS, WARMUP_SHARE),
         "min(1, tick / max(1, warm-up))",
         "EasyR1 torch_functional.get_constant_schedule_with_warmup (recorded: runs_0.3.2.json)",
         versions=STARTS_AT_ZERO,
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-033",
-        "warning",
-        "never",
         _overwritten,
         (),
         "post_init and the workers write these",
         "EasyR1 trainer/config.py PPOConfig.post_init, workers/config.py WorkerConfig.post_init",
         lambda run: (Fix("remove them", dict.fromkeys(sorted(SET_BY_EASYR1 & run.given))),),
     ),
-    Rule(
+    SILENT(
         "BB-EZR1-049",
-        "warning",
-        "never",
         _fewer_rollouts,
         (MINI_ROLLOUT, PROMPTS),
         "training_steps = len(train_dataloader) * mini_rollout_batch_size // rollout_batch_size * total_epochs",
@@ -273,55 +240,42 @@ SILENT: tuple[Rule, ...] = (
         lambda run: (Fix(f"remove {MINI_ROLLOUT}", {MINI_ROLLOUT: None}),),
         ">=0.3.1",
     ),
-    Rule(
+    WRONG(
         "BB-EZR1-050",
-        "error",
-        "never",
         _erased,
         (BOUND,),
         "torch's clip_grad_norm_ multiplies by bound / norm",
         "EasyR1 workers/actor/dp_actor.py:159",
         setting(BOUND, UNREACHED),
     ),
-    Rule(
+    OPEN(
         "BB-EZR1-041",
-        "error",
-        "never",
         _adaptive,
         ("algorithm.kl_type",),
         "AdaptiveKLController follows kl_target",
         "EasyR1 core_algos.AdaptiveKLController",
         setting("algorithm.kl_type", "fixed"),
-        undecided=True,
     ),
-    Rule(
+    NOTE(
         "BB-EZR1-044",
-        "note",
-        "never",
         _filter_in_one_batch,
         ("algorithm.online_filtering",),
         "RuntimeError: No sample is kept after filtering. Please check your data.",
         "EasyR1 trainer/ray_trainer.py:537, :238",
         versions=">=0.3.1",
     ),
-    Rule(
+    STANDING(
         "BB-EZR1-045",
-        "note",
-        "never",
         _overlong,
         (f"{DATA}filter_overlong_prompts",),
         "RLHFDataset filters, or truncates on the right",
         "EasyR1 trainer/data_loader.py, utils/dataset.py",
-        standing=True,
     ),
-    Rule(
+    STANDING(
         "BB-EZR1-046",
-        "note",
-        "never",
         _composition,
         (PROMPTS, BATCH, NODES, GPUS),
         "get_seqlen_balanced_partitions(..., k_partitions=world_size, equal_size=True)",
         "EasyR1 trainer/ray_trainer.py _balance_batch (measured on 1, 2 and 4 devices)",
-        standing=True,
     ),
 )

@@ -9,20 +9,24 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_verl.rules.later import LATER
 from batchbridge_verl.rules.later_sizes import LATER_SIZES
 from batchbridge_verl.rules.names import NAMES
 from batchbridge_verl.rules.row import Rule
-from batchbridge_verl.rules.silent import SILENT
+from batchbridge_verl.rules.silent import UNREPORTED
 from batchbridge_verl.rules.silent_steps import SILENT_STEPS
-from batchbridge_verl.rules.validated import VALIDATED
+from batchbridge_verl.rules.validated import OF_ACTOR, OF_VALIDATION, SIZES
+from batchbridge_verl.rules.validated_critic import OF_CRITIC, OF_REWARDS
 from batchbridge_verl.run import Run
 
-__all__ = ["RULES", "Rule", "check", "defects"]
+__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects", "places"]
 
-RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *SILENT)
+VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
+RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED)
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -30,12 +34,17 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
+    return rule_table.findings(RULES, run, run.version, places(reading, run))
+
+
+def places(reading: Reading, run: Run) -> Callable[[tuple[str, ...]], tuple[Where, ...]]:
+    """The places of a row's keys: of those that were given or have a value, else of the first."""
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
         said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
         return reading.where(*(said or keys[:1]))
 
-    return rule_table.findings(RULES, run, run.version, where)
+    return where
 
 
 def defects(run: Run) -> tuple[Defect, ...]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from batchbridge import Fix
+from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
     ESTIMATOR,
     MODE,
-    Rule,
     fix,
     setting,
 )
@@ -170,30 +170,23 @@ def _dual_clip(run: Run) -> str | None:
 
 
 LATER = (
-    Rule(
+    STARTING(
         "BB-VERL-010",
-        "error",
-        "worker_start",
         _not_positive,
         (PROMPTS, GROUP, MINI, EPOCHS, MICRO, *DEVICES),
         "an empty resource pool, an empty data loader, a division by zero, or no update at all",
         "verl 0.9.1 trainer/ppo/v1/trainer_base.py, engine_workers.py",
     ),
-    Rule(
+    BUILDING._replace(undecided=True)(
         "BB-VERL-070",
-        "error",
-        "construction",
         _unknown_mode,
         (_MODE_KEY,),
         "ValueError: Unknown trainer '...'. Available trainers: ...",
         "verl 0.9.0 to 0.9.1 trainer/ppo/v1/trainer_base.py get_trainer_cls",
         setting(_MODE_KEY, "sync"),
-        undecided=True,
     ),
-    Rule(
+    BUILDING(
         "BB-VERL-068",
-        "error",
-        "construction",
         _no_filter_metric,
         ("algorithm.filter_groups.metric", "algorithm.filter_groups.enable"),
         "ValueError: algorithm.filter_groups.metric must be set when group filtering is enabled",
@@ -201,40 +194,32 @@ LATER = (
         setting("algorithm.filter_groups.metric", "reward"),
         ">=0.9.0",
     ),
-    Rule(
+    BUILDING(
         "BB-VERL-049",
-        "error",
-        "construction",
         _no_rollout,
         (PROMPTS, "data.gen_batch_size"),
         "AssertionError: Train dataloader is empty!",
         "verl 0.9.1 ray_trainer.py:427",
         lambda run: (fix({PROMPTS: run.prompts_in_dataset}),) if run.prompts_in_dataset else (),
     ),
-    Rule(
+    STARTING(
         "BB-VERL-017",
-        "error",
-        "worker_start",
         _replicas,
         (*DEVICES, *(key for keys in PARALLEL.values() for key in keys if key)),
         "the device mesh of data x sequence parallel cannot be built; Megatron: world_size is not divisible by ...",
         "verl 0.9.1 workers/engine/fsdp/transformer_impl.py",
         replica_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-019",
-        "error",
-        "worker_start",
         _rollout_replicas,
         (*_ROLLOUT_SIZES, *DEVICES),
         "AssertionError: rollout world_size: ... is not divisible by infer_world_size: ...",
         "verl 0.9.1 engine_workers.py:659; 0.4.0 fsdp_workers._build_rollout",
         _rollout_replica_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-069",
-        "error",
-        "worker_start",
         _rollout_config,
         (f"{ROLLOUT}mode", f"{ROLLOUT}expert_parallel_size", _ROLLOUT_SIZES[2], f"{ROLLOUT}name"),
         "ValueError: Rollout mode 'sync' has been removed; AssertionError: expert_parallel_size must be equal to ...; "
@@ -243,20 +228,16 @@ LATER = (
         lambda run: (fix({f"{ROLLOUT}mode": "async", f"{ROLLOUT}expert_parallel_size": 1, _ROLLOUT_SIZES[2]: 1}),),
         ">=0.6.0",
     ),
-    Rule(
+    STARTING(
         "BB-VERL-035",
-        "error",
-        "worker_start",
         _no_rollout_name,
         (f"{ROLLOUT}name",),
         "MissingMandatoryValue: Missing mandatory value: actor_rollout_ref.rollout.name",
         "verl 0.6.0 to 0.9.1 rollout.yaml",
         setting(f"{ROLLOUT}name", "vllm"),
     ),
-    Rule(
+    STARTING(
         "BB-VERL-048",
-        "error",
-        "worker_start",
         _two_kinds_of_batches,
         (DYNAMIC, f"{ROLLOUT}log_prob_use_dynamic_bsz"),
         "AssertionError: actor.use_dynamic_bsz == rollout.log_prob_use_dynamic_bsz",
@@ -264,10 +245,8 @@ LATER = (
         lambda run: setting(f"{ROLLOUT}log_prob_use_dynamic_bsz", run[DYNAMIC])(run),
         ENGINE_WORKERS,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-050",
-        "error",
-        "worker_start",
         _global_micro_unread,
         (GLOBAL_MICRO, MICRO),
         "AssertionError: self.config.actor.ppo_micro_batch_size_per_gpu is not None",
@@ -275,10 +254,8 @@ LATER = (
         lambda run: (Fix(f"{MICRO} = 1 instead", {MICRO: 1, GLOBAL_MICRO: None}),),
         ENGINE_WORKERS,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-050",
-        "error",
-        "worker_start",
         _global_log_prob_unread,
         (f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
         "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
@@ -288,31 +265,24 @@ LATER = (
         ),
         ENGINE_WORKERS,
     ),
-    Rule(
+    GENERATING._replace(undecided=True)(
         "BB-VERL-026",
-        "error",
-        "first_rollout",
         _estimator_known,
         (ESTIMATOR,),
         "ValueError: Unknown advantage estimator simply: ...",
         "verl 0.9.1 core_algos.get_adv_estimator_fn",
         setting(ESTIMATOR, "grpo"),
-        undecided=True,
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-025",
-        "error",
-        "optimizer_step",
         _mode_known,
         (MODE,),
         "ValueError: Unsupported loss mode: ...",
         "verl 0.9.1 core_algos.get_policy_loss_fn",
         setting(MODE, "vanilla"),
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-054",
-        "error",
-        "optimizer_step",
         _dual_clip,
         (f"{ACTOR}clip_ratio_c",),
         "AssertionError: The lower bound of the clip_ratio_c for dual-clip PPO should be greater than 1.0",

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from batchbridge import Fix
+from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.rules.row import (
     DEVICES,
     ENGINE_WORKERS,
-    Rule,
     fix,
     mini_fixes,
     near,
@@ -149,20 +149,16 @@ def _critic_fixes(run: Run) -> tuple[Fix, ...]:
 
 
 LATER_SIZES = (
-    Rule(
+    UPDATING(
         "BB-VERL-020",
-        "error",
-        "optimizer_step",
         _step_over_replicas,
         (MINI, GROUP, *DEVICES),
         "AssertionError at the first update: Got mini_batch_size=... and self.engine.get_data_parallel_size()=...",
         "verl 0.9.1 engine_workers.py:267",
         whole_shares,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-020",
-        "error",
-        "worker_start",
         _nothing_per_replica,
         (MINI, GROUP, *DEVICES),
         "AssertionError: ppo_mini_batch_size ... should be larger than 0 after normalization",
@@ -170,20 +166,16 @@ LATER_SIZES = (
         whole_shares,
         "<0.8.0",
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-021",
-        "error",
-        "optimizer_step",
         lambda run: None if run.legacy else _micro_fits(run),
         (MICRO, MINI, GROUP, *DEVICES),
         "AssertionError: data size must be divisible by micro_batch_size_per_gpu",
         "verl 0.9.1 workers/engine/utils.py:124",
         _micro_fixes,
     ),
-    Rule(
+    STARTING(
         "BB-VERL-021",
-        "error",
-        "worker_start",
         lambda run: _micro_fits(run) if run.legacy else None,
         (MICRO, MINI, GROUP, *DEVICES),
         "AssertionError: normalized ppo_mini_batch_size ... should be divisible by ppo_micro_batch_size_per_gpu",
@@ -191,10 +183,8 @@ LATER_SIZES = (
         _micro_fixes,
         "<0.8.0",
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-022",
-        "error",
-        "optimizer_step",
         _remainder_asserts,
         (PROMPTS, MINI),
         "AssertionError in tensordict_utils.make_iterator at the first update",
@@ -202,10 +192,8 @@ LATER_SIZES = (
         whole_steps,
         ENGINE_WORKERS,
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-055",
-        "error",
-        "optimizer_step",
         _dynamic_smaller_than_mini,
         (PROMPTS, MINI, DYNAMIC),
         "AssertionError in tensordict_utils.make_iterator at the first update",
@@ -213,30 +201,24 @@ LATER_SIZES = (
         mini_fixes,
         ENGINE_WORKERS,
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-067",
-        "error",
-        "optimizer_step",
         _critic_step,
         (_CRITIC_MINI, GROUP, _CRITIC_MICRO, *DEVICES),
         "AssertionError at the critic's first update, as for the actor",
         "verl 0.9.1 engine_workers.py:267, workers/engine/utils.py:124 (TrainingWorker of the critic)",
         _critic_fixes,
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-056",
-        "error",
-        "optimizer_step",
         lambda run: _any_over_budget(run) if run.legacy else None,
         (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
         "AssertionError: max_token_len must be greater than the sequence length (batches have the full width)",
         "verl 0.7.1 utils/seqlen_balancing.py rearrange_micro_batches",
         _budget_fixes,
     ),
-    Rule(
+    UPDATING._replace(severity="warning")(
         "BB-VERL-056",
-        "warning",
-        "optimizer_step",
         lambda run: None if run.legacy else _any_over_budget(run),
         (BUDGET, FORWARD_BUDGET, "data.max_prompt_length", "data.max_response_length"),
         "AssertionError: max_token_len must be greater than the sequence length, once a sequence is that long",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
-from batchbridge_verl.rules.row import Rule, setting
+from batchbridge_verl.rules.row import setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
@@ -126,30 +127,24 @@ def _is_range(value: object) -> bool:
 _BUILD = "verl 0.6.1 to 0.9.1 workers/config/optimizer.py build_optimizer"
 
 NAMES = (
-    Rule(
+    STARTING(
         "BB-VERL-081",
-        "error",
-        "worker_start",
         _optimizer,
         (f"{_OPTIM}optimizer", f"{_OPTIM}name", f"{_OPTIM}optimizer_impl"),
         "AttributeError: Optimizer '...' not found in module 'torch.optim'; or TypeError: it takes no weight_decay",
         f"{_BUILD}; Megatron-Core get_megatron_optimizer; VeOmni build_optimizer",
         lambda run: setting(optimizer_key(run) or "", next(iter(OPTIMIZERS[run.engine])))(run),
     ),
-    Rule(
+    STARTING(
         "BB-VERL-081",
-        "error",
-        "worker_start",
         _no_epsilon,
         (f"{_OPTIM}override_optimizer_config.eps", f"{_OPTIM}override_optimizer_config.betas", f"{_OPTIM}optimizer"),
         "TypeError: ... got an unexpected keyword argument",
         _BUILD,
         setting(f"{_OPTIM}override_optimizer_config", None),
     ),
-    Rule(
+    STARTING(
         "BB-VERL-082",
-        "error",
-        "worker_start",
         _schedule,
         tuple(f"{_OPTIM}{name}" for name in ("warmup_style", "lr_scheduler_type", "lr_decay_style", "decay_type")),
         "NotImplementedError: Warmup style ... is not supported; Exception: ... decay style is not supported",
@@ -157,20 +152,16 @@ NAMES = (
         "torchtitan LRSchedulersContainer",
         lambda run: setting(schedule_key(run) or "", SCHEDULES[run.engine][0])(run),
     ),
-    Rule(
+    STARTING(
         "BB-VERL-083",
-        "error",
-        "worker_start",
         _precision,
         (*(f"{_MIXED}{name}_dtype" for name in ("param", "reduce", "buffer")), f"{ACTOR}fsdp_config.dtype"),
         "RuntimeError: unexpected precision: ...",
         "verl 0.4.0 to 0.9.1 utils/torch_dtypes.py PrecisionType.to_dtype",
         lambda run: setting(precision_key(run) or "", "bf16")(run),
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-084",
-        "error",
-        "optimizer_step",
         _kl_estimator,
         (f"{ACTOR}kl_loss_type", "algorithm.kl_penalty"),
         "NotImplementedError, without a message, in core_algos.kl_penalty_forward; a trailing + before 0.8.0 too",
@@ -179,10 +170,8 @@ NAMES = (
             run
         ),
     ),
-    Rule(
+    UPDATING(
         "BB-VERL-085",
-        "error",
-        "optimizer_step",
         _correction,
         tuple(
             f"{_CORRECTION}{name}"

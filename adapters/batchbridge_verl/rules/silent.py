@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit.clipping import UNREACHED
+from batchbridge.kit.rule_table import OPEN, SILENT, STANDING, WRONG
 from batchbridge_verl.meaning import clip_grad_key
 from batchbridge_verl.rules.row import (
     AGGREGATION,
     ESTIMATOR,
     MODE,
-    Rule,
     fix,
     setting,
 )
@@ -193,41 +193,25 @@ def _two_penalties(run: Run) -> str | None:
 
 OF_V1 = ">=0.8.0"
 
-SILENT = (
-    Rule(
+UNREPORTED = (
+    OPEN(
         "BB-VERL-025",
-        "error",
-        "never",
         _mode_inexpressible,
         (MODE,),
         "the loss of rollout_correction",
         "verl 0.9.1 core_algos.compute_policy_loss_bypass_mode",
-        undecided=True,
     ),
-    Rule(
-        "BB-VERL-026",
-        "error",
-        "never",
-        _estimator_inexpressible,
-        (ESTIMATOR,),
-        "it runs",
-        "verl 0.9.1 core_algos",
-        undecided=True,
-    ),
-    Rule(
+    OPEN("BB-VERL-026", _estimator_inexpressible, (ESTIMATOR,), "it runs", "verl 0.9.1 core_algos"),
+    SILENT(
         "BB-VERL-027",
-        "warning",
-        "never",
         _width_constant,
         (_FACTOR, AGGREGATION),
         "agg_loss divides by loss_mask.shape[-1]",
         "verl 0.9.1 core_algos.py:1190 (measured: exp_engine)",
         lambda run: setting(_FACTOR, run["data.max_response_length"])(run),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-027",
-        "warning",
-        "never",
         _sum_without_mean,
         (AGGREGATION,),
         "agg_loss sums the sequences and divides by the response's width only",
@@ -235,70 +219,56 @@ SILENT = (
         setting(AGGREGATION, "seq-mean-token-sum"),
         "<0.7.0",
     ),
-    Rule(
+    SILENT(
         "BB-VERL-028",
-        "warning",
-        "never",
         _geometric_mean,
         (MODE, MICRO, DYNAMIC),
         "torch.mean per micro-batch, summed",
         "verl 0.9.1 core_algos.py:2000 (measured: exp_engine_lm)",
         setting(MODE, "vanilla"),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-029",
-        "warning",
-        "never",
         _per_micro_statistics,
         (MODE,),
         "covariances and top-k are taken per micro-batch",
         "verl 0.9.1 core_algos (measured: exp_engine_lm)",
         setting(MODE, "vanilla"),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-030",
-        "warning",
-        "never",
         _aggregation_ignored,
         (AGGREGATION, MODE),
         "the setting is not read",
         "verl 0.9.1 core_algos.py:1687, :2000; gspo: 0.6.0 to 0.9.0 compute_policy_loss_gspo",
         setting(AGGREGATION, "seq-mean-token-mean"),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-034",
-        "warning",
-        "never",
         _default_critic,
         (ESTIMATOR,),
         "a critic is built and trained",
         "verl 0.4.0 to 0.9.1 ppo_trainer.yaml",
         setting(ESTIMATOR, "grpo"),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-037",
-        "warning",
-        "never",
         _raw_rewards,
         (GROUP, ESTIMATOR),
         "mean 0 and deviation 1 are taken for a single completion",
         "verl 0.9.1 core_algos.py:268",
         setting(GROUP, 8),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-038",
-        "warning",
-        "never",
         _clip_unused,
         (f"{ACTOR}clip_ratio",),
         "clip_ratio is read only where clip_ratio_low and clip_ratio_high are null",
         "verl 0.4.0 dp_actor.py:379; 0.9.1 core_algos.py:1321",
         lambda run: (fix({f"{ACTOR}clip_ratio_{side}": run[f"{ACTOR}clip_ratio"] for side in ("low", "high")}),),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-042",
-        "warning",
-        "never",
         _micro_batch_scope,
         (AGGREGATION, MICRO, DYNAMIC),
         "a micro-batch's loss is divided by the number of micro-batches or scaled by its rows; ranks are averaged",
@@ -310,10 +280,8 @@ SILENT = (
         ),
         "<0.8.0",
     ),
-    Rule(
+    SILENT(
         "BB-VERL-043",
-        "warning",
-        "never",
         _norm_unused,
         (f"{ACTOR}grad_clip", f"{ACTOR}optim.clip_grad"),
         "the setting is not read",
@@ -328,20 +296,16 @@ SILENT = (
             ),
         ),
     ),
-    Rule(
+    WRONG(
         "BB-VERL-087",
-        "error",
-        "never",
         _erased,
         (f"{ACTOR}grad_clip", f"{ACTOR}optim.clip_grad"),
         "torch's clip_grad_norm_ multiplies by bound / norm",
         "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806 (run); 0.7.1 dp_actor.py:396",
         lambda run: (fix({clip_grad_key(run): UNREACHED}),),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-086",
-        "warning",
-        "never",
         _filter_unread,
         ("algorithm.filter_groups.enable", "trainer.use_v1"),
         "the setting is not read",
@@ -349,30 +313,24 @@ SILENT = (
         setting("trainer.use_v1", True),
         ">=0.9.0",
     ),
-    Rule(
+    SILENT(
         "BB-VERL-044",
-        "warning",
-        "never",
         _adaptive_penalty,
         ("algorithm.kl_ctrl.type",),
         "AdaptiveKLController follows target_kl",
         "verl 0.9.1 core_algos.AdaptiveKLController",
         setting("algorithm.kl_ctrl.type", "fixed"),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-045",
-        "warning",
-        "never",
         _rejected_tokens,
         ("algorithm.rollout_correction.rollout_rs",),
         "rejection writes response_mask; batch_num_tokens sums loss_mask",
         "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:730",
         setting("algorithm.rollout_correction.rollout_rs", None),
     ),
-    Rule(
+    OPEN(
         "BB-VERL-047",
-        "error",
-        "never",
         _two_penalties,
         (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"),
         "NOTICE: You have both enabled in-reward kl and kl loss.",
@@ -381,23 +339,17 @@ SILENT = (
             *setting("algorithm.use_kl_in_reward", False)(run),
             *setting(f"{ACTOR}use_kl_loss", False)(run),
         ),
-        undecided=True,
     ),
-    Rule(
+    STANDING(
         "BB-VERL-073",
-        "warning",
-        "never",
         _empty_step,
         (AGGREGATION,),
         "WARN: grad_norm is not finite",
         "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py optimizer_step",
         versions=OF_V1,
-        standing=True,
     ),
-    Rule(
+    SILENT(
         "BB-VERL-077",
-        "warning",
-        "never",
         _dtype_unread,
         (_DTYPE,),
         "mixed_precision null means param_dtype bfloat16",
@@ -409,15 +361,12 @@ SILENT = (
         ),
         OF_V1,
     ),
-    Rule(
+    STANDING(
         "BB-VERL-078",
-        "note",
-        "never",
         _batch_whitening,
         (ESTIMATOR,),
         "masked_whiten over the batch",
         "verl 0.9.1 core_algos masked_whiten",
         setting(ESTIMATOR, "grpo"),
-        standing=True,
     ),
 )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from batchbridge.kit.rule_table import NOTE, OPEN, SILENT, STANDING
 from batchbridge_verl.rules.later_sizes import remainder
 from batchbridge_verl.rules.row import (
     DEVICES,
     WORKERS,
-    Rule,
     fix,
     setting,
     whole_shares,
@@ -208,10 +208,8 @@ def _half_engine(run: Run) -> str | None:
 
 
 SILENT_STEPS = (
-    Rule(
+    SILENT(
         "BB-VERL-041",
-        "warning",
-        "never",
         _step_floored,
         (MINI, GROUP, *DEVICES),
         "the mini-batch is divided by the replicas and floored",
@@ -219,10 +217,8 @@ SILENT_STEPS = (
         whole_shares,
         "<0.8.0",
     ),
-    Rule(
+    SILENT(
         "BB-VERL-023",
-        "warning",
-        "never",
         _remainder_padded,
         (PROMPTS, GROUP, MINI, f"{CRITIC}ppo_mini_batch_size", *DEVICES),
         "padding_utils.upsample_batch_to_divisible_size adds rows of 128 tokens",
@@ -230,10 +226,8 @@ SILENT_STEPS = (
         whole_steps,
         OF_V1,
     ),
-    Rule(
+    SILENT(
         "BB-VERL-023",
-        "warning",
-        "never",
         _remainder_short,
         (PROMPTS, GROUP, MINI),
         "DataProto.split makes a smaller last mini-batch; the loss is scaled by the accumulation of a whole one",
@@ -241,157 +235,122 @@ SILENT_STEPS = (
         whole_steps,
         "<0.8.0",
     ),
-    Rule(
+    SILENT(
         "BB-VERL-031",
-        "warning",
-        "never",
         _balance_ignored,
         ("trainer.balance_batch",),
         "only RayPPOTrainer reads it",
         "verl 0.9.1 ray_trainer.py:1549, trainer/ppo/v1/trainer_base.py:1608",
         setting("trainer.use_v1", False),
     ),
-    Rule(
+    NOTE(
         "BB-VERL-032",
-        "note",
-        "never",
         _order_by_workers,
         (WORKERS, "data.seed"),
         "StatefulDataLoader with workers draws the sampler twice per epoch",
         "torchdata StatefulDataLoader (measured: exp_order2)",
         setting(WORKERS, 0),
     ),
-    Rule(
+    NOTE(
         "BB-VERL-033",
-        "note",
-        "never",
         _slow_clock,
         (PROMPTS, MINI, EPOCHS),
         "update_lr_scheduler is true for the last mini-batch only",
         "verl 0.9.1 engine_workers.py; 0.7.1 fsdp_workers.update_actor",
         lambda run: (fix({MINI: run[PROMPTS], EPOCHS: 1}),),
     ),
-    Rule(
+    NOTE(
         "BB-VERL-036",
-        "note",
-        "never",
         _arrival_order,
         ("trainer.use_v1", PROMPTS, MINI),
         "rows are listed in the order of their arrival in TransferQueue",
         "verl 0.9.1 trainer/ppo/v1/replay_buffer.py _materialize_batch",
         lambda run: (fix({MINI: run[PROMPTS]}), fix({"trainer.use_v1": False})),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-039",
-        "warning",
-        "never",
         _groups_bound_ignored,
         ("algorithm.filter_groups.max_num_gen_batches",),
         "a warning is logged",
         "verl 0.9.1 trainer/ppo/v1/trainer_base.py:186",
         setting("algorithm.filter_groups.max_num_gen_batches", 0),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-040",
-        "warning",
-        "never",
         _generation_batch_ignored,
         ("data.gen_batch_size", _FILTERED, _REFILL),
         "gen_batch_size is overridden to 1 with a warning",
         "verl 0.9.1 trainer/ppo/v1/trainer_base.py:731",
         setting("data.gen_batch_size", None),
     ),
-    Rule(
+    SILENT(
         "BB-VERL-040",
-        "warning",
-        "never",
         _epochs_misaligned,
         ("data.gen_batch_size", PROMPTS),
         "steps per epoch are len(dataset) // train_batch_size in V1, the data loader's length in V0",
         "verl 0.9.1 trainer/ppo/v1/trainer_base.py; ray_trainer.py:407",
         setting("data.gen_batch_size", None),
     ),
-    Rule(
+    NOTE(
         "BB-VERL-046",
-        "note",
-        "never",
         _unseeded,
         ("data.seed", "data.shuffle"),
         "torch.Generator() has a fixed default seed",
         "verl 0.6.1 to 0.9.1 create_rl_sampler (measured: exp_order)",
         setting("data.seed", 42),
     ),
-    Rule(
+    OPEN(
         "BB-VERL-052",
-        "error",
-        "never",
         _asynchronous,
         ("trainer.v1.trainer_mode",),
         "it runs",
         "verl 0.9.1 trainer/ppo/v1/trainer_base.py:129",
         setting("trainer.v1.trainer_mode", "sync"),
-        undecided=True,
     ),
-    Rule(
+    OPEN(
         "BB-VERL-053",
-        "error",
-        "never",
         _half_engine,
         ("trainer.use_legacy_worker_impl",),
         "it runs",
         "verl 0.5.0 to 0.7.0 main_ppo",
         setting("trainer.use_legacy_worker_impl", "auto"),
-        undecided=True,
     ),
-    Rule(
+    NOTE(
         "BB-VERL-071",
-        "note",
-        "never",
         _overlong_dropped,
         ("data.filter_overlong_prompts", "data.max_prompt_length"),
         "filter dataset len: ... is logged",
         "verl 0.9.1 utils/dataset/rl_dataset.py maybe_filter_out_long_prompts",
         setting("data.filter_overlong_prompts", False),
     ),
-    Rule(
+    STANDING(
         "BB-VERL-072",
-        "warning",
-        "never",
         _failed_groups,
         (_REFILL,),
         "the missing rows are padded",
         "verl 0.9.1 trainer/ppo/v1/replay_buffer.py ReplayBuffer, core_algos.py:268",
         setting(_REFILL, True),
         ">=0.9.0",
-        standing=True,
     ),
-    Rule(
+    STANDING(
         "BB-VERL-074",
-        "note",
-        "never",
         _ordered_by_length,
         ("trainer.balance_batch",),
         "get_seqlen_balanced_partitions, then each partition ordered by workload",
         "verl 0.9.1 ray_trainer.py _balance_batch (measured: exp_order)",
         setting("trainer.balance_batch", False),
         ">=0.4.1",
-        standing=True,
     ),
-    Rule(
+    STANDING(
         "BB-VERL-075",
-        "note",
-        "never",
         _strided_steps,
         (PROMPTS, MINI, *DEVICES),
         "rows are dispatched in contiguous blocks, and each replica cuts its own block into mini-batches",
         "verl 0.9.1 engine_workers.py train_mini_batch (measured: exp_order)",
         lambda run: (fix({MINI: run[PROMPTS]}),),
-        standing=True,
     ),
-    Rule(
+    NOTE(
         "BB-VERL-076",
-        "note",
-        "never",
         _same_shuffle,
         (f"{ACTOR}shuffle", f"{ACTOR}data_loader_seed"),
         "make_iterator seeds a new generator at every call",

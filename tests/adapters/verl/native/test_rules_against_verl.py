@@ -19,8 +19,7 @@ from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
 from batchbridge_verl.config import VerlAdapter
-from batchbridge_verl.rules import RULES
-from batchbridge_verl.rules.validated import VALIDATED
+from batchbridge_verl.rules import RULES, VALIDATED
 from batchbridge_verl.settings import holds
 
 SCRIPT = Path(__file__).parent / "validator.py"

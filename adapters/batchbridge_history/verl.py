@@ -1,0 +1,98 @@
+"""What verl before 0.6 refused before any worker started: `RayPPOTrainer._validate_config`, in its own order.
+
+The facts are those that `validate_config` of later versions looks at, and the rows theirs, but for what differs: the
+order, the strategies, the reference policy's sequence parallelism, Megatron's critic, and multi-turn rollouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from batchbridge import Finding, Reading
+from batchbridge.kit import rule_table
+from batchbridge.kit.rule_table import IN_CONFIG
+from batchbridge_verl.rules import VALIDATED, places
+from batchbridge_verl.rules.row import Rule, setting
+from batchbridge_verl.rules.validated import PADDING
+from batchbridge_verl.rules.validated_critic import CRITIC_PADDING
+from batchbridge_verl.run import Run
+from batchbridge_verl.settings import ACTOR, CRITIC, REFERENCE, ROLLOUT, holds
+
+BEFORE = "<0.6.0"
+ORDER = ("014", "013", "018", "016", "059", "064", "012", "015", "024", "062", "060", "051", "061", "063")
+"""Numbers of the rows of `validate_config` that the method had, in its order. Source: verl 0.4.0 to 0.5.0."""
+_ULYSSES = "ulysses_sequence_parallel_size"
+
+
+def _counts(run: Run, role: str) -> bool:
+    """Source: verl 0.4.0 and 0.4.1 `== "fsdp"`; 0.5.0 `in {"fsdp", "fsdp2"}`."""
+    names = ("fsdp",) if holds("<0.5.0", run.version) else ("fsdp", "fsdp2")
+    return run.engine == "fsdp" and run[f"{role}strategy"] in names
+
+
+def _padding(run: Run) -> str | None:
+    for key in (f"{ACTOR}{_ULYSSES}", f"{REFERENCE}{_ULYSSES}"):
+        if _counts(run, ACTOR) and not run[PADDING] and run[key] > 1:
+            return f"{key} = {run[key]} needs {PADDING}"
+    return None
+
+
+def _critic_padding(run: Run) -> str | None:
+    key = f"{CRITIC}{_ULYSSES}"
+    if not run.critic or not _counts(run, CRITIC) or run[key] <= 1 or run[CRITIC_PADDING]:
+        return None
+    return f"{key} = {run[key]} needs {CRITIC_PADDING}"
+
+
+def _critic_below_devices(run: Run) -> str | None:
+    key = f"{CRITIC}ppo_micro_batch_size"
+    ulysses = run[f"{CRITIC}{_ULYSSES}"] if run.engine == "fsdp" else 1
+    if not run.critic or run[f"{CRITIC}use_dynamic_bsz"] or run[key] is None or run[key] * ulysses >= run.world:
+        return None
+    return f"{key} = {run[key]} x sequence parallel {ulysses} is below {run.world} devices"
+
+
+def _multi_turn(run: Run) -> str | None:
+    key, tools = f"{ROLLOUT}multi_turn.enable", f"{ROLLOUT}multi_turn.tool_config_path"
+    interaction = run[f"{ROLLOUT}multi_turn.interaction_config_path"] if holds(">=0.4.1", run.version) else None
+    if not run[key]:
+        return None
+    if run[tools] is None and interaction is None:
+        return f"{key} needs {tools}"
+    if run["algorithm.adv_estimator"] != "grpo":
+        return f"{key} with algorithm.adv_estimator = {run['algorithm.adv_estimator']}: only grpo is accepted"
+    return None
+
+
+_OTHERWISE = {"_padding_with_ulysses": _padding, "_critic_padding": _critic_padding}
+_OTHERWISE |= {"_critic_below_devices": _critic_below_devices}
+
+
+def _older(row: Rule) -> Rule:
+    return dataclasses.replace(row, versions=BEFORE, test=_OTHERWISE.get(row.test.__name__, row.test))
+
+
+RULES: tuple[Rule, ...] = (
+    *sorted(
+        (_older(row) for row in VALIDATED if row.versions and row.code[-3:] in ORDER),
+        key=lambda row: ORDER.index(row.code[-3:]),
+    ),
+    IN_CONFIG(
+        "BB-VERL-065",
+        _multi_turn,
+        (f"{ROLLOUT}multi_turn.enable", f"{ROLLOUT}multi_turn.tool_config_path", "algorithm.adv_estimator"),
+        "AssertionError: tool_config_path ... must be set when enabling multi_turn with tool; or: only GRPO is tested "
+        "for multi-turn with tool",
+        "verl 0.4.0 to 0.4.1 RayPPOTrainer._validate_config",
+        setting(f"{ROLLOUT}multi_turn.enable", False),
+        "<0.5.0",
+    ),
+)
+
+
+def check(reading: Reading) -> list[Finding]:
+    """The rows that a reading of verl breaks."""
+    run = getattr(reading, "run", None)
+    if not isinstance(run, Run) or not holds(BEFORE, run.version):
+        return []
+    return rule_table.findings(RULES, run, run.version, places(reading, run))

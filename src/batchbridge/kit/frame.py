@@ -1,0 +1,134 @@
+"""What reading and writing have in common, whatever a configuration looks like: versions, origins, reading back."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.reading import Context, Provenance, Reading, Source, Written
+from batchbridge.errors import CannotWrite
+from batchbridge.kit.key_table import Codes
+from batchbridge.kit.values import Told
+from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
+from batchbridge.kit.writing import Problems, objections
+from batchbridge.meaning.findings import Finding, Where
+from batchbridge.meaning.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunReading(Reading):
+    """A reading that remembers the run that its settings are: whatever the adapter's rules look at."""
+
+    run: Any = None
+
+
+class FramedAdapter(Adapter):
+    """See the module. An adapter says how settings are read (`read_settings`) and which ones say a specification."""
+
+    codes: ClassVar[Codes]
+    """Codes of findings about settings."""
+    no_configuration: ClassVar[str]
+    """The code of a configuration that is none of the framework's."""
+    title: ClassVar[str]
+    """The framework's name in sentences."""
+    trainers: ClassVar[frozenset[tuple[str, str]]] = frozenset()
+    """Module and name of the base classes of its trainers."""
+
+    @abstractmethod
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """The reading of a source under `version`, with what was `found` before."""
+
+    @abstractmethod
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """The settings that say `spec`, by native key; what they cannot say goes to `problems`."""
+
+    @abstractmethod
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """The forms in which settings are handed over."""
+
+    def read(self, source: Source, context: Context) -> RunReading:
+        """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
+        found = list(source.problems)
+        version = self.readable_version(context, found)
+        if version is not None and source.native is not None:
+            text = f"a {type(source.native).__name__} is no configuration of {self.title}"
+            found.append(Finding(self.no_configuration, "error", "config", text))
+        empty = not source.values and not source.argv and source.problems
+        if version is None or source.native is not None or empty:
+            return self.unread(version or self.asked_version(context)[0], found, context)
+        return self.read_settings(source, context, version, found)
+
+    def unread(self, version: str | None, found: Sequence[Finding], context: Context) -> RunReading:
+        """A reading that says nothing but its findings."""
+        return RunReading(
+            framework=self.framework,
+            framework_version=version,
+            findings=tuple(found),
+            dataset_size=context.dataset_size,
+        )
+
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """The version that is asked for or installed, and what makes an installed one doubtful."""
+        return context.framework_version or installed(self.distribution), ""
+
+    def difference(self, version: str) -> str:
+        """What the configuration of a newer version has otherwise than the newest known one; empty: not known."""
+        return ""
+
+    def readable_version(self, context: Context, found: list[Finding]) -> str | None:
+        """The version whose tables are read; None where none is, with a finding."""
+        asked, why = self.asked_version(context)
+        version = asked and readable(asked, self.newest_version)
+        codes = (self.codes.no_version, self.codes.unknown_version)
+        if not version or asked is None or not self.knows(version):
+            known, newest = self.versions, self.newest_version
+            found.append(unknown_version(self.title, version, known=known, newest=newest, codes=codes, why=why))
+            return None
+        if version != asked:
+            differs, newest = self.difference(asked), self.newest_version
+            found.append(newer_version(self.title, asked, newest=newest, code=codes[1], difference=differs))
+        return version
+
+    def knows(self, version: str) -> bool:
+        """Whether there are tables for `version`."""
+        try:
+            return holds(self.versions, version)
+        except ValueError:  # no version, or a number of more digits than Python reads
+            return False
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """See `Adapter.write`; for the newest known version where none is named."""
+        version, problems = readable(framework_version or self.newest_version, self.newest_version), Problems(self)
+        known = f"{self.title} {version} is not known; known are {self.versions}"
+        values = self.settings_for(spec, problems, version) if problems.need(self.knows(version), known) else {}
+        if not problems:
+            problems.extend(objections(self, spec, values, Context(framework_version=version)))
+        if problems:
+            raise CannotWrite(self.framework, problems)
+        return Written(values=values, framework_version=version, text=self.texts_of(values, version))
+
+    def owns(self, trainer: object) -> bool:
+        """Whether `trainer` is one of the framework's, or of a subclass."""
+        return any((base.__module__, base.__name__) in self.trainers for base in type(trainer).__mro__)
+
+    def require_own(self, trainer: object) -> None:
+        """Raises `NotImplementedError` for a trainer that is not the framework's."""
+        if not self.owns(trainer):
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.title}")
+
+
+def origins(
+    told: Mapping[str, Told], native: Mapping[str, Any], places: Mapping[str, Where], default: str
+) -> dict[str, Provenance]:
+    """Where each canonical value came from. default: what says a key that nobody gave."""
+    return {
+        path: entry.derived()
+        if entry.key is None
+        else Provenance.of(
+            entry.key, native.get(entry.key), places.get(entry.key), default=default, others=entry.others
+        )
+        for path, entry in told.items()
+    }

@@ -1,0 +1,150 @@
+"""What a user said in OmegaConf's way: native keys with values and places, and the values that follow from them.
+
+Files and mappings, `key=value` words, what was set on top of these; then interpolations, kinds and what is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.hydra_overrides import Operation
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.omegaconf import Resolver, Unresolved, flatten
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.values import shown
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.reading.arguments import parse_arguments
+
+
+@dataclass
+class Said:
+    """Values, places and operations by dotted key, and what was wrong on the way. unknown: keys whose value a launch
+    script leaves open, and the names that it depends on."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    places: dict[str, Where] = field(default_factory=dict)
+    operations: dict[str, Operation] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    unknown: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    def put(self, key: str, value: Any, place: Where, operation: Operation = "set") -> None:
+        """Sets a key, or every leaf of a mapping."""
+        leaves = dict(flatten({key: value})) if isinstance(value, Mapping) and value else {key: value}
+        for path, leaf in leaves.items():
+            self.values.pop(path, None)
+            self.values[path] = leaf
+            self.places[path] = place if path == key else Where(path, shown(leaf), place.file, place.line)
+            self.operations[path] = operation
+
+    def put_mapping(self, values: Mapping[Any, Any], lines: Mapping[str, int], path: Path | None) -> None:
+        """Sets every leaf of a file or a mapping."""
+        for key, value in flatten(values):
+            self.put(key, value, place_of(key, value, lines.get(key), path))
+
+    def put_on_top(self, source: Source) -> None:
+        """What was set on top of a command line: it changes `values` only."""
+        before = parse_arguments(source.argv)
+        for key, value in source.values.items():
+            if key not in before or (before[key] is not value and before[key] != value):
+                self.put(key, value, Where(key, shown(value)), "force")
+
+    def merged(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """These over `defaults`; a mapping takes the place of a whole group."""
+        merged = dict(defaults)
+        for key, value in self.values.items():
+            if self.operations[key] == "delete":
+                merged.pop(key, None)
+                continue
+            if isinstance(value, Mapping):
+                for inner in [known for known in merged if known.startswith(f"{key}.")]:
+                    del merged[inner]
+            merged[key] = value
+        return merged
+
+
+def place_of(key: str, value: Any, line: int | None, path: Path | None) -> Where:
+    """Where a key was given; without its line, the file says nothing."""
+    return Where(key, shown(value), None if path is None or not line else str(path), line)
+
+
+@dataclass(frozen=True)
+class Natively:
+    """What a framework does with a wrong value, for findings, and the codes of these."""
+
+    codes: Codes
+    native: str
+    source: str
+
+    def wrong(self, place: Where, expected: str) -> Finding:
+        """A value that is not of its key's kind."""
+        value = "null" if place.value is None else place.value
+        text = f"{place.key} = {value!s:.60}: expected {expected}"
+        code, native, source = self.codes.wrong_value, self.native, self.source
+        return Finding(code, "error", "config", text, (place,), native=native, source=source)
+
+    def left_open(self, key: str, why: str, said: Said, variables: Iterable[str], fixes: tuple[Fix, ...]) -> Finding:
+        """A value that depends on what nobody said."""
+        ways = (*(Fix(f"say what {name} is (--env {name}=VALUE)") for name in variables), *fixes)
+        place, text = said.places.get(key) or Where(key), f"{key} is left open: {why}"
+        return Finding(self.codes.undecided, "error", "config", text, (place,), ways, undecided=True)
+
+    def values(
+        self,
+        rows: Iterable[Key],
+        said: Said,
+        defaults: Mapping[str, Any],
+        env: Mapping[str, str],
+        *,
+        reads: Callable[[str], bool] = lambda key: True,
+    ) -> tuple[dict[str, Any], set[str]]:
+        """Every setting that is read, resolved and of its kind, and the keys whose value could not be read: a finding
+        each. reads: whether anything reads a key; what is not is at its row's default, whatever was given."""
+        merged = said.merged(defaults)
+        resolver = Resolver(merged, env, said.unknown)
+        native: dict[str, Any] = {}
+        unread: set[str] = set()
+        for row in rows:
+            native[row.key] = None
+            try:
+                if row.key in said.unknown:
+                    names = tuple(said.unknown[row.key])
+                    why = f"it depends on {', '.join(names)}, which the script does not say"
+                    found = self.left_open(row.key, why, said, names, ())
+                elif row.key not in merged or not reads(row.key):
+                    native[row.key] = row.kind.convert(row.default)
+                    continue
+                elif (value := resolver.get(row.key)) != "???":
+                    native[row.key] = row.kind.convert(value)
+                    continue
+                elif row.kind.takes(None) or merged[row.key] == defaults.get(row.key):
+                    continue
+                else:
+                    raise WrongValue("a value: ??? says that there is none yet")
+            except Unresolved as error:
+                variables = (error.variable,) if error.variable else ()
+                plain = (Fix(f"give {row.key} a plain value"),)
+                found = self.left_open(row.key, str(error), said, variables, plain)
+            except WrongValue as error:
+                place = said.places.get(row.key) or Where(row.key)
+                found = self.wrong(place, str(error))
+            unread.add(row.key)
+            said.findings.append(found)
+        return native, unread
+
+    def devices(self, native: Mapping[str, Any], nodes: str, gpus: str, said: Said, context: Context) -> int:
+        """The devices that train: as the context says, else nodes times devices of each."""
+        product = int(native[nodes] * native[gpus])
+        if context.world_size in (None, product):
+            return product
+        if nodes in said.places or gpus in said.places:
+            text = (
+                f"{context.world_size} devices are asked about; the configuration says {nodes} {native[nodes]} x "
+                f"{gpus} {native[gpus]} = {product}"
+            )
+            where = tuple(said.places[key] for key in (nodes, gpus) if key in said.places)
+            said.findings.append(Finding(self.codes.devices, "note", "config", text, where))
+        return int(context.world_size or product)
