@@ -34,6 +34,8 @@ class FramedAdapter(Adapter):
     """The code of a configuration that is none of the framework's."""
     title: ClassVar[str]
     """The framework's name in sentences."""
+    says_devices: ClassVar[bool] = True
+    """Whether its settings say the devices; where not, the user or a launcher does."""
     trainers: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     """Module and name of the base classes of its trainers."""
 
@@ -46,18 +48,23 @@ class FramedAdapter(Adapter):
         """The settings that say `spec`, by native key; what they cannot say goes to `problems`."""
 
     @abstractmethod
-    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
-        """The forms in which settings are handed over."""
+    def texts_of(self, values: Mapping[str, Any], version: str, world: int) -> Mapping[str, str]:
+        """The forms in which settings are handed over. world: devices."""
+
+    def is_configuration(self, native: object) -> bool:
+        """Whether an object is a configuration of the framework's."""
+        return False
 
     def read(self, source: Source, context: Context) -> RunReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         found = list(source.problems)
         version = self.readable_version(context, found)
-        if version is not None and source.native is not None:
+        foreign = source.native is not None and not self.is_configuration(source.native)
+        if version is not None and foreign:
             text = f"a {type(source.native).__name__} is no configuration of {self.title}"
             found.append(Finding(self.no_configuration, "error", "config", text))
         empty = not source.values and not source.argv and source.problems
-        if version is None or source.native is not None or empty:
+        if version is None or foreign or empty:
             return self.unread(version or self.asked_version(context)[0], found, context)
         return self.read_settings(source, context, version, found)
 
@@ -102,13 +109,15 @@ class FramedAdapter(Adapter):
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """See `Adapter.write`; for the newest known version where none is named."""
         version, problems = readable(framework_version or self.newest_version, self.newest_version), Problems(self)
+        world = spec.topology.world_size
         known = f"{self.title} {version} is not known; known are {self.versions}"
         values = self.settings_for(spec, problems, version) if problems.need(self.knows(version), known) else {}
         if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
+            context = Context(framework_version=version, world_size=None if self.says_devices else world)
+            problems.extend(objections(self, spec, values, context))
         if problems:
             raise CannotWrite(self.framework, problems)
-        return Written(values=values, framework_version=version, text=self.texts_of(values, version))
+        return Written(values=values, framework_version=version, text=self.texts_of(values, version, world))
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is one of the framework's, or of a subclass."""
