@@ -112,7 +112,7 @@ class EasyR1Adapter(FramedAdapter):
 
         return settings_for(spec, problems, version)
 
-    def texts_of(self, values: Mapping[str, Any], version: str, world: int) -> Mapping[str, str]:
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """config.yaml and a launch command."""
         import json
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
 from batchbridge.kit.frame import FramedAdapter, RunReading
 from batchbridge.kit.key_table import Codes, Key
@@ -34,7 +34,6 @@ class TrlAdapter(FramedAdapter):
     title = "trl"
     codes = CODES
     no_configuration = "BB-TRL-006"
-    says_devices = False
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -139,11 +138,17 @@ class TrlAdapter(FramedAdapter):
 
         return settings_for(spec, problems, version)
 
-    def texts_of(self, values: Mapping[str, Any], version: str, world: int) -> Mapping[str, str]:
-        """YAML for `trl grpo --config` and a Python call; the world size is accelerate's, and stands in a comment."""
+    def context_of(self, spec: Spec, version: str) -> Context:
+        """With the world size, which is accelerate's."""
+        return Context(framework_version=version, world_size=spec.topology.world_size)
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """YAML for `trl grpo --config` and a Python call; the world size stands in a comment. See `Adapter.write`."""
         from batchbridge_trl.forms import python_text, yaml_text
 
-        return {"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)}
+        written = super().write(spec, framework_version)
+        settings = written.values, written.framework_version, spec.topology.world_size
+        return dataclasses.replace(written, text={"yaml": yaml_text(*settings), "python": python_text(*settings)})
 
     def difference(self, version: str) -> str:
         """See `declared`."""

@@ -135,7 +135,7 @@ class VerlAdapter(FramedAdapter):
 
         return settings_for(spec, problems, version)
 
-    def texts_of(self, values: Mapping[str, Any], version: str, world: int) -> Mapping[str, str]:
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """Hydra overrides and YAML."""
         from batchbridge_verl.forms import hydra_text, yaml_text
 
