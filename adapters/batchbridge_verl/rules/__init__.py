@@ -34,7 +34,7 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    return rule_table.findings(RULES, run, run.version, places(reading, run))
+    return rule_table.checked(reading.framework, RULES, run, run.version, places(reading, run))
 
 
 def places(reading: Reading, run: Run) -> Callable[[tuple[str, ...]], tuple[Where, ...]]:

@@ -30,10 +30,12 @@ class FramedAdapter(Adapter):
 
     codes: ClassVar[Codes]
     """Codes of findings about settings."""
-    no_configuration: ClassVar[str]
-    """The code of a configuration that is none of the framework's."""
-    title: ClassVar[str]
-    """The framework's name in sentences."""
+    no_configuration: ClassVar[str] = ""
+    """The code of a configuration that is none of the framework's; empty: that of a wrong value."""
+    title: ClassVar[str] = ""
+    """The framework's name in sentences; empty: its name for BatchBridge."""
+    writes: ClassVar[str] = ""
+    """The version that is written for where nobody names one; empty: `newest_version`."""
     trainers: ClassVar[frozenset[tuple[str, str]]] = frozenset()
     """Module and name of the base classes of its trainers."""
 
@@ -45,19 +47,24 @@ class FramedAdapter(Adapter):
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """The settings that say `spec`, by native key; what they cannot say goes to `problems`."""
 
-    @abstractmethod
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The forms in which settings are handed over."""
+        return {}
+
+    def is_configuration(self, native: object) -> bool:
+        """Whether an object is a configuration of the framework's."""
+        return False
 
     def read(self, source: Source, context: Context) -> RunReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         found = list(source.problems)
         version = self.readable_version(context, found)
-        if version is not None and source.native is not None:
-            text = f"a {type(source.native).__name__} is no configuration of {self.title}"
-            found.append(Finding(self.no_configuration, "error", "config", text))
+        foreign = source.native is not None and not self.is_configuration(source.native)
+        if version is not None and foreign:
+            text = f"a {type(source.native).__name__} is no configuration of {self.name}"
+            found.append(Finding(self.no_configuration or self.codes.wrong_value, "error", "config", text))
         empty = not source.values and not source.argv and source.problems
-        if version is None or source.native is not None or empty:
+        if version is None or foreign or empty:
             return self.unread(version or self.asked_version(context)[0], found, context)
         return self.read_settings(source, context, version, found)
 
@@ -81,16 +88,24 @@ class FramedAdapter(Adapter):
     def readable_version(self, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read; None where none is, with a finding."""
         asked, why = self.asked_version(context)
-        version = asked and readable(asked, self.newest_version)
-        codes = (self.codes.no_version, self.codes.unknown_version)
+        version = asked and self._readable(asked)
+        codes, newest = (self.codes.no_version, self.codes.unknown_version), self.newest_version
         if not version or asked is None or not self.knows(version):
-            known, newest = self.versions, self.newest_version
-            found.append(unknown_version(self.title, version, known=known, newest=newest, codes=codes, why=why))
+            known = newest or self.writes
+            found.append(unknown_version(self.name, version, known=self.versions, newest=known, codes=codes, why=why))
             return None
         if version != asked:
-            differs, newest = self.difference(asked), self.newest_version
-            found.append(newer_version(self.title, asked, newest=newest, code=codes[1], difference=differs))
+            differs = self.difference(asked)
+            found.append(newer_version(self.name, asked, newest=newest, code=codes[1], difference=differs))
         return version
+
+    @property
+    def name(self) -> str:
+        """The framework's name in sentences."""
+        return self.title or self.framework
+
+    def _readable(self, version: str) -> str:
+        return readable(version, self.newest_version) if self.newest_version else version
 
     def knows(self, version: str) -> bool:
         """Whether there are tables for `version`."""
@@ -101,14 +116,18 @@ class FramedAdapter(Adapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """See `Adapter.write`; for the newest known version where none is named."""
-        version, problems = readable(framework_version or self.newest_version, self.newest_version), Problems(self)
-        known = f"{self.title} {version} is not known; known are {self.versions}"
+        version, problems = self._readable(framework_version or self.writes or self.newest_version), Problems(self)
+        known = f"{self.name} {version} is not known; known are {self.versions}"
         values = self.settings_for(spec, problems, version) if problems.need(self.knows(version), known) else {}
         if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
+            problems.extend(objections(self, spec, values, self.context_of(spec, version)))
         if problems:
             raise CannotWrite(self.framework, problems)
         return Written(values=values, framework_version=version, text=self.texts_of(values, version))
+
+    def context_of(self, spec: Spec, version: str) -> Context:
+        """What is said beside the settings when they are read back."""
+        return Context(framework_version=version)
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is one of the framework's, or of a subclass."""
@@ -117,7 +136,7 @@ class FramedAdapter(Adapter):
     def require_own(self, trainer: object) -> None:
         """Raises `NotImplementedError` for a trainer that is not the framework's."""
         if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.title}")
+            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of {self.name}")
 
 
 def origins(

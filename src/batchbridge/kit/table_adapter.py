@@ -13,34 +13,28 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge.contract.adapter import Adapter
-from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source, Written
-from batchbridge.errors import CannotWrite
+from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
-from batchbridge.kit.key_table import Codes, Key, Unsayable, keys_of, read_values, told_by
+from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge.kit.key_table import Key, Unsayable, keys_of, read_values, told_by
 from batchbridge.kit.rule_table import Rule, defects, findings
 from batchbridge.kit.values import Told, spec_of
-from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.writing import Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec, walk
 
 WORLD = "topology.world_size"
 
 
-class TableAdapter(Adapter):
+class TableAdapter(FramedAdapter):
     """See the module. A framework whose devices no setting says leaves `topology.world_size` to the context."""
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""
     constants: ClassVar[Mapping[str, Any]] = {}
     """Canonical fields that the framework's code fixes, with their values."""
-    codes: ClassVar[Codes]
-    """Codes of findings about settings: `Codes.of("BB-NAME")`."""
     rules: ClassVar[Sequence[Rule[Mapping[str, Any]]]] = ()
     """The framework's rules and defects, over native settings."""
-    writes: ClassVar[str] = ""
-    """The version that is written for where nobody names one; empty: `newest_version`."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
 
@@ -62,25 +56,14 @@ class TableAdapter(Adapter):
         heads = {row.key.partition(".")[0] for row in self.keys} | {row.key for row in self.keys}
         return len(said & heads) / len(source.values) if source.values else 0.0
 
-    def read(self, source: Source, context: Context) -> Reading:
-        """See `Adapter.read`."""
-        found = list(source.problems)
-        asked = context.framework_version or installed(self.distribution)
-        newest = self.newest_version
-        if asked is None or not _known(self.versions, asked):
-            codes = (self.codes.no_version, self.codes.unknown_version)
-            known = newest or self.writes
-            found.append(unknown_version(self.framework, asked, known=self.versions, newest=known, codes=codes))
-            return self._reading(asked, found, context)
-        version = readable(asked, newest) if newest else asked
-        if asked != version:
-            found.append(newer_version(self.framework, asked, newest=newest, code=self.codes.unknown_version))
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`."""
         rows = keys_of(self.keys, version)
         given = read_values(source, rows, self.framework, self.codes)
         found += given.findings
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
-            self._reading(version, found, context), native=given.native, given=given.places, findings=tuple(found)
+            self.unread(version, found, context), native=given.native, given=given.places, findings=tuple(found)
         )
         if devices is None or any(finding.severity == "error" or finding.undecided for finding in found):
             return reading
@@ -112,12 +95,8 @@ class TableAdapter(Adapter):
             return []
         return findings(self.rules, reading.native, reading.framework_version, lambda keys: reading.where(*keys))
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """See `Adapter.write`; for the newest version unless told otherwise."""
-        problems = Problems(self)
-        version = framework_version or self.writes or self.newest_version
-        if self.newest_version:
-            version = readable(version, self.newest_version)
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `FramedAdapter`: what the rows say, and `restate`."""
         rows = keys_of(self.keys, version)
         said = {path: value for path, value, _ in walk(spec)}
         values: dict[str, Any] = {}
@@ -135,13 +114,11 @@ class TableAdapter(Adapter):
         world = spec.topology.world_size
         if self.devices is not None and world not in (None, self.devices):
             problems.add(f"{WORLD} = {world}: {self.framework} trains on {self.devices}", WORLD)
-        if not problems:
-            context = Context(framework_version=version, world_size=world)
-            problems.extend(objections(self, spec, values, context))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        ordered = {row.key: values[row.key] for row in rows.values() if row.key in values}
-        return Written(values=ordered, text=self.texts_of(ordered, version), framework_version=version)
+        return {row.key: values[row.key] for row in rows.values() if row.key in values}
+
+    def context_of(self, spec: Spec, version: str) -> Context:
+        """The devices, which the settings may not say."""
+        return Context(framework_version=version, world_size=spec.topology.world_size)
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The forms in which settings are handed over. Default: a YAML file."""
@@ -181,14 +158,6 @@ class TableAdapter(Adapter):
             native[key] = devices
         return devices
 
-    def _reading(self, version: str | None, found: Sequence[Finding], context: Context) -> Reading:
-        return Reading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(found),
-            dataset_size=context.dataset_size,
-        )
-
     def _origin(self, entry: Told, reading: Reading, version: str) -> Provenance:
         if entry.key is None:
             return entry.derived()
@@ -200,10 +169,3 @@ class TableAdapter(Adapter):
             note=f" (derived: {entry.formula})" if entry.formula else "",
             others=entry.others,
         )
-
-
-def _known(versions: str, version: str) -> bool:
-    try:
-        return holds(versions, version)
-    except ValueError:
-        return False

@@ -1,0 +1,166 @@
+"""The kit's frame of an adapter: rows of rules by kind, what was said in OmegaConf's way, steps that are dealt out, and
+the patches of a worker."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import pytest
+
+from batchbridge import CannotAttach, Source, Where
+from batchbridge.kit import Context
+from batchbridge.kit.key_table import Codes, Key
+from batchbridge.kit.native_steps import dealt_steps, rollouts_of
+from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT, TEXT, structured
+from batchbridge.kit.omegaconf_said import Natively, Said
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.rule_table import BUILDING, NOTE, OPEN, SILENT, STANDING, WRONG, defects, findings
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.worker_layer import put_on, remove
+from batchbridge.kit.workers_ray import part_with_actor
+from batchbridge.kit.writing import Problems
+
+NATIVELY = Natively(Codes.of("BB-TOY"), "it fails", "toy 1.0")
+ROWS = (
+    Key("a.size", INT, 1),
+    Key("a.rate", FLOAT, 0.5),
+    Key("b", OPTIONAL_INT),
+    Key("nodes", INT, 1),
+    Key("gpus", INT, 8),
+)
+
+
+def test_the_kind_of_a_row_decides_who_speaks_of_it():
+    rows = [kind(f"BB-TOY-{at}", lambda facts: "so it is", ("b",), "", "") for at, kind in enumerate(KINDS)]
+    spoken = [found.code[-1] for found in findings(rows, None, "1.0", lambda keys: ())]
+    assert (spoken, [defect.code[-1] for defect in defects(rows, None, "1.0")]) == (
+        ["0", "1", "2", "3", "5"],
+        ["1", "2", "4"],
+    )
+    assert [row.undecided for row in rows] == [False, False, False, False, False, True]
+
+
+KINDS = (BUILDING, SILENT, WRONG, NOTE, STANDING, OPEN)
+
+
+def test_what_is_said_lies_over_the_defaults_and_a_group_replaces_a_group():
+    said = Said()
+    said.put("a", {}, Where("a"))
+    said.put("b", 3, Where("b"))
+    said.put("c", None, Where("c"), "delete")
+    assert said.merged({"a.size": 2, "c": 1, "d": 4}) == {"a": {}, "b": 3, "d": 4}
+
+
+@pytest.mark.parametrize(
+    ("given", "unknown", "code", "text"),
+    [
+        ({"a.size": "many"}, {}, "BB-TOY-005", "a.size = many: expected an integer"),
+        ({"a.size": "${oc.env:SIZE}"}, {}, "BB-TOY-006", "a.size is left open"),
+        ({"a.size": "???"}, {}, "BB-TOY-005", "??? says that there is none yet"),
+        (
+            {},
+            {"a.size": ("SIZE",)},
+            "BB-TOY-006",
+            "a.size is left open: it depends on SIZE, which the script does not say",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_a_finding_with_its_key(given, unknown, code, text):
+    said = Said(unknown=unknown)
+    said.put_mapping(given, {}, None)
+    native, unread = NATIVELY.values(ROWS, said, {}, {})
+    (found,) = said.findings
+    assert (unread, native["a.size"], native["a.rate"]) == ({"a.size"}, None, 0.5)
+    assert found.code == code
+    assert text in found.message
+
+
+def test_interpolations_follow_defaults_and_what_nobody_reads_is_at_its_own():
+    said = Said()
+    said.put_mapping({"a": {"size": "${b}"}, "a.rate": 2}, {}, None)
+    native, unread = NATIVELY.values(ROWS, said, {"b": 7}, {}, reads=lambda key: key != "a.rate")
+    assert (native["a.size"], native["a.rate"], unread) == (7, 0.5, set())
+
+
+def test_other_devices_than_the_configurations_are_a_note():
+    said = Said()
+    said.put_mapping({"gpus": 4}, {}, None)
+    native = {"nodes": 2, "gpus": 4}
+    assert NATIVELY.devices(native, "nodes", "gpus", said, Context()) == 8
+    assert NATIVELY.devices(native, "nodes", "gpus", said, Context(world_size=16)) == 16
+    assert [found.severity for found in said.findings] == ["note"]
+
+
+def test_what_is_set_on_top_of_words_counts():
+    said = Said()
+    said.put("b", 1, Where("b"))
+    said.put_on_top(Source(values={"b": 2, "c": 3}, argv=("b=1", "c=3")))
+    assert (said.values, said.operations) == ({"b": 2}, {"b": "force"})
+
+
+def test_a_structured_configuration_takes_text_for_numbers_and_flags():
+    taken = [(INT, " 8"), (FLOAT, "1e2"), (FLOAT, "3"), (BOOL, "Yes"), (TEXT, "8"), (INT, 8)]
+    assert [structured(kind).convert(text) for kind, text in taken] == [8, 100.0, 3.0, True, "8", 8]
+    for kind, text in ((INT, "8.0"), (FLOAT, "much"), (BOOL, "perhaps")):
+        with pytest.raises(WrongValue):
+            structured(kind).convert(text)
+
+
+def test_steps_are_dealt_out_rollout_by_rollout_and_pass_by_pass():
+    rollouts = rollouts_of([[2, 0, 1], [1, 2, 0]], prompts=2, size=3, most=5)
+    tokens = {(prompt, sample): prompt + 1 for prompt in range(3) for sample in range(2)}
+    steps = list(
+        dealt_steps(
+            rollouts,
+            tokens,
+            group=2,
+            passes=2,
+            deal=lambda rows: [[(0, rows[:2]), (1, rows[2:])]],
+            weight=lambda length, total, lengths: Fraction(length, total * len(lengths)),
+        )
+    )
+    assert [step.index for step in steps] == [0, 1, 2, 3]
+    assert [(row.prompt, row.sample, row.rank, row.weight) for row in steps[0].rows] == [
+        (2, 0, 0, Fraction(3, 16)),
+        (2, 1, 0, Fraction(3, 16)),
+        (0, 0, 1, Fraction(1, 16)),
+        (0, 1, 1, Fraction(1, 16)),
+    ]
+    assert [step.rows[0].pass_index for step in steps] == [0, 1, 0, 1]
+    assert list(rollouts_of([[0]], prompts=2, size=1, most=1)) == []
+
+
+def test_a_worker_whose_layer_fails_is_unpatched():
+    worker = SimpleNamespace(step="native")
+
+    def fails(patches: Patches):
+        patches.set(worker, "step", "ours", what="", why="")
+        raise CannotAttach({"loss": "it is another"})
+
+    with pytest.raises(CannotAttach):
+        put_on(worker, fails)
+    remove(worker)
+    assert vars(worker) == {"step": "native"}
+
+
+def test_one_part_of_a_process_trains():
+    actor, critic = SimpleNamespace(actor=1), SimpleNamespace(actor=None)
+    assert part_with_actor({"a": actor, "b": critic}) is actor
+    with pytest.raises(CannotAttach, match="2 actors"):
+        part_with_actor({"a": actor, "b": actor})
+
+
+def test_problems_say_what_is_open_not_whole_or_without_a_word():
+    problems = Problems()
+    assert problems.given(0, "order.seed")
+    assert not problems.given(None, "order.seed")
+    assert (problems.whole(2.0, "horizon.epochs", "epochs"), problems.whole(2.5, "horizon.epochs", "epochs")) == (2, 2)
+    words = {"mean": "token_mean", "average": "token_mean"}
+    assert problems.word("token_mean", "loss.policy.aggregation", words) == "mean"
+    assert problems.word("none", "loss.policy.aggregation", words) is None
+    assert [problem.reason for problem in problems] == [
+        "order.seed is open: the framework needs it",
+        "horizon.epochs = 2.5: the framework takes whole epochs",
+        "loss.policy.aggregation = none: the framework has token_mean",
+    ]
