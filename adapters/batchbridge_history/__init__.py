@@ -15,7 +15,12 @@ from batchbridge import hookimpl
 if TYPE_CHECKING:
     from batchbridge.kit.rule_table import Rule
 
-ROWS = {"trl": ("trl", "<0.18"), "open_r1": ("trl", "<0.18"), "verl": ("verl", "<0.6.0")}
+ROWS = {
+    "trl": ("trl", "<0.18"),
+    "open_r1": ("trl", "<0.18"),
+    "verl": ("verl", "<0.6.0"),
+    "openrlhf": ("openrlhf", "<0.9"),
+}
 """Framework to the module here with its rows, and the versions that they are about."""
 
 

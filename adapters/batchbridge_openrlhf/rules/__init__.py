@@ -32,6 +32,8 @@ def check(reading: Reading) -> list[Finding]:
     def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
         return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
 
+    if decided and facts.sizes.positive:
+        return rule_table.checked("openrlhf", RULES, facts, facts.version, where)
     return rule_table.findings(_testable(facts) if decided else PARSER_RULES, facts, facts.version, where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
-from batchbridge.kit.rule_table import GENERATING, STARTING, UPDATING
+from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
@@ -107,12 +107,6 @@ def _chunk_fixes(facts: Facts) -> tuple[Fix, ...]:
     return (*fixes, *(fix_of(facts, {ROLLOUT: p}) for p in nearest_numbers(s.rollout_prompts, multiple_of=prompts)))
 
 
-def _filter_range_text(facts: Facts) -> str | None:
-    if not facts.sizes.filtered or facts["algo.dynamic_filtering_range"] == (0.0, 1.0):
-        return None
-    return f"{facts.name('algo.dynamic_filtering_range')} stays text in 0.8.1, which no score can be compared with"
-
-
 _INTERVALS = ("logger.logging_steps", "eval.steps", "ckpt.save_steps")
 
 
@@ -178,15 +172,6 @@ LATE_RULES: tuple[Rule, ...] = (
         "openrlhf 0.9.1 to 0.11.2 PPOTrainerAsync.__init__",
         fixed(train__async_queue_size=1),
         ">=0.9.1",
-    ),
-    GENERATING(
-        "BB-ORL-024",
-        _filter_range_text,
-        ("algo.dynamic_filtering_range",),
-        "TypeError: '<' not supported between a text and a number",
-        "openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
-        fixed(algo__dynamic_filtering_range=None),
-        ">=0.8.1,<0.8.1.post1",
     ),
     Rule(
         "BB-ORL-041",

@@ -1,0 +1,27 @@
+"""What OpenRLHF 0.8.1 came upon at its first rollout: bounds of the dynamic filter that its parser left as text."""
+
+from __future__ import annotations
+
+from batchbridge.kit.rule_table import GENERATING
+from batchbridge_openrlhf.facts import Facts, Rule, fixed
+
+RANGE = "algo.dynamic_filtering_range"
+
+
+def _text(facts: Facts) -> str | None:
+    if not facts.sizes.filtered or facts[RANGE] == (0.0, 1.0):
+        return None
+    return f"{facts.name(RANGE)} stays text in 0.8.1, which no score can be compared with"
+
+
+ROWS: tuple[Rule, ...] = (
+    GENERATING(
+        "BB-ORL-024",
+        _text,
+        (RANGE,),
+        "TypeError: '<' not supported between a text and a number",
+        "openrlhf 0.8.1 cli/train_ppo_ray.py: the option has no type",
+        fixed(algo__dynamic_filtering_range=None),
+        ">=0.8.1,<0.8.1.post1",
+    ),
+)
