@@ -20,12 +20,11 @@ import torch
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, proven
-from batchbridge.kit.identified_rows import POSITION, STEP, trained_rows
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
 from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
-from batchbridge.kit.worker_layer import WorkerLayer, put_on
-from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
 from batchbridge_easyr1.proven import CODE
 from batchbridge_easyr1.sampling import seeded
@@ -44,32 +43,55 @@ def install(worker: Any, orders: Orders) -> Receipt:
     """
     import torch.distributed as dist
 
-    put_on(worker, lambda patches: ActorLayer(worker, orders, patches))
+    remove(worker)
+    worker.batchbridge = ActorLayer(worker, orders)
     return Receipt.here(orders, rank=dist.get_rank(), world_size=dist.get_world_size())
 
 
-class ActorLayer(WorkerLayer):
+def probe(worker: Any) -> None:
+    """Holds the loss of a worker that `install` has patched against the plan's weights, where it shall be enforced.
+
+    Raises `CannotAttach`. Collective.
+    """
+    worker.batchbridge.probe()
+
+
+def remove(worker: Any) -> None:
+    """Undoes `install`; a worker without it is left alone."""
+    layer = vars(worker).pop("batchbridge", None)
+    if layer is not None:
+        layer.remove()
+
+
+class ActorLayer:
     """The patches of one training worker."""
 
-    def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
+    def __init__(self, worker: Any, orders: Orders) -> None:
         import torch.distributed as dist
 
-        self._worker, self._actor, self._config = worker, worker.actor, worker.actor.config
-        orders = self._proven(orders)
-        super().__init__("easyr1", orders, patches, rank=dist.get_rank(), ranks=dist.get_world_size())
+        self._worker, self._actor, self._orders = worker, worker.actor, orders
+        self._config = self._actor.config
+        self._ranks = dist.get_world_size()
+        self._require_proven_code()
+        self._recorder = Recorder(
+            "easyr1", self._orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+        )
+        self._plan = self._recorder.plan
+        self._patches = Patches()
+        self._undo_settings: list[tuple[str, Any]] = []
         self._native_optimizer_step = self._actor._optimizer_step
         self._probing = False
         self._data: Any = None
         self._rows: list[TrainedRow | None] = []
         self._first_step, self._done = 0, 0
+        self._last: int | None = None
         self._cuts: list[list[int]] | None = None
         self._normaliser: Normaliser | None = None
         self._looked = False
         self._tick = True
         names: dict[str, Any] = {"prepare_dynamic_batch": self._cut_by_tokens}
-        if self._enforces:
-            for name, value in orders.settings.items():
-                patches.set(self._config, name, value, what=f"{value}", why="the requested spec")
+        if orders.mode == "enforce":
+            self._apply_settings()
             self._set_clock()
             native = type(self._actor).update_policy.__globals__["compute_policy_loss"]
             self._native_policy_loss = rebound(native, average_loss=self._average)
@@ -83,11 +105,21 @@ class ActorLayer(WorkerLayer):
             self._patches.set(self._actor, name, value, what="held against the plan", why="ledger")
         self._watch = Watch(self._actor, orders.trained.objective, ranks=self._ranks, patches=self._patches)
 
+    def remove(self) -> None:
+        """Restores the worker and closes the ledger."""
+        try:
+            self._patches.undo()
+        finally:
+            while self._undo_settings:
+                name, value = self._undo_settings.pop()
+                setattr(self._config, name, value)
+            self._recorder.close()
+
     # ---- the probe
 
     def probe(self) -> None:
-        """See `WorkerLayer.probe`: `update_policy` on made-up log-probabilities, without a model or an update."""
-        if not self._enforces:
+        """See `probe`: `update_policy` on made-up log-probabilities, without a model or an update."""
+        if self._orders.mode != "enforce":
             return
         term, taps = self._orders.spec.loss.policy, []
         device = torch.device(torch.cuda.current_device())
@@ -119,18 +151,22 @@ class ActorLayer(WorkerLayer):
             self._probing, self._normaliser, self._cuts = False, None, None
             self._actor.actor_module.train(training)
 
-    def _proven(self, orders: Orders) -> Orders:
+    def _require_proven_code(self) -> None:
         actor = type(self._actor)
         if (actor.__module__, actor.__qualname__) != ("verl.workers.actor.dp_actor", "DataParallelPPOActor"):
             raise CannotAttach({"actor": f"the worker's actor is a {actor.__module__}.{actor.__qualname__}"})
         if not hasattr(self._actor.actor_module, "clip_grad_norm_"):
             raise CannotAttach({"actor": "the worker's actor is no FSDP1 module"})
-        found = proven.require(CODE, orders.allow, self._worker, self._actor)
+        self._orders = self._orders.here(proven.require(CODE, self._orders.allow, self._worker, self._actor))
         if replaced := sorted({"update_policy", "_optimizer_step", "_forward_micro_batch"} & vars(self._actor).keys()):
             raise CannotAttach({"actor": f"something else has replaced {', '.join(replaced)} of this actor"})
-        return orders.here(found)
 
     # ---- what the native loss and clock read
+
+    def _apply_settings(self) -> None:
+        for name, value in self._orders.settings.items():
+            self._undo_settings.append((name, getattr(self._config, name)))
+            setattr(self._config, name, value)
 
     def _set_clock(self) -> None:
         """Ticks as the plan says, over the plan's horizon: EasyR1 ticks once per call, and counts rollouts."""
@@ -154,11 +190,11 @@ class ActorLayer(WorkerLayer):
             reason = "a batch without BatchBridge's columns reached the actor's optimizer"
             raise CannotAttach({"unplanned_batch": reason})
         self._data, self._rows, self._done = data, identified(data), 0
-        detached = self._orders.detached and self._enforces
+        detached = self._orders.detached and self._orders.mode == "enforce"
         penalised = bool(self._config.use_kl_loss) and "ref_log_probs" in data.batch.keys()  # noqa: SIM118 - a TensorDict iterates over its rows
         self._watch.expect(Given.of(data.batch, detached=detached, penalised=penalised), self._places)
         try:
-            if not self._enforces:
+            if self._orders.mode != "enforce":
                 rollouts = [row[0] for row in self._gather([(row.rollout,) for row in self._rows if row is not None])]
                 self._first_step = min(rollouts) * self._orders.steps_per_rollout
                 return dict(self._native_update(data))
@@ -170,7 +206,9 @@ class ActorLayer(WorkerLayer):
     def _enforced(self, data: Any) -> dict[str, Any]:
         assert self._plan is not None, "wrap refuses to enforce without a plan"
         step = int(data.meta_info[STEP])
-        self._follow(step)
+        if self._last is not None and step != self._last + 1:
+            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
+            raise CannotAttach({"clock": reason})
         self._first_step, self._tick = step, self._plan.step(step).lr_tick
         mine = [(row.rollout, row.prompt, row.tokens) for row in self._rows if row is not None]
         everyone = [Row(tokens=row[2], group=row[:2]) for row in self._gather(mine)]
@@ -243,9 +281,7 @@ class ActorLayer(WorkerLayer):
     def _look(self) -> None:
         """Everything is there that the update will use: it is measured, and held against the plan."""
         self._looked = True
-        step = self._step_rows()
-        rows = {self._start + place: row for place, row in enumerate(step) if row is not None}
-        self._compare(self._watch.look(rows, range(self._start, self._start + len(step)), self._ranks))
+        self._compare(self._watch.look(self._step_rows(), self._start))
 
     def _compare(self, objections: Sequence[str]) -> None:
         step, rows = self._first_step + self._done, self._of_this_step()
@@ -295,10 +331,24 @@ class ActorLayer(WorkerLayer):
             skipped=skipped,
         )
 
+    @staticmethod
+    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every rank's tuples. Collective."""
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(mine))
+        return [row for part in parts for row in part]
+
 
 def identified(data: Any) -> list[TrainedRow | None]:
     """This rank's rows of a `DataProto`; None for fillers."""
-    return trained_rows(data.non_tensor_batch.__getitem__, data.batch["response_mask"].sum(-1).tolist())
+    columns = [data.non_tensor_batch[name].tolist() for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
+    tokens = data.batch["response_mask"].sum(-1).tolist()
+    return [
+        TrainedRow(int(rollout), int(prompt), int(position), int(sample), int(count), index) if position >= 0 else None
+        for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
+    ]
 
 
 def made_up(parts: Sequence[ProbeBatch]) -> Any:

@@ -17,7 +17,6 @@ from batchbridge_easyr1.settings import (
     FORWARD,
     GPUS,
     GROUP,
-    KL_ESTIMATORS,
     LOSS_TYPE,
     MICRO,
     MODE,
@@ -29,6 +28,7 @@ from batchbridge_easyr1.settings import (
     holds,
     settings_of,
 )
+from batchbridge_easyr1.settings import KL_ESTIMATORS as KL_ESTIMATORS
 
 LOSS_TYPES: Mapping[str, tuple[str, str, bool]] = {
     # loss_type -> surrogate, what the ratio is taken over, whether it clips. Source: EasyR1 core_algos (0.3.3.dev0)

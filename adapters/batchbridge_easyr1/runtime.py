@@ -12,14 +12,14 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.kit.token_budgets import cut_of, why_not
+from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.installed import installed_version
-from batchbridge_easyr1.meaning import LOSS_TYPES
+from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
-from batchbridge_easyr1.settings import ACTOR, KL_ESTIMATORS, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
+from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 
@@ -68,9 +68,18 @@ def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
 def _no_budget(trainer: Any, request: Request) -> str | None:
     """Why the spec's micro-batches cannot be EasyR1's; None where they can, or are already."""
     settings, problems = _budget(request)
-    started = getattr(trainer, "actor_rollout_ref_wg", None) is not None
-    keys = "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update"
-    return why_not(request, settings, started=started, keys=keys, problems=problems) if settings else None
+    if not settings:
+        return None
+    if request.spec.micro_batch.tokens_per_device is None:
+        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
+    if problems:
+        return "; ".join(problem.reason for problem in problems)
+    if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
+        return (
+            "its workers have started with their micro-batches; wrap before init_workers(), or set "
+            "worker.actor.dynamic_batching and worker.actor.micro_batch_size_per_device_for_update in the configuration"
+        )
+    return objection(request.reading, settings, request.spec.micro_batch)
 
 
 REFUSALS: tuple[Refusal, ...] = (
@@ -183,8 +192,8 @@ SETTABLE: Settable = {
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     if request.mode != "enforce":
-        Observer(trainer, orders_of(request, version), patches)
-        return Patched()
+        observer = Observer(trainer, orders_of(request, version), patches)
+        return Patched(detach=observer.detach)
     settings, left = settings_for(trainer, request)
     _follow_plan(trainer, request, version, patches, settings)
     for name in settings:

@@ -16,9 +16,8 @@ from batchbridge.kit.identified_rows import (
     SAMPLE,
     SEED,
     STEP,
+    NumberedDataset,
     PlannedLoader,
-    arrived_rows,
-    number_rows,
     rewrite_advantages,
 )
 from batchbridge.kit.patches import Patches
@@ -43,8 +42,7 @@ class Driver(StepDriver):
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same, and its
         loss is the plan's."""
-        group, name = self._trainer.actor_rollout_ref_wg, "actor_rollout_ref_wg"
-        self.receipts = TRAINED.install_everywhere(group, name, self.orders, patches)
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self.orders, patches)
 
     @property
     def ranks(self) -> int:
@@ -139,7 +137,14 @@ class Planned:
         columns = batch.non_tensor_batch
         if self._candidates is not None:
             self._take(self._candidates, columns, rollout)
-        self._rows = arrived_rows(driver, rollout, columns, lengths_of(batch))
+        arrived = {
+            (int(position), int(sample)): row
+            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
+        }
+        driver.expect_rollout(rollout, arrived)
+        lengths = lengths_of(batch)
+        costs = {row: lengths[arrived[row]] for row in sorted(arrived)}
+        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
         return batch
 
     def _take(self, loader: CandidateLoader, columns: dict[str, Any], rollout: int) -> None:
@@ -260,19 +265,24 @@ class Observer:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self._native_init, self._native_make = trainer.init_workers, trainer._make_batch_data
         self.receipts: list[Receipt] = []
-        number_rows(trainer.train_dataloader, trainer.train_dataloader.dataset, patches)
+        # torch forbids a loader another dataset, but its iterator reads this entry.
+        self._loader, self._dataset = trainer.train_dataloader, trainer.train_dataloader.dataset
+        vars(self._loader)["dataset"] = NumberedDataset(self._dataset)
         for name, value in (("init_workers", self._init_workers), ("_make_batch_data", self._make_batch)):
             patches.set(trainer, name, value, what="rows are told apart", why="ledger")
         if getattr(trainer, "actor_rollout_ref_wg", None) is not None:
             self._arrive()
+
+    def detach(self) -> None:
+        """Undoes what is no attribute."""
+        vars(self._loader)["dataset"] = self._dataset
 
     def _init_workers(self) -> None:
         self._native_init()
         self._arrive()
 
     def _arrive(self) -> None:
-        group, name = self._trainer.actor_rollout_ref_wg, "actor_rollout_ref_wg"
-        self.receipts = TRAINED.install_everywhere(group, name, self._orders, self._patches)
+        self.receipts = install_everywhere(self._trainer.actor_rollout_ref_wg, self._orders, self._patches)
 
     def _make_batch(self, metrics: dict[str, Any]) -> Any:
         import numpy as np
@@ -328,9 +338,39 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _part(worker: Any) -> Any:
+def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
+    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
+    what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
+
+    def undo() -> None:
+        workers_ray.install_everywhere(group.workers, None, _in_worker)
+
+    patches.made("actor_rollout_ref_wg", undo, what=what, why=why)
+    return receipts
+
+
+def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_easyr1.engine import install, remove
+
+    if orders is None:
+        remove(_actor_worker(worker))
+        return None
+    return install(_actor_worker(worker), orders)
+
+
+def _probed(worker: Any) -> None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_easyr1.engine import probe
+
+    probe(_actor_worker(worker))
+
+
+def _actor_worker(worker: Any) -> Any:
     """The `FSDPWorker` in a process that trains. Source: EasyR1 single_controller/ray/base.py."""
-    return workers_ray.part_with_actor(getattr(worker, "worker_dict", None) or {"": worker})
-
-
-TRAINED = workers_ray.Trained(_part, "batchbridge_easyr1.engine")
+    held = getattr(worker, "worker_dict", None) or {"": worker}
+    actors = [inner for inner in held.values() if getattr(inner, "actor", None) is not None]
+    if len(actors) != 1:
+        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
+    return actors[0]

@@ -8,17 +8,20 @@ Source: EasyR1 0.3.2 to 0.3.3.dev0 workers/actor/dp_actor.py; torch 2.13.0 distr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate, clip_bounds
-from batchbridge.kit.measuring import Rows, Tap
+from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.probing import ProbeBatch
-from batchbridge.kit.step_watch import StepWatch
+from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.workers import TrainedRow
 
 
 @dataclass(frozen=True)
@@ -54,20 +57,26 @@ class Given:
         )
 
 
-class Watch(StepWatch):
+class Watch:
     """The measuring of one actor's optimizer steps. objective: what its loss computes. ranks: FSDP averages over."""
 
     def __init__(self, actor: Any, objective: Objective, *, ranks: int, patches: Patches) -> None:
         self._actor, self._ranks, self.objective = actor, ranks, objective
-        super().__init__(self.tap, actor.actor_module, patches)
+        self._tap = self.tap()
         self._given: Given | None = None
-        self._places_of: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
+        self._places: Callable[[int, int], Sequence[int]] = lambda number, rows: range(rows)
+        self._parts: list[Sequence[int]] = []
+        self._moved = False
         self._leaves: list[tuple[Tap, ProbeBatch]] = []
+        self._clipping = 1.0
+        self._weight = smallest_weight(actor.actor_module)
         self._native_forward = actor._forward_micro_batch
         self._native_clip = actor.actor_module.clip_grad_norm_
         why = "what a step trains is measured"
         patches.set(actor, "_forward_micro_batch", self._forward, what="log-probabilities hooked", why=why)
         patches.set(actor.actor_module, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        if self._weight is not None:
+            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -78,7 +87,7 @@ class Watch(StepWatch):
     def expect(self, given: Given | None, places: Callable[[int, int], Sequence[int]]) -> None:
         """From now on micro-batches are of these rows; None: nothing is expected. places: the rows of a micro-batch, by
         its number in the optimizer step and its number of rows."""
-        self._given, self._places_of = given, places
+        self._given, self._places = given, places
         self.drop()
 
     def _forward(self, micro_batch: Any, *arguments: Any, **options: Any) -> Any:
@@ -87,19 +96,64 @@ class Watch(StepWatch):
             return tap.leaf(made.logprobs, made.rows)
         result = self._native_forward(micro_batch, *arguments, **options)
         if self._given is not None and result.requires_grad:
-            places = self._places_of(self.parts, len(result))
-            whole = len(places) == len(result) and result.shape[1] == self._given.mask.shape[1]
-            self.see(result, places, self._given.rows(places) if whole else None)
+            places = self._places(len(self._parts), len(result))
+            if len(places) == len(result) and result.shape[1] == self._given.mask.shape[1]:
+                self._tap.watch(result, self._given.rows(places))
+                self._parts.append(places)
+            else:
+                self._moved = True
         return result
 
     def leaves(self, tap: Tap, made: Sequence[ProbeBatch]) -> None:
         """The next forward passes are none: their log-probabilities are the probe's."""
         self._leaves = [(tap, one) for one in made]
 
+    # ---- between backward and the optimizer
+
     def _clip(self, max_norm: Any, *arguments: Any, **options: Any) -> Any:
         norm = self._native_clip(max_norm, *arguments, **options)
-        self.clipped(float(norm), float(max_norm))
+        # Source: torch's FullyShardedDataParallel.clip_grad_norm_, whose factor has this epsilon.
+        limit = float(max_norm)
+        self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) else 1.0
         return norm
+
+    def look(self, rows: Sequence[TrainedRow | None], first: int) -> list[str]:
+        """Reads off what every row of the optimizer step weighed. Returns what this rank has against it. Collective.
+
+        rows: of the step; None is a filler. first: the first one's place in the batch.
+        """
+        parts, self._parts = self._parts, []
+        moved, self._moved = self._moved, False
+        objections = []
+        for row in rows:
+            if row is not None:
+                row.measured(Measured(math.nan, 0.0))
+        try:
+            seen = self._tap.take(scale=self._ranks)
+            trained = [place - first for part in parts for place in part]
+            if moved or sorted(trained) != list(range(len(rows))):
+                objections.append("the loss did not take the rows of log-probabilities that the step has")
+            else:
+                for place, measured in zip(trained, (one for part in seen for one in part), strict=True):
+                    row = rows[place]
+                    if row is not None:
+                        row.measured(measured)
+                    elif measured.departure > measured.tolerance:
+                        objections.append("a filler row, which has nothing to train, got a gradient")
+        except LostGradient as error:
+            objections.append(str(error))
+        clipping, self._clipping = self._clipping, 1.0
+        if self._weight is not None and (why := self._weight.objection(clipping / self._ranks)) is not None:
+            objections.append(why)
+        return objections
+
+    def drop(self) -> None:
+        """Forgets what was seen since the last `look`."""
+        self._tap.drop()
+        self._parts.clear()
+        self._moved, self._clipping = False, 1.0
+        if self._weight is not None:
+            self._weight.witness.drop()
 
 
 def _name(objective: Objective) -> str:

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from batchbridge import CannotAttach
 from batchbridge.kit import Request, workers_ray
 from batchbridge.kit.checkpoints import FSDP_SHARDS
 from batchbridge.kit.identified_rows import STEP
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows, StepDriver, merged
-from batchbridge.kit.workers import Orders
+from batchbridge.kit.workers import Orders, Receipt
 
 
 class Driver(StepDriver):
@@ -33,9 +34,7 @@ class Driver(StepDriver):
 
     def install(self, patches: Patches) -> None:
         """Gives every training worker its orders. Raises `CannotAttach` unless every one answers with the same."""
-        self.receipts = TRAINED.install_everywhere(
-            self.trainer.actor_rollout_wg, "actor_rollout_wg", self.orders, patches
-        )
+        self.receipts = install_everywhere(self.trainer.actor_rollout_wg, self.orders, patches)
 
     @property
     def ranks(self) -> int:
@@ -97,10 +96,39 @@ def checkpoint_to_resume(trainer: Any) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _part(worker: Any) -> Any:
+def install_everywhere(group: Any, orders: Orders, patches: Patches) -> list[Receipt]:
+    """Runs `engine.install` in every process of a worker group, then `engine.probe`."""
+    receipts = workers_ray.install_everywhere(group.workers, orders, _in_worker, _probed)
+    what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
+
+    def undo() -> None:
+        workers_ray.install_everywhere(group.workers, None, _in_worker)
+
+    patches.made("actor_rollout_wg", undo, what=what, why=why)
+    return receipts
+
+
+def _in_worker(worker: Any, orders: Orders | None) -> Receipt | None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_verl.engine import install, remove
+
+    if orders is None:
+        remove(_actor_of(worker))
+        return None
+    return install(_actor_of(worker), orders)
+
+
+def _probed(worker: Any) -> None:
+    """Runs inside a Ray actor of the worker group."""
+    from batchbridge_verl.engine import probe
+
+    probe(_actor_of(worker))
+
+
+def _actor_of(worker: Any) -> Any:
     """The `TrainingWorker` in a process that trains. Source: verl 0.8.0 to 0.9.1 single_controller/ray/base.py."""
     held = getattr(worker, "fused_worker_dict", None) or getattr(worker, "worker_dict", None) or {"": worker}
-    return workers_ray.part_with_actor(held).actor
-
-
-TRAINED = workers_ray.Trained(_part, "batchbridge_verl.engine")
+    actors = [inner.actor for inner in held.values() if getattr(inner, "actor", None) is not None]
+    if len(actors) != 1:
+        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
+    return actors[0]

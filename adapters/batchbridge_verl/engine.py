@@ -17,10 +17,9 @@ from typing import Any
 
 from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
-from batchbridge.kit.identified_rows import POSITION, STEP, trained_rows
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.worker_layer import WorkerLayer, put_on, remove
-from batchbridge.kit.workers import Orders, Receipt, TrainedRow, facts
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_verl.proven import CODE
 
 WEIGHTS_OF = "batchbridge_weights_of"
@@ -38,30 +37,55 @@ def install(worker: Any, orders: Orders) -> Receipt:
 
     remove(worker)
     orders = orders.here(proven.require(CODE, orders.allow, worker, worker.engine))
-    put_on(worker, lambda patches: EngineLayer(worker, orders, patches))
-    ranks = worker.engine.get_data_parallel_size()
-    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=ranks)
+    patches = Patches()
+    try:
+        worker.batchbridge = EngineLayer(worker, orders, patches)
+    except BaseException:
+        patches.undo()
+        raise
+    engine = worker.engine
+    return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=engine.get_data_parallel_size())
 
 
-class EngineLayer(WorkerLayer):
+def probe(worker: Any) -> None:
+    """Holds the loss of an installed worker against the plan's weights, where it shall follow the plan. Collective.
+    Raises `CannotAttach`."""
+    worker.batchbridge.probe()
+
+
+def remove(worker: Any) -> None:
+    """Undoes `install`; a worker without it is left alone."""
+    layer = vars(worker).pop("batchbridge", None)
+    if layer is not None:
+        layer.remove()
+
+
+class EngineLayer:
     """The patches of one training worker."""
 
     def __init__(self, worker: Any, orders: Orders, patches: Patches) -> None:
         from batchbridge_verl.watching import Watch
 
-        self._worker, self._engine = worker, worker.engine
-        rank, ranks = self._engine.get_data_parallel_rank(), self._engine.get_data_parallel_size()
-        group = self._engine.get_data_parallel_group()
-        super().__init__("verl", orders, patches, rank=rank, ranks=ranks, group=group)
+        self._worker, self._engine, self._orders, self._patches = worker, worker.engine, orders, patches
+        self._recorder = Recorder(
+            "verl",
+            orders,
+            rank=self._engine.get_data_parallel_rank(),
+            world_size=self._engine.get_data_parallel_size(),
+            gather=self._gather,
+        )
+        self._plan = self._recorder.plan
         self._native_train = self._engine.train_batch
         self._native_optimizer_step = self._engine.optimizer_step
         self._native_call = worker.train_mini_batch
         self._rows: list[TrainedRow] = []
         self._call_steps = 0
+        self._last: int | None = None
         self._learning_rate = math.nan
         self._gradient_norm: float | None = None
         self._looked = False
         self._config = self._loss_config()
+        self._enforces = orders.mode == "enforce"
         if self._enforces:
             self._apply_settings()
             self._set_clock()
@@ -78,11 +102,18 @@ class EngineLayer(WorkerLayer):
             patches.set(target, name, value, what="held against the plan", why="ledger")
 
     def probe(self) -> None:
-        """See `WorkerLayer.probe`."""
+        """See `probe`."""
         from batchbridge_verl.probe import hold_loss_against
 
         if self._enforces:
             hold_loss_against(self._orders.spec, self._worker, self._watch)
+
+    def remove(self) -> None:
+        """Restores the worker and closes the ledger."""
+        try:
+            self._patches.undo()
+        finally:
+            self._recorder.close()
 
     # ---- what the native loss and clock read
 
@@ -146,7 +177,9 @@ class EngineLayer(WorkerLayer):
             )
         self._rows = self._identify(data)
         step = self._step_index(data)
-        self._follow(step)
+        if self._last is not None and step != self._last + 1:
+            reason = f"optimizer step {step} follows step {self._last}; before a second fit(), wrap once more"
+            raise CannotAttach({"clock": reason})
         everyone = self._gather([(row.rollout, row.prompt, row.sample, row.tokens) for row in self._rows])
         members = [Row(tokens=row[3], group=(row[0], row[1])) for row in everyone]
         normaliser = Normaliser.of(self._orders.spec.loss.policy, members)
@@ -177,7 +210,7 @@ class EngineLayer(WorkerLayer):
     def _look(self, step: int, size: int) -> None:
         """Everything is there that the update will use: it is measured, and held against the plan."""
         self._looked = True
-        objections = self._watch.look({row.index: row for row in self._rows}, range(size), self._watch.scale)
+        objections = self._watch.look(self._rows, size)
         self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
@@ -226,12 +259,17 @@ class EngineLayer(WorkerLayer):
 
     def _identify(self, data: Any) -> list[TrainedRow]:
         """This rank's rows, fillers left out."""
-        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
-        rows = [row for row in trained_rows(functools.partial(column, data), tokens) if row is not None]
+        columns = [column(data, name) for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
         if "uid" in data.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             # The V1 trainer's own filler rows are copies of a real one under another name.
-            names = column(data, "uid")
-            rows = [row for row in rows if not str(names[row.index]).startswith("pad")]
+            own = [str(name).startswith("pad") for name in column(data, "uid")]
+            columns[2] = [-1 if filler else position for filler, position in zip(own, columns[2], strict=True)]
+        tokens = [int(mask.sum()) for mask in data["loss_mask"].unbind()]
+        rows = [
+            TrainedRow(int(rollout), int(prompt), int(position), int(sample), count, index)
+            for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
+            if int(position) >= 0
+        ]
         if WEIGHTS_OF in data.keys():  # noqa: SIM118 - as above
             weights_of = column(data, WEIGHTS_OF)
             for row in rows:
@@ -246,6 +284,15 @@ class EngineLayer(WorkerLayer):
             return int(given)
         rollouts = {row[0] for row in self._gather([(row.rollout,) for row in self._rows])}
         return int(min(rollouts)) * self._orders.steps_per_rollout + self._call_steps
+
+    def _gather(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every data-parallel rank's tuples. Collective."""
+        import torch
+
+        engine = self._engine
+        parts: list[Any] = [None] * engine.get_data_parallel_size()
+        torch.distributed.all_gather_object(parts, list(mine), group=engine.get_data_parallel_group())
+        return [row for part in parts for row in part]
 
     def _write(self, step: int, data: Any, known: Sequence[Mapping[str, Any]], normaliser: Normaliser | None) -> None:
         self._recorder.write(

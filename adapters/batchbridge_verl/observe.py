@@ -6,13 +6,14 @@ engine layer holds each optimizer step against the plan before it is applied.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from batchbridge import CannotAttach
-from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, number_rows
+from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, NumberedDataset
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-from batchbridge_verl.driver import TRAINED
+from batchbridge_verl.driver import install_everywhere
 
 
 class Observer:
@@ -21,7 +22,13 @@ class Observer:
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
         self._trainer, self._orders, self._patches = trainer, orders, patches
         self.receipts: list[Receipt] = []
-        self._set("train_dataset", number_rows(trainer.train_dataloader, trainer.train_dataset, patches))
+        dataset = NumberedDataset(trainer.train_dataset)
+        self._set("train_dataset", dataset)
+        # torch forbids a loader another dataset, but its iterator reads this entry.
+        entries = vars(trainer.train_dataloader)
+        undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], dataset))
+        again()
+        patches.made("train_dataloader.dataset", undo, what="rows are told apart", why="ledger", again=again)
         if hasattr(trainer, "_fetch_one_gen_batch"):
             self._native_fetch, self._native_load = trainer._fetch_one_gen_batch, trainer._load_checkpoint
             self._set("_init_dataloader", lambda: None)  # loaded already, for its length
@@ -39,8 +46,7 @@ class Observer:
 
     def _arrive(self) -> None:
         trainer = self._trainer
-        group, name = trainer.actor_rollout_wg, "actor_rollout_wg"
-        self.receipts = TRAINED.install_everywhere(group, name, self._orders, self._patches)
+        self.receipts = install_everywhere(trainer.actor_rollout_wg, self._orders, self._patches)
         if not hasattr(trainer, "_fetch_one_gen_batch"):
             manager = trainer.async_rollout_manager
             native = manager.generate_sequences

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batchbridge import CannotAttach, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, MicroBatch, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
-from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
-from batchbridge.kit.token_budgets import cut_of, why_not
+from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.installed import installed
@@ -58,8 +57,16 @@ def source_of(trainer: Any) -> tuple[Source, Context]:
         dataset_size=len(trainer.train_dataset),
     )
     # What is read, and no more: a resolved interpolation has keys below it that no table knows.
-    known = {key: value for key, value in flatten(values) if key in BY_KEY}
+    known = {key: value for key, value in _flat(values) if key in BY_KEY}
     return Source(values=known), context
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _actor(trainer: Any) -> Any:
@@ -96,9 +103,17 @@ def _budget(request: Request) -> dict[str, Any]:
 
 def _no_budget(trainer: Any, request: Request) -> str | None:
     """Why the spec's micro-batches cannot be verl's; None where they can, or are already."""
-    settings, started = _budget(request), getattr(trainer, "actor_rollout_wg", None) is not None
-    keys = "actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu"
-    return why_not(request, settings, started=started, keys=keys) if settings else None
+    asked = request.spec.micro_batch
+    if cut_of(asked) == cut_of(own_spec(request).micro_batch):
+        return None
+    if asked.tokens_per_device is None:
+        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
+    if getattr(trainer, "actor_rollout_wg", None) is not None:
+        return (
+            "its workers have started with their micro-batches; wrap before init_workers(), or set "
+            "actor.use_dynamic_bsz and actor.ppo_max_token_len_per_gpu in the configuration"
+        )
+    return objection(request.reading, resolved_budget_settings(asked), asked)
 
 
 REFUSALS: tuple[Refusal, ...] = (

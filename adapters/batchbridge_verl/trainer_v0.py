@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from batchbridge.kit.identified_rows import POSITION, ROLLOUT, PlannedLoader, arrived_rows, rewrite_advantages
+from batchbridge.kit.identified_rows import POSITION, ROLLOUT, SAMPLE, PlannedLoader, rewrite_advantages
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.step_driver import RolloutRows
 from batchbridge_verl.driver import Driver, checkpoint_to_resume
@@ -76,8 +76,16 @@ class V0:
         """Replaces balancing."""
 
     def _old(self, batch: Any) -> Any:
-        columns, lengths = batch.non_tensor_batch, batch.batch["attention_mask"].sum(-1).tolist()
-        self._rows = arrived_rows(self._driver, int(columns[ROLLOUT][0]), columns, lengths)
+        columns = batch.non_tensor_batch
+        lengths = batch.batch["attention_mask"].sum(-1).tolist()
+        arrived = {
+            (int(position), int(sample)): row
+            for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
+        }
+        rollout = int(columns[ROLLOUT][0])
+        self._driver.expect_rollout(rollout, arrived)
+        costs = {row: int(lengths[arrived[row]]) for row in sorted(arrived)}
+        self._rows = RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
         padded, extra = self._evenly(batch)
         output, utilisation = self._native_old(padded)
         return _cut(output, extra), utilisation

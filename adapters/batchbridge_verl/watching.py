@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate
-from batchbridge.kit.measuring import Rows, Tap
+from batchbridge.kit.measuring import Measured, Rows, Tap
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.step_watch import StepWatch
+from batchbridge.kit.sharded import smallest_weight
+from batchbridge.kit.workers import TrainedRow
 from batchbridge_verl.terms import KL_CLAMP
 
 ROW = "batchbridge_row"
@@ -93,21 +96,26 @@ class Given:
         )
 
 
-class Watch(StepWatch):
+class Watch:
     """The measuring of one engine's optimizer steps. objective: what its loss computes. config: the loss's own."""
 
     def __init__(self, engine: Any, objective: Objective, config: Any, patches: Patches) -> None:
         self._engine, self._config = engine, config
         self.objective = objective_of(objective)
         self.shows = (self.objective.surrogate or "ppo") in FORMULAS
-        # Ulysses' ranks have parts of a sequence each.
-        module = engine.module if engine.ulysses_sequence_parallel_size == 1 else None
-        super().__init__(self.tap, module, patches, shows=self.shows)
+        self._tap = self.tap()
         self._given: Given | None = None
+        self._places: list[list[int]] = []
+        self._clipping = 1.0
         self._native_outputs = engine.prepare_model_outputs
         why = "what a step trains is measured"
         patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
         self._hook_clipping(patches)
+        # Ulysses' ranks have parts of a sequence each.
+        whole = engine.ulysses_sequence_parallel_size == 1
+        self._weight = smallest_weight(engine.module) if whole else None
+        if self._weight is not None:
+            patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
     def tap(self) -> Tap:
         """A new one for this objective."""
@@ -123,7 +131,11 @@ class Watch(StepWatch):
     @contextlib.contextmanager
     def expecting(self, given: Given, before_update: Callable[[], None]) -> Iterator[None]:
         """While an optimizer step runs: its rows, and what is called as the last thing before its update."""
-        self.drop()
+        self._tap.drop()
+        self._places.clear()
+        self._clipping = 1.0
+        if self._weight is not None:
+            self._weight.witness.drop()
         self._given = given
         hook = self._engine.optimizer.register_step_pre_hook(lambda *_: before_update())
         try:
@@ -140,19 +152,49 @@ class Watch(StepWatch):
             view = responses_of(micro_batch)
             places = [int(place) for place in micro_batch[ROW].tolist()]
             rows = self._given.rows(places, view.width, made.device, bounded=self._bounded)
-            self.see(made, places, rows, view)
+            self._tap.watch(made, rows, view=view)
+            self._places.append(places)
         return outputs
 
     @property
     def _bounded(self) -> bool:
         return self.objective.surrogate in ("ppo", None) and self.objective.ratio_level != "sequence"
 
+    def look(self, rows: Sequence[TrainedRow], size: int) -> list[str]:
+        """Reads off what every row of the step weighed. Returns what this rank has against it. Collective.
+
+        rows: this rank's completions; the others of its `size` rows are fillers.
+        """
+        objections = []
+        parts, self._places = self._places, []
+        for row in rows:
+            row.measured(Measured(math.nan if self.shows else None, 0.0))
+        try:
+            seen = self._tap.take(scale=self.ranks * self._loss_scale)
+        except LostGradient as error:
+            objections.append(f"{error}: something took it away between the loss and the log-probabilities")
+        else:
+            trained = [place for part in parts for place in part]
+            if self.shows and sorted(trained) != list(range(size)):
+                objections.append(f"of the step's {size} rows on this rank, {len(set(trained))} reached the loss")
+            else:
+                found = dict(zip(trained, (one for part in seen for one in part), strict=True))
+                for row in rows:
+                    if (measured := found.pop(row.index, None)) is not None:
+                        row.measured(measured)
+                if any(filler.departure > filler.tolerance for filler in found.values()):
+                    objections.append("a filler row, which has nothing to train, got a gradient")
+        if self._weight is not None:
+            expected = self._clipping / self.ranks / self._loss_scale
+            if (why := self._weight.objection(expected)) is not None:
+                objections.append(why)
+        return objections
+
     @property
-    def scale(self) -> float:
-        """The ranks times fp16's factor, which the loss is multiplied with before backward, and gradients divided by
-        before clipping."""
+    def _loss_scale(self) -> float:
+        """fp16's, which the loss is multiplied with before backward, and gradients divided by before clipping."""
         scaler = getattr(self._engine, "scaler", None)
-        return self.ranks * (1.0 if scaler is None else float(scaler.get_scale()))
+        return 1.0 if scaler is None else float(scaler.get_scale())
 
     # ---- between backward and the optimizer
 
@@ -170,8 +212,10 @@ class Watch(StepWatch):
 
         def clip(*arguments: Any, **options: Any) -> Any:
             norm = native(*arguments, **options)
+            limit = float(self._engine.optimizer_config.clip_grad)
             value = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-            self.clipped(value, float(self._engine.optimizer_config.clip_grad))
+            # Source: torch.nn.utils.clip_grad_norm_ and FSDP1's, whose factor has this epsilon.
+            self._clipping = min(1.0, limit / (value + 1e-6)) if math.isfinite(limit) else 1.0
             return norm
 
         patches.set(owner, name, clip, what="its factor is recorded", why="what a step trains is measured")

@@ -106,7 +106,7 @@ def test_what_the_run_decides_is_said_by_field() -> None:
         ({"optimizer_step.completions_per_step": None}, "completions_per_step is open"),
         ({"rollout.prompts_per_rollout": None}, "prompts_per_rollout is open"),
         ({"optimizer_step.step_may_span": "epoch"}, "rollouts do not end with epochs"),
-        ({"horizon": Horizon()}, "at least one of"),
+        ({"horizon": Horizon()}, "exactly one of"),
     ],
 )
 def test_whatever_else_is_open_is_refused(fields: dict[str, Any], reason: str) -> None:

@@ -13,6 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from batchbridge.errors import PlanError
+from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.order import Bijection
 from batchbridge.meaning.plan import Completion, Plan
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Staleness, Topology
@@ -154,7 +155,7 @@ sizes = st.integers(1, 12)
 @given(specs(), sizes)
 def test_steps_are_those_of_the_listed_run(spec: Spec, dataset_size: int) -> None:
     listed = list_run(spec, dataset_size).steps
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     assert plan.total_optimizer_steps == len(listed)
     planned = [list(zip(step.members, step.positions, strict=True)) for step in plan.steps()]
     assert planned == listed
@@ -163,7 +164,7 @@ def test_steps_are_those_of_the_listed_run(spec: Spec, dataset_size: int) -> Non
 @given(specs(), sizes)
 def test_rollouts_are_those_of_the_listed_run(spec: Spec, dataset_size: int) -> None:
     listed = list_run(spec, dataset_size)
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     for index, (epoch, prompts) in enumerate(listed.rollouts):
         rollout = plan.rollout(index)
         assert (rollout.epoch, list(rollout.prompts)) == (epoch, prompts)
@@ -174,7 +175,7 @@ def test_rollouts_are_those_of_the_listed_run(spec: Spec, dataset_size: int) -> 
 
 @given(specs(), sizes)
 def test_step_of_finds_the_step_of_every_completion(spec: Spec, dataset_size: int) -> None:
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     for step in plan.steps():
         for member, place in zip(step.members, step.positions, strict=True):
             epoch = step_epoch(plan, member.rollout, place // plan.completions_per_prompt)
@@ -193,7 +194,7 @@ def step_epoch(plan: Plan, rollout: int, ordinal: int) -> int:
 def test_step_of_a_dropped_completion_is_none_or_after_the_run(spec: Spec, dataset_size: int) -> None:
     passes = max(spec.optimizer_step.passes_per_rollout, 1)
     spec = spec.replace(**{"horizon": Horizon(epochs=2), "optimizer_step.passes_per_rollout": passes})
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     assume(plan.total_optimizer_steps)
     trained = {(member.prompt, member.sample, member.pass_index) for step in plan.steps() for member in step.members}
     for prompt in range(dataset_size):
@@ -209,7 +210,7 @@ def test_nothing_dropped_means_every_completion_once_per_pass_and_epoch(spec: Sp
     spec = spec.replace(
         **{"order.last_rollout": "short", "order.last_optimizer_step": "short", "horizon": Horizon(epochs=2)}
     )
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     members = [(member, plan.rollout(member.rollout).epoch) for step in plan.steps() for member in step.members]
     counted = sorted((epoch, member.pass_index, member.prompt, member.sample) for member, epoch in members)
     assert counted == [
@@ -224,7 +225,7 @@ def test_nothing_dropped_means_every_completion_once_per_pass_and_epoch(spec: Sp
 @given(specs(), sizes)
 def test_only_a_unit_s_last_step_is_short(spec: Spec, dataset_size: int) -> None:
     spec = spec.replace(**{"optimizer_step.step_may_span": "run", "order.last_optimizer_step": "short"})
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     lengths = [len(step.members) for step in plan.steps()]
     assert all(length == plan.completions_per_step for length in lengths[:-1])
 
@@ -232,7 +233,7 @@ def test_only_a_unit_s_last_step_is_short(spec: Spec, dataset_size: int) -> None
 @given(specs(), sizes)
 def test_a_resumed_run_needs_the_live_rollouts_and_no_other(spec: Spec, dataset_size: int) -> None:
     steps = list_run(spec, dataset_size).steps
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     for done in range(1, len(steps)):
         seen = {member.rollout for step in steps[:done] for member, _ in step}
         ahead = {member.rollout for step in steps[done:] for member, _ in step}
@@ -246,7 +247,7 @@ def test_a_resumed_run_needs_the_live_rollouts_and_no_other(spec: Spec, dataset_
 def test_the_steps_that_use_a_rollout_are_those_that_train_on_it_and_go_on_after_the_end(
     spec: Spec, dataset_size: int
 ) -> None:
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     steps = list(plan.steps())
     assume(steps)
     for rollout in {member.rollout for step in steps for member in step.members}:
@@ -259,7 +260,7 @@ def test_the_steps_that_use_a_rollout_are_those_that_train_on_it_and_go_on_after
 
 @given(specs(), sizes)
 def test_the_learning_rate_moves_once_per_rollout_where_the_clock_is_the_rollout(spec: Spec, dataset_size: int) -> None:
-    plan = Plan(spec.replace(**{"horizon.lr_tick": "rollout"}), dataset_size)
+    plan = plan_of(spec.replace(**{"horizon.lr_tick": "rollout"}), dataset_size)
     steps = list(plan.steps())
     for step, following in pairwise(steps):
         assert step.lr_tick == (step.rollouts[-1] != following.members[0].rollout)
@@ -267,13 +268,13 @@ def test_the_learning_rate_moves_once_per_rollout_where_the_clock_is_the_rollout
 
 @given(specs(), sizes)
 def test_the_learning_rate_moves_every_step_where_the_clock_is_the_step(spec: Spec, dataset_size: int) -> None:
-    assert all(step.lr_tick for step in Plan(spec, dataset_size).steps())
+    assert all(step.lr_tick for step in plan_of(spec, dataset_size).steps())
 
 
 @given(specs(), sizes, st.integers(0, 3))
 def test_arrays_hold_what_the_steps_hold(spec: Spec, dataset_size: int, start: int) -> None:
     pytest.importorskip("numpy", reason="arrays are computed by NumPy")
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     assume(plan.total_optimizer_steps > start)
     stop = min(start + 5, plan.total_optimizer_steps)
     rows = [[step.index, *member] for step in plan.steps(start, stop) for member in step.members]
@@ -283,11 +284,11 @@ def test_arrays_hold_what_the_steps_hold(spec: Spec, dataset_size: int, start: i
 @given(specs(), sizes)
 def test_arrays_of_no_step_are_empty(spec: Spec, dataset_size: int) -> None:
     pytest.importorskip("numpy", reason="arrays are computed by NumPy")
-    assert Plan(spec, dataset_size).members_array(0, 0).shape == (0, 5)
+    assert plan_of(spec, dataset_size).members_array(0, 0).shape == (0, 5)
 
 
 def test_a_place_in_ten_billion_prompts_is_found_in_microseconds() -> None:
-    plan = Plan(
+    plan = plan_of(
         make_spec(
             prompts_per_rollout=1024, completions_per_prompt=8, completions_per_step=1024, horizon=Horizon(epochs=3)
         ),
@@ -305,16 +306,16 @@ def test_a_place_in_ten_billion_prompts_is_found_in_microseconds() -> None:
 
 @given(specs(), sizes, st.integers(0, 5))
 def test_a_horizon_in_steps_gives_the_first_steps_of_the_endless_run(spec: Spec, dataset_size: int, steps: int) -> None:
-    plan = Plan(spec.replace(horizon=Horizon(optimizer_steps=steps)), dataset_size)
+    plan = plan_of(spec.replace(horizon=Horizon(optimizer_steps=steps)), dataset_size)
     assume(plan.total_optimizer_steps)
     assert plan.total_optimizer_steps == steps
-    longer = Plan(spec.replace(horizon=Horizon(optimizer_steps=steps + 3)), dataset_size)
+    longer = plan_of(spec.replace(horizon=Horizon(optimizer_steps=steps + 3)), dataset_size)
     assert list(plan.steps()) == list(longer.steps(0, steps))
 
 
 @given(specs(), sizes)
 def test_total_rollouts_covers_what_is_trained(spec: Spec, dataset_size: int) -> None:
-    plan = Plan(spec, dataset_size)
+    plan = plan_of(spec, dataset_size)
     trained = {member.rollout for step in plan.steps() for member in step.members}
     if spec.horizon.rollouts is None:
         assert plan.total_rollouts == max(trained, default=-1) + 1
@@ -335,8 +336,8 @@ def test_of_several_lengths_the_one_that_ends_first_is_the_run_s(
         Horizon(epochs=epochs, rollouts=steps // 2),
         Horizon(rollouts=steps // 2, optimizer_steps=steps),
     ):
-        both = Plan(spec.replace(horizon=horizon), dataset_size)
-        alone = [Plan(spec.replace(horizon=Horizon(**{n: v})), dataset_size) for n, v in horizon.lengths.items()]
+        both = plan_of(spec.replace(horizon=horizon), dataset_size)
+        alone = [plan_of(spec.replace(horizon=Horizon(**{n: v})), dataset_size) for n, v in horizon.lengths.items()]
         first = min(alone, key=lambda plan: (plan.total_optimizer_steps, len(_last_members(plan))))
         assert list(both.steps()) == list(first.steps())
         assert both.total_rollouts == min(plan.total_rollouts for plan in alone)
@@ -349,11 +350,11 @@ def _last_members(plan: Plan) -> tuple[Completion, ...]:
 def test_a_remainder_that_comes_after_the_run_s_end_is_not_refused() -> None:
     order = {"last_optimizer_step": "error", "last_rollout": "wrap"}
     cut = Horizon(rollouts=3, optimizer_steps=2)  # 3 rollouts are 72 completions: two steps of 36; of 50, one and 22
-    assert Plan(make_spec(order=order, step_may_span="run", completions_per_step=36, horizon=cut), 10)
+    assert plan_of(make_spec(order=order, step_may_span="run", completions_per_step=36, horizon=cut), 10)
     with pytest.raises(PlanError, match="72 completions are no multiple"):
-        Plan(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=cut), 10)
+        plan_of(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=cut), 10)
     early = Horizon(rollouts=3, optimizer_steps=1)
-    assert Plan(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=early), 10)
+    assert plan_of(make_spec(order=order, step_may_span="run", completions_per_step=50, horizon=early), 10)
 
 
 # ---- known numbers
@@ -368,23 +369,23 @@ def test_micro_4_accumulation_2_devices_3_generations_6(dataset_size: int, steps
         step_may_span="epoch",
         horizon=Horizon(epochs=2),
     )
-    assert Plan(spec, dataset_size).total_optimizer_steps == steps
+    assert plan_of(spec, dataset_size).total_optimizer_steps == steps
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1.5, 3000), (2.3, 4600), (0.1, 200)])
 def test_fractional_epochs_round_up_to_a_step(epochs: float, steps: int) -> None:
-    assert Plan(make_spec(horizon=Horizon(epochs=epochs)), 8000).total_optimizer_steps == steps
+    assert plan_of(make_spec(horizon=Horizon(epochs=epochs)), 8000).total_optimizer_steps == steps
 
 
 def test_a_dataset_smaller_than_a_rollout_trains_nothing() -> None:
-    plan = Plan(make_spec(), 3)
+    plan = plan_of(make_spec(), 3)
     assert (plan.total_optimizer_steps, plan.total_rollouts, plan.prompts_dropped_per_epoch) == (0, 0, 3)
 
 
 @pytest.mark.parametrize("span", ["none", "rollout", "epoch", "run"])
 def test_ten_billion_prompts_need_no_list(span: str) -> None:
     size = 10**10
-    plan = Plan(make_spec(step_may_span=span, passes_per_rollout=2, horizon=Horizon(epochs=3)), size)
+    plan = plan_of(make_spec(step_may_span=span, passes_per_rollout=2, horizon=Horizon(epochs=3)), size)
     started = time.process_time()
     total = plan.total_optimizer_steps
     assert total == math.ceil(3 * size * 6 * 2 / 24)
@@ -398,7 +399,7 @@ def test_ten_billion_prompts_need_no_list(span: str) -> None:
 
 
 def test_generation_batches_that_divide_a_rollout_change_nothing() -> None:
-    whole, portions = (Plan(make_spec(rollout={"prompts_per_generation_batch": size}), 11) for size in (None, 2))
+    whole, portions = (plan_of(make_spec(rollout={"prompts_per_generation_batch": size}), 11) for size in (None, 2))
     assert list(whole.steps()) == list(portions.steps())
 
 
@@ -465,38 +466,38 @@ def test_every_field_that_leaves_the_plan_open_is_named() -> None:
 
 def test_an_empty_dataset_has_no_plan() -> None:
     with pytest.raises(PlanError, match="dataset_size = 0"):
-        Plan(make_spec(), 0)
+        plan_of(make_spec(), 0)
 
 
 def test_a_horizon_is_at_least_one_of_three() -> None:
-    with pytest.raises(PlanError, match="at least one of rollouts, epochs, optimizer_steps"):
-        _ = Plan(make_spec(horizon=Horizon()), 10).total_optimizer_steps
+    with pytest.raises(PlanError, match="exactly one of rollouts, epochs, optimizer_steps"):
+        _ = plan_of(make_spec(horizon=Horizon()), 10).total_optimizer_steps
 
 
 @pytest.mark.parametrize("span", ["none", "rollout", "epoch", "run"])
 @pytest.mark.parametrize("reason", ["too few prompts", "no passes"])
 def test_a_run_without_steps_says_so(span: str, reason: str) -> None:
     spec = make_spec(step_may_span=span, passes_per_rollout=0 if reason == "no passes" else 1)
-    plan = Plan(spec, 3 if reason == "too few prompts" else 10)
+    plan = plan_of(spec, 3 if reason == "too few prompts" else 10)
     with pytest.raises(PlanError, match="the run has none"):
         plan.step(0)
 
 
 def test_a_rollout_of_too_few_prompts_says_so() -> None:
     with pytest.raises(PlanError, match="exceeds the 3 prompts"):
-        Plan(make_spec(), 3).rollout(0)
+        plan_of(make_spec(), 3).rollout(0)
 
 
 @pytest.mark.parametrize("lookup", ["step", "rollout"])
 def test_negative_indices_are_refused(lookup: str) -> None:
     with pytest.raises(IndexError, match="is negative"):
-        getattr(Plan(make_spec(), 10), lookup)(-1)
+        getattr(plan_of(make_spec(), 10), lookup)(-1)
 
 
 @pytest.mark.parametrize("arguments", [{"prompt": 10}, {"prompt": -1}, {"sample": 6}, {"pass_index": 1}])
 def test_step_of_something_outside_the_run_is_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(IndexError, match="is not among"):
-        Plan(make_spec(), 10).step_of(**({"prompt": 0, "sample": 0} | arguments))
+        plan_of(make_spec(), 10).step_of(**({"prompt": 0, "sample": 0} | arguments))
 
 
 # ---- places in the run
@@ -504,11 +505,11 @@ def test_step_of_something_outside_the_run_is_refused(arguments: dict[str, int])
 
 def test_a_place_before_the_run_is_refused() -> None:
     with pytest.raises(PlanError, match="optimizer_steps = -1"):
-        Plan(make_spec(), 10).seek(-1)
+        plan_of(make_spec(), 10).seek(-1)
 
 
 def test_a_run_starts_with_nothing_live() -> None:
-    position = Plan(make_spec(), 10).seek(0)
+    position = plan_of(make_spec(), 10).seek(0)
     assert (position.next_rollout, position.live_rollouts, position.epoch) == (0, (), 0)
 
 
@@ -517,7 +518,7 @@ def test_a_run_starts_with_nothing_live() -> None:
 
 @pytest.mark.parametrize("last", ["drop", "wrap"])
 def test_a_completions_sampling_seed_is_that_of_its_prompt_sample_and_epoch(last: str) -> None:
-    plan = Plan(make_spec(order={"last_rollout": last}, horizon=Horizon(rollouts=6)), 10)
+    plan = plan_of(make_spec(order={"last_rollout": last}, horizon=Horizon(rollouts=6)), 10)
     seen: dict[tuple[int, int], int] = {}
     for rollout in range(6):
         planned = plan.rollout(rollout)
@@ -530,6 +531,6 @@ def test_a_completions_sampling_seed_is_that_of_its_prompt_sample_and_epoch(last
 
 
 def test_sampling_seeds_follow_the_order_s_seed_alone() -> None:
-    one, other = (Plan(make_spec(order={"seed": 7}, completions_per_step=size), 10) for size in (6, 24))
+    one, other = (plan_of(make_spec(order={"seed": 7}, completions_per_step=size), 10) for size in (6, 24))
     assert one.sampling_seeds(0) == other.sampling_seeds(0)
-    assert one.sampling_seeds(0) != Plan(make_spec(order={"seed": 8}), 10).sampling_seeds(0)
+    assert one.sampling_seeds(0) != plan_of(make_spec(order={"seed": 8}), 10).sampling_seeds(0)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from batchbridge.contract.reading import NativeRow, NativeStep
 from batchbridge.errors import PlanError
+from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
@@ -23,7 +24,7 @@ def consecutive_steps(
     if spec.order.prompt_shuffle != "none":
         raise ValueError("prompts are shuffled, and how this framework shuffles is not said")
     try:
-        plan = Plan(spec, dataset_size)
+        plan = Plan(with_one_length(spec, dataset_size), dataset_size)
     except PlanError as error:
         raise ValueError(error.reason) from error
     replicas = int(spec.topology.data_parallel_size)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchbridge.kit.patches import Patches
-from batchbridge.kit.step_driver import RolloutRows, StepDriver
-from batchbridge.kit.workers import TrainedRow
+from batchbridge.kit.step_driver import RolloutRows
 from batchbridge.meaning.advantages import RULED, group_advantages
 from batchbridge.meaning.plan import Plan
 
@@ -53,17 +50,6 @@ class NumberedDataset:
         if name == "_native" or name.startswith("__"):  # asked for while it is unpickled
             raise AttributeError(name)
         return getattr(self._native, name)
-
-
-def number_rows(loader: Any, dataset: Any, patches: Patches) -> NumberedDataset:
-    """Has a data loader of torch's give items that know their index; undone with `patches`."""
-    numbered = NumberedDataset(dataset)
-    # torch forbids a loader another dataset, but its iterator reads this entry.
-    entries = vars(loader)
-    undo, again = (functools.partial(entries.__setitem__, "dataset", one) for one in (entries["dataset"], numbered))
-    again()
-    patches.made("train_dataloader.dataset", undo, what="rows are told apart", why="ledger", again=again)
-    return numbered
 
 
 class PlannedLoader:
@@ -115,28 +101,6 @@ class PlannedLoader:
 
     def load_state_dict(self, state: Any) -> None:
         """Nothing: see the class."""
-
-
-def arrived_rows(driver: StepDriver, rollout: int, columns: Mapping[str, Any], lengths: Sequence[int]) -> RolloutRows:
-    """A rollout's rows by their columns, with their tokens. Raises `BatchDrift` unless they are the plan's."""
-    arrived = {
-        (int(position), int(sample)): row
-        for row, (position, sample) in enumerate(zip(columns[POSITION], columns[SAMPLE], strict=True))
-    }
-    driver.expect_rollout(rollout, arrived)
-    costs = {row: int(lengths[arrived[row]]) for row in sorted(arrived)}
-    return RolloutRows(rollout, costs, {row: arrived[row] for row in costs})
-
-
-def trained_rows(column: Callable[[str], Sequence[Any]], tokens: Sequence[int]) -> list[TrainedRow | None]:
-    """A rank's rows by their columns; None for fillers."""
-    columns = [column(name) for name in (ROLLOUT, PROMPT, POSITION, SAMPLE)]
-    return [
-        TrainedRow(int(rollout), int(prompt), int(position), int(sample), int(count), index)
-        if int(position) >= 0
-        else None
-        for index, (rollout, prompt, position, sample, count) in enumerate(zip(*columns, tokens, strict=True))
-    ]
 
 
 def rewrite_advantages(batch: Any, rows: RolloutRows, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from batchbridge.errors import PlanError
+from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan, RolloutPlan
 from batchbridge.meaning.spec import Spec, Staleness
 
@@ -35,10 +36,12 @@ class CandidatePlan(Plan):
         closed = asked.replace(**{"rollout.group_filter": "none", "staleness": Staleness()})
         horizon = asked.horizon
         if horizon.lengths.keys() != {"optimizer_steps"}:
-            rollouts = Plan(closed.replace(**{"horizon.optimizer_steps": None}), dataset_size).total_rollouts
+            without_steps = closed.replace(**{"horizon.optimizer_steps": None})
+            rollouts = Plan(with_one_length(without_steps, dataset_size), dataset_size).total_rollouts
             horizon = replace(horizon, rollouts=rollouts, epochs=None)
         # No rollout ends with an epoch: the next one's candidates fill its places.
-        super().__init__(closed.replace(**{"order.last_rollout": "wrap", "horizon": horizon}), dataset_size)
+        filled = closed.replace(**{"order.last_rollout": "wrap", "horizon": horizon})
+        super().__init__(with_one_length(filled, dataset_size), dataset_size)
         self.asked = asked
 
     @property
@@ -87,9 +90,10 @@ class CandidatePlan(Plan):
 
 
 def plan_of(spec: Spec, dataset_size: int) -> Plan:
-    """The plan of `spec`: a `CandidatePlan` where a group filter or staleness leaves membership to the run.
+    """The plan of `spec`: a `CandidatePlan` where a group filter or staleness leaves membership to the run. Of several
+    lengths, the one that ends first counts.
 
     Raises `PlanError` as `Plan` does.
     """
     closed = spec.rollout.group_filter == "none" and spec.staleness.mode == "sync"
-    return Plan(spec, dataset_size) if closed else CandidatePlan(spec, dataset_size)
+    return Plan(with_one_length(spec, dataset_size), dataset_size) if closed else CandidatePlan(spec, dataset_size)

@@ -140,7 +140,7 @@ class Plan:
         if self._span == "epoch":
             units = [self._completions_per_epoch]
         self._stream_end = self._end_of_stream()
-        if self._stream_end is not None and self.total_optimizer_steps == self._steps_before_end(self._stream_end):
+        if self._stream_end is not None:
             units += [
                 self._stream_end if self._span == "run" else self._stream_end % (self._completions_per_epoch or 1)
             ]
@@ -183,31 +183,38 @@ class Plan:
 
     @property
     def total_optimizer_steps(self) -> int:
-        """Optimizer steps of the run: of the length that ends first. Raises `PlanError` when no length is given."""
+        """Optimizer steps of the run. Raises `PlanError` when the horizon is not exactly one of its three units."""
         horizon = self.spec.horizon
-        ends = []
+        given = [name for name in ("rollouts", "epochs", "optimizer_steps") if getattr(horizon, name) is not None]
+        if len(given) != 1:
+            raise PlanError(f"horizon: exactly one of rollouts, epochs, optimizer_steps; given: {given or 'none'}")
         if horizon.optimizer_steps is not None:
-            ends.append(horizon.optimizer_steps if self._has_steps else 0)
+            return horizon.optimizer_steps if self._has_steps else 0
         if horizon.rollouts is not None:
-            ends.append(self._steps_before_rollout(horizon.rollouts))
-        if horizon.epochs is not None:
-            ends.append(self._steps_in_epochs(horizon.epochs))
-        if not ends:
-            raise PlanError("horizon: at least one of rollouts, epochs, optimizer_steps; given: none")
-        return min(ends)
+            return self._steps_before_rollout(horizon.rollouts)
+        assert horizon.epochs is not None
+        per_epoch = self.optimizer_steps_per_epoch
+        if per_epoch is not None:
+            try:
+                return math.ceil(horizon.epochs * per_epoch)
+            except OverflowError:  # beyond the floats; below them the product is the frameworks' own
+                return math.ceil(Fraction(horizon.epochs) * per_epoch)
+        if self._wraps:
+            return self._steps_before_rollout(self._whole_rollouts(horizon.epochs))
+        return self._steps_in(self._stream_end or 0)
 
     @property
     def total_rollouts(self) -> int:
-        """Rollouts that the run generates: those that a planned step trains on, and with `rollouts` exactly those.
-
-        Where several lengths are given: as many as the one with the fewest has.
-        """
-        horizon = self.spec.horizon
-        if horizon.rollouts is None:
-            return self._rollouts_for(self.total_optimizer_steps)
-        others = [] if horizon.optimizer_steps is None else [horizon.optimizer_steps]
-        others += [] if horizon.epochs is None else [self._steps_in_epochs(horizon.epochs)]
-        return min([horizon.rollouts, *([self._rollouts_for(min(others))] if others else [])])
+        """Rollouts that the run generates: those that a planned step trains on, and with `rollouts` exactly those."""
+        if self.spec.horizon.rollouts is not None:
+            return self.spec.horizon.rollouts
+        steps = self.total_optimizer_steps
+        if not steps or not self._has_steps:
+            return 0
+        # The last step's last completion, without making the step: it may have billions.
+        unit = self._unit_of_step(steps - 1)
+        end = min((steps - unit.first_step) * self.completions_per_step, unit.completions)
+        return 1 + self._locate(unit, end - 1)[0]
 
     # ---- lookups
 
@@ -374,44 +381,13 @@ class Plan:
         horizon = self.spec.horizon
         if self._span not in ("epoch", "run"):
             return None
-        ends = [] if horizon.rollouts is None else [self._stream_before(horizon.rollouts)]
-        if horizon.epochs is not None and self._span == "run":
-            ends.append(self._stream_in_epochs(horizon.epochs))
-        return min(ends, default=None)
-
-    def _steps_before_end(self, stream_end: int) -> int:
-        """Optimizer steps of a stream that is cut after so many completions (span epoch or run)."""
-        if self._span == "run":
-            return self._steps_in(stream_end)
-        epochs, rest = divmod(stream_end, self._completions_per_epoch or 1)
-        return epochs * self._steps_in(self._completions_per_epoch) + self._steps_in(rest)
-
-    def _stream_in_epochs(self, epochs: float) -> int:
-        """Completions of the run's stream in `epochs` epochs (span run)."""
+        if horizon.rollouts is not None:
+            return self._stream_before(horizon.rollouts)
+        if horizon.epochs is None or self._span == "epoch":
+            return None
         if self._wraps:
-            return self._stream_before(self._whole_rollouts(epochs))
-        return math.ceil(epochs * self._completions_per_epoch)
-
-    def _steps_in_epochs(self, epochs: float) -> int:
-        """Optimizer steps of a run of `epochs` epochs."""
-        per_epoch = self.optimizer_steps_per_epoch
-        if per_epoch is not None:
-            try:
-                return math.ceil(epochs * per_epoch)
-            except OverflowError:  # beyond the floats; below them the product is the frameworks' own
-                return math.ceil(Fraction(epochs) * per_epoch)
-        if self._wraps:
-            return self._steps_before_rollout(self._whole_rollouts(epochs))
-        return self._steps_in(self._stream_in_epochs(epochs))
-
-    def _rollouts_for(self, steps: int) -> int:
-        """Rollouts that the first `steps` optimizer steps train on."""
-        if not steps or not self._has_steps:
-            return 0
-        # The last step's last completion, without making the step: it may have billions.
-        unit = self._unit_of_step(steps - 1)
-        end = min((steps - unit.first_step) * self.completions_per_step, unit.completions)
-        return 1 + self._locate(unit, end - 1)[0]
+            return self._stream_before(self._whole_rollouts(horizon.epochs))
+        return math.ceil(horizon.epochs * self._completions_per_epoch)
 
     def _whole_rollouts(self, epochs: float) -> int:
         """Rollouts that `epochs` epochs fill when rollouts wrap around epochs."""

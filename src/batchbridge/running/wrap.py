@@ -18,6 +18,7 @@ from batchbridge.contract.attachment import Attachment, Request
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.candidates import plan_of
+from batchbridge.meaning.lengths import with_one_length
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import MicroBatch, Spec, walk
 
@@ -224,7 +225,7 @@ def _request(
         plan = (
             plan_of(spec, own.dataset_size)
             if adapter.fills_places and mode == "enforce"
-            else Plan(spec, own.dataset_size)
+            else Plan(with_one_length(spec, own.dataset_size), own.dataset_size)
         )
     except PlanError as error:
         if mode != "observe":

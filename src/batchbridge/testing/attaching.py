@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
@@ -123,7 +124,7 @@ class AttachContract:
         unwrap(trainer)
         header = read_headers(folder)[0]
         spec = Spec.from_dict(header["spec"])
-        return spec, Plan(spec, header["dataset_size"]), list(read_steps(folder))
+        return spec, plan_of(spec, header["dataset_size"]), list(read_steps(folder))
 
     # ---- and what is not the plan's stops
 
