@@ -10,7 +10,7 @@ from batchbridge.kit import Normaliser
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct.meaning import KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, SCRIPT, SCRIPTS, settings_of
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, ROWS, SCRIPT, SCRIPTS, settings_of
 
 
 def settings_for(spec: Spec, problems: Problems, checkout: str | None = None) -> dict[str, Any]:
@@ -30,7 +30,8 @@ def settings_for(spec: Spec, problems: Problems, checkout: str | None = None) ->
         )
     elif not critic and checkout is not None:
         _as_in(checkout, values, spec, problems)
-    return values
+    order = (SCRIPT, *dict.fromkeys(row.key for row in ROWS))
+    return {key: values[key] for key in order if key in values}
 
 
 _MISSING = object()

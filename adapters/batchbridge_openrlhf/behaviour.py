@@ -14,7 +14,7 @@ from batchbridge import Behaviour, Reading
 from batchbridge.kit import DenominatorScope, NativeRow, NativeStep
 from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.meaning import UNSEEDED, inexpressible, sequence_mean, shuffles
-from batchbridge_openrlhf.rules import defects, facts_of
+from batchbridge_openrlhf.rules import defects
 from batchbridge_openrlhf.settings import holds
 
 
@@ -55,10 +55,9 @@ DENOMINATORS = (
 )
 
 
-def behaviour(reading: Reading) -> Behaviour | None:
-    """What OpenRLHF does with these options; None while the sizes are unknown."""
-    facts = facts_of(reading)
-    if facts is None or not facts.sizes.positive:
+def behaviour(facts: Facts) -> Behaviour | None:
+    """What OpenRLHF does with these options; None where a size is below 1."""
+    if not facts.sizes.positive:
         return None
     s = facts.sizes
     row = _denominator(facts)
@@ -109,8 +108,8 @@ def native_steps(
 
     Raises `ValueError` naming all that is left open.
     """
-    facts = facts_of(reading)
-    if facts is None or not facts.sizes.positive or inexpressible(facts.settings):
+    facts: Facts | None = getattr(reading, "run", None)
+    if facts is None or not facts.decided or not facts.sizes.positive or inexpressible(facts.settings):
         raise ValueError("the options give no run: see the findings")
     s = facts.sizes
     prompts = max(min(dataset_size, facts["data.max_samples"]), 0)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, walk
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where
+from batchbridge.kit import Context, NativeStep, Phase, walk
+from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, spec_of
-from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.versions import installed
+from batchbridge.kit.writing import Problems
 from batchbridge_openrlhf import settings as tables
+from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.given import (
     Given,
     Running,
@@ -30,27 +32,20 @@ from batchbridge_openrlhf.settings import is_idle
 from batchbridge_openrlhf.sizes import FIELDS, Sizes, sizes_of
 from batchbridge_openrlhf.values import WrongValue, convert, shown
 
-if TYPE_CHECKING:
-    pass
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class OpenRlhfReading(Reading):
-    """A reading that keeps the options by identity, the places where they were given, and the world that was asked
-    for. `parsed`: OpenRLHF's parser takes every given value; `decided`: so do we. `whole`: it is a launch command, to
-    which nothing will be added."""
-
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    asked_world: int | None = None
-    parsed: bool = True
-    decided: bool = True
-    whole: bool = False
-
-
-class OpenRlhfAdapter(Adapter):
+class OpenRlhfAdapter(FramedAdapter):
     """Framework `openrlhf`: `openrlhf.cli.train_ppo_ray`."""
 
     framework: ClassVar[str] = "openrlhf"
+    codes = Codes("BB-ORL-001", "BB-ORL-002", "BB-ORL-007", "BB-ORL-003", "BB-ORL-004", "BB-ORL-009")
+    no_configuration = "BB-ORL-006"
+    # Source: openrlhf 0.11.2.
+    trainers = frozenset(
+        {
+            ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
+            ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
+        }
+    )
     distribution: ClassVar[str | None] = "openrlhf"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -84,32 +79,35 @@ class OpenRlhfAdapter(Adapter):
         own = {name for name in known if "." in name or name in _TELLING}
         return min(0.95, (0.4 * len(own) + 0.05 * len(known)) * (0.5 + 0.5 * len(known) / len(names)))
 
-    def read(self, source: Source, context: Context) -> OpenRlhfReading:
-        """See `Adapter.read`. Text converts as argparse converts it; see `values`."""
-        findings = list(source.problems)
-        asked = context.framework_version or installed("openrlhf")
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            findings.append(_version_finding(version, source))
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            findings.append(_newer(asked))
-        running = isinstance(source.native, Running)
-        if source.native is not None and not running:
-            message = f"a {type(source.native).__name__} is no launch command and no mapping of options"
-            findings.append(Finding("BB-ORL-006", "error", "config", message))
-            return self._reading(version, findings, context)
-        options = tables.options_of(version)
+    def is_configuration(self, native: object) -> bool:
+        """A trainer's own arguments."""
+        return isinstance(native, Running)
+
+    def fitting(self, source: Source) -> Sequence[str]:
+        """The releases that know every option of `source`."""
+        names = set(names_in(source))
+        return [version for version in tables.RELEASES if names and names <= tables.options_of(version).keys()]
+
+    def difference(self, version: str) -> str:
+        """What the installed parser declares otherwise."""
+        from batchbridge_openrlhf.declared import difference
+
+        return difference() if installed(self.distribution) == version else ""
+
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`. Text converts as argparse converts it; see `values`."""
+        options, names = tables.options_of(version), tables.names_of(version)
         given = given_of(source, options)
         if given.other or given.no_command:
-            findings.append(_no_command(given, source))
-            return self._reading(version, findings, context)
+            return self.unread(version, [*found, _no_command(given, source)], context)
         # A script leaves it open, and nothing here depends on it.
-        given.broken = [one for one in given.broken if one.name not in source.unknown or not is_idle(one.identity)]
-        findings += _refused(given)
+        given.refused = [
+            one for one in given.refused if one.name not in source.unknown or not is_idle(options[one.name].identity)
+        ]
+        found += _refused(given)
         settings = tables.defaults_of(version)
         places: dict[str, Where] = {}
-        parsed = decided = not given.ambiguous and all(is_idle(refused.identity) for refused in given.broken)
+        parsed = decided = not given.ambiguous and all(is_idle(options[one.name].identity) for one in given.refused)
         later = list(_strays(given))
         near = near_names((name for name in given.values if name not in options), options, cutoff=0.8)
         for name, value in given.values.items():
@@ -123,39 +121,42 @@ class OpenRlhfAdapter(Adapter):
             try:
                 settings[option.identity] = convert(option, value)
             except WrongValue as wrong:
-                findings.append(_wrong_value(given.places[name], wrong))
+                message = wrong_value(name, given.places[name].value, wrong)
+                found.append(
+                    _finding("BB-ORL-004", message, given.places[name], native=wrong.native, phase=wrong.phase)
+                )
                 if wrong.phase != "config":
                     settings[option.identity] = wrong.held
                 elif not is_idle(option.identity):
                     parsed = False
                 decided = decided and is_idle(option.identity)
-        findings += later  # argparse comes to what it does not know after it has converted the rest
-        sizes = sizes_of(settings, version, context.world_size) if decided else None
-        findings += _world_notes(sizes, places, tables.names_of(version))
-        told = None
-        if sizes is not None:
-            findings += _inexpressible(settings, places, tables.names_of(version))
-            told = meaning(settings, sizes)
-            if running and told is not None:
-                told = {**told, "order.seed": Told(settings["train.seed"], "train.seed", ORDERED)}
-        spec = None if told is None else spec_of(told)
+        found += later  # argparse comes to what it does not know after it has converted the rest
+        sizes = sizes_of(settings, version, context.world_size) if parsed else None
+        known = sizes if decided else None
+        found += _world_notes(known, places, names)
+        found += _inexpressible(settings, places, names) if known else ()
         reading = dataclasses.replace(
-            self._reading(version, findings, context),
-            spec=spec,
-            provenance={} if spec is None else _provenances(spec, told or {}, settings, places, version, sizes, source),
+            self.unread(version, found, context),
             native={name: settings[option.identity] for name, option in options.items()},
-            settings=settings,
             given=places,
-            asked_world=context.world_size,
-            decided=decided,
-            parsed=parsed,
-            whole=given.whole,
         )
-        if not decided:
+        if sizes is None:
             return reading
+        prompts, whole = context.dataset_size, given.whole
+        facts = Facts(settings, sizes, prompts, version, names, whole, frozenset(places), decided)
+        told = meaning(settings, sizes) if decided else None
+        if told is not None:
+            if source.native is not None:
+                told["order.seed"] = Told(settings["train.seed"], "train.seed", ORDERED)
+            spec = spec_of(told)
+            # What is at the schema's default, openrlhf has nothing to say about.
+            origins = {
+                path: _origin(path, told[path], facts, places, source) for path, _, _ in walk(spec) if path in told
+            }
+            reading = dataclasses.replace(reading, spec=spec, provenance=origins)
         from batchbridge_openrlhf.behaviour import behaviour
 
-        return dataclasses.replace(reading, behaviour=behaviour(reading))
+        return dataclasses.replace(reading, run=facts, behaviour=behaviour(facts) if decided else None)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """OpenRLHF's own rules and known defects; see `rules`."""
@@ -163,27 +164,17 @@ class OpenRlhfAdapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """The command, as `argv` (one word per line, quoted) and for a shell; for OpenRLHF `framework_version` (None:
-        the newest known). Models, data, rewards and generation engines are the user's to add. Raises `CannotWrite`.
-        """
-        from batchbridge_openrlhf.writing import argv, native, settings_for, shell
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """Models, data, rewards and generation engines are the user's to add."""
+        from batchbridge_openrlhf.writing import native, settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        if not problems.need(tables.is_known(version), f"openrlhf {version} is not known; known are {self.versions}"):
-            raise CannotWrite(self.framework, problems)
-        settings = settings_for(spec, version, problems)
-        values = native(settings, version, problems)
-        if not problems:
-            problems.extend(objections(self, spec, values, Context(framework_version=version)))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        return Written(
-            values=values,
-            framework_version=version,
-            text={"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"},
-        )
+        return native(settings_for(spec, version, problems), version, problems)
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """The command as `argv` (one word per line, quoted) and for a shell."""
+        from batchbridge_openrlhf.writing import argv, shell
+
+        return {"shell": shell(values, version), "argv": "\n".join(map(shlex.quote, argv(values))) + "\n"}
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -200,35 +191,14 @@ class OpenRlhfAdapter(Adapter):
             "openrlhf.trainer.ppo_trainer": "batchbridge_openrlhf.launched:driver",
         }
 
-    def owns(self, trainer: object) -> bool:
-        """Whether `trainer` is a `PPOTrainer` (in its Ray actor) or an `ActorPPOTrainer`, or of a subclass."""
-        return any((base.__module__, base.__name__) in TRAINERS for base in type(trainer).__mro__)
-
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's arguments; see `runtime.source_of`."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no trainer of OpenRLHF")
+        self.require_own(trainer)
         from batchbridge_openrlhf.runtime import source_of
 
         return source_of(trainer)
 
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> OpenRlhfReading:
-        """A reading that could say nothing but its findings."""
-        return OpenRlhfReading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
-
-TRAINERS = frozenset(
-    {
-        ("openrlhf.trainer.ppo_trainer", "BasePPOTrainer"),
-        ("openrlhf.trainer.ray.ppo_actor", "ActorPPOTrainer"),
-    }
-)
-"""Classes whose objects `attach` takes. Source: openrlhf 0.11.2."""
 ORDERED = "openrlhf leaves the order open; a wrapped run is ordered by it"
 _TELLING = frozenset(
     {
@@ -240,30 +210,16 @@ _TELLING = frozenset(
 """Flat names that say OpenRLHF by themselves; dotted ones do so anyway."""
 
 
-def _newer(version: str) -> Finding:
-    """The warning for a version without rows of its own, with what it declares otherwise where it is installed."""
-    from batchbridge_openrlhf.declared import difference
-
-    differs = difference() if installed("openrlhf") == version else ""
-    return newer_version("openrlhf", shown(version), newest=tables.NEWEST, code="BB-ORL-002", difference=differs)
-
-
-def _version_finding(version: str | None, source: Source) -> Finding:
-    fitting = _fitting(source) if version is None else []
-    return unknown_version(
-        "openrlhf",
-        None if version is None else shown(version),
-        known=tables.VERSIONS,
-        newest=fitting[-1] if fitting else tables.NEWEST,
-        codes=("BB-ORL-001", "BB-ORL-002"),
-        hint=f"; the options given exist in {fitting[0]} to {fitting[-1]}" if fitting else "",
-    )
-
-
-def _fitting(source: Source) -> list[str]:
-    """The releases that know every option of `source`; empty where none does, or nothing is said."""
-    names = set(names_in(source))
-    return [version for version in tables.RELEASES if names and names <= tables.options_of(version).keys()]
+def _finding(
+    code: str,
+    message: str,
+    place: Where,
+    fixes: Sequence[Fix] = (),
+    native: str = "",
+    phase: Phase = "config",
+    source: str | None = tables.SOURCE,
+) -> Finding:
+    return Finding(code, "error", phase, message, (place,), tuple(fixes), native, source=source)
 
 
 def _no_command(given: Given, source: Source) -> Finding:
@@ -271,63 +227,32 @@ def _no_command(given: Given, source: Source) -> Finding:
         message = f"{given.other} is not read: only openrlhf.cli.train_ppo_ray trains by rollouts"
     else:
         message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(source.argv)[:120]!r}"
-    return Finding(
-        "BB-ORL-005",
-        "error",
-        "config",
-        message,
-        where=(Where("command", shown(given.other or " ".join(source.argv[:3]))),),
-        fixes=(Fix("give the command that starts openrlhf.cli.train_ppo_ray"),),
-    )
+    place = Where("command", shown(given.other or " ".join(source.argv[:3])))
+    fix = Fix("give the command that starts openrlhf.cli.train_ppo_ray")
+    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,))
 
 
 def _refused(given: Given) -> Iterator[Finding]:
     """What argparse refuses, in its order: ambiguous words while it sorts them, then values."""
     for word, longer in given.ambiguous.items():
-        yield Finding(
-            "BB-ORL-003",
-            "error",
-            "config",
-            f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else ""),
-            where=(Where(word[:60]),),
-            fixes=tuple(Fix(f"write --{name}") for name in longer[:3]),
-            native="argparse: error: ambiguous option",
-            source=tables.SOURCE,
-        )
-    for refused in given.broken:
-        yield Finding(
-            "BB-ORL-004",
-            "error",
-            "config",
-            refused.message,
-            where=(refused.place,),
-            native=refused.native,
-            source=tables.SOURCE,
-        )
+        message = f"{word} could be short for {', '.join(longer[:6])}" + (" and others" if longer[6:] else "")
+        fixes = [Fix(f"write --{name}") for name in longer[:3]]
+        yield _finding("BB-ORL-003", message, Where(word[:60]), fixes, "argparse: error: ambiguous option")
+    for refused in given.refused:
+        yield _finding("BB-ORL-004", refused.message, refused.place, native=refused.native)
+
+
+_UNRECOGNIZED = "argparse: error: unrecognized arguments"
 
 
 def _strays(given: Given) -> Iterator[Finding]:
     if given.strays:
         words = " ".join(given.strays)[:120]
-        yield Finding(
-            "BB-ORL-003",
-            "error",
-            "config",
-            f"no option takes {words!r}",
-            where=(Where(given.strays[0][:60] or "''"),),
-            fixes=(Fix(f"remove {words!r}"),),
-            native="argparse: error: unrecognized arguments",
-            source=tables.SOURCE,
-        )
+        place, fix = Where(given.strays[0][:60] or "''"), Fix(f"remove {words!r}")
+        yield _finding("BB-ORL-003", f"no option takes {words!r}", place, [fix], _UNRECOGNIZED)
     for short, name in given.abbreviated.items():
-        yield Finding(
-            "BB-ORL-008",
-            "note",
-            "config",
-            f"--{short} is short for --{name}; a further option of that beginning would make it ambiguous",
-            where=(Where(name),),
-            fixes=(Fix(f"write --{name}"),),
-        )
+        message = f"--{short} is short for --{name}; a further option of that beginning would make it ambiguous"
+        yield Finding("BB-ORL-008", "note", "config", message, (Where(name),), (Fix(f"write --{name}"),))
 
 
 def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
@@ -338,31 +263,9 @@ def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Find
         message += f"; it is spelled {spelled[0]} there"
     elif elsewhere := tables.releases_with(name):
         message += f"; it exists in {elsewhere[0]} to {elsewhere[-1]}"
-    return Finding(
-        "BB-ORL-003",
-        "error",
-        "config",
-        message,
-        where=(place,),
-        fixes=(
-            *(Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near),
-            Fix(f"remove {name}", {name: None}),
-        ),
-        native="argparse: error: unrecognized arguments",
-        source=tables.SOURCE,
-    )
-
-
-def _wrong_value(place: Where, wrong: WrongValue) -> Finding:
-    return Finding(
-        "BB-ORL-004",
-        "error",
-        wrong.phase,
-        wrong_value(str(place.key), place.value, wrong),
-        where=(place,),
-        native=wrong.native,
-        source=tables.SOURCE,
-    )
+    fixes = [Fix(f"write {known}", {name: None, known: place.value}) for known in spelled or near]
+    fixes.append(Fix(f"remove {name}", {name: None}))
+    return _finding("BB-ORL-003", message, place, fixes, _UNRECOGNIZED)
 
 
 def _world_notes(sizes: Sizes | None, places: Mapping[str, Where], names: Mapping[str, str]) -> Iterator[Finding]:
@@ -390,52 +293,23 @@ def _inexpressible(
         yield Finding("BB-ORL-009", "warning", "config", message, where=(place,), undecided=True)
 
 
-def _provenances(
-    spec: Spec,
-    told: Mapping[str, Told],
-    settings: Mapping[str, Any],
-    places: Mapping[str, Where],
-    version: str,
-    sizes: Sizes | None,
-    source: Source,
-) -> dict[str, Provenance]:
-    names = tables.names_of(version)
-    found = {}
-    for path, value, _ in walk(spec):
-        entry = told.get(path)
-        if entry is None:
-            continue  # at the schema's default: openrlhf has nothing to say about it
-        if path == "topology.world_size" and sizes is not None and sizes.asked:
-            found[path] = Provenance((), value, "argument", "the world size that was asked for")
-        else:
-            found[path] = _provenance(entry, settings, places, version, names, source)
-    return found
-
-
-def _provenance(
-    entry: Told,
-    settings: Mapping[str, Any],
-    places: Mapping[str, Where],
-    version: str,
-    names: Mapping[str, str],
-    source: Source,
-) -> Provenance:
+def _origin(path: str, entry: Told, facts: Facts, places: Mapping[str, Where], source: Source) -> Provenance:
+    names, version = facts.names, facts.version
+    others = tuple(names.get(key, key) for key in entry.others)
+    if path == "topology.world_size" and facts.sizes.asked:
+        return Provenance((), entry.value, "argument", "the world size that was asked for")
     if entry.key is None:
-        return dataclasses.replace(entry.derived(), keys=tuple(names.get(key, key) for key in entry.others))
-    value = settings[entry.key]
+        return dataclasses.replace(entry.derived(), keys=others)
     if entry.key not in names:
         absent = tables.ABSENT.get(entry.key)
         return Provenance((), entry.value, "default", absent[1] if absent else f"no such option in openrlhf {version}")
-    name = names[entry.key]
-    note = f" (derived: {entry.formula})" if entry.formula else ""
-    said = f"{'--' if source.argv else ''}{name} {shown(value)}"
-    place = places.get(entry.key)
+    name, value = names[entry.key], facts[entry.key]
     return Provenance.of(
         name,
         value,
-        place,
+        places.get(entry.key),
         default=f"default of openrlhf {version}",
-        said=said,
-        note=note,
-        others=tuple(names.get(key, key) for key in entry.others),
+        said=f"{'--' if source.argv else ''}{name} {shown(value)}",
+        note=f" (derived: {entry.formula})" if entry.formula else "",
+        others=others,
     )

@@ -28,7 +28,7 @@ ASYNC, PACKING, ENGINES = "train.async_enable", "ds.packing_samples", "vllm.num_
 class Facts:
     """What the rules look at. `settings` by identity; `prompts`: of the dataset, None: unknown; `names`: identity to
     the version's own name; `whole`: a launch command, to which no model or data will be added; `given`: identities that
-    the user named."""
+    the user named; `decided`: no default stands where a value could not be read."""
 
     settings: Mapping[str, Any]
     sizes: Sizes
@@ -37,6 +37,7 @@ class Facts:
     names: Mapping[str, str]
     whole: bool = False
     given: frozenset[str] = frozenset()
+    decided: bool = True
 
     def __getitem__(self, identity: str) -> Any:
         return self.settings[identity]

@@ -6,6 +6,7 @@ or false, numbers that are not finite, integers beyond 32 bits (no count of a re
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Mapping
@@ -52,31 +53,22 @@ def shown(value: Any) -> Any:
     return f"a {type(value).__name__}"
 
 
-def _integer(option: Option, value: Any) -> int:
-    number = value
-    if isinstance(value, str) and len(value) <= sys.get_int_max_str_digits():
-        try:
-            number = int(value)
-        except ValueError:
-            number = value
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise WrongValue("an integer", f"argparse: argument --{option.identity}: invalid int value")
-    if abs(number) > LARGEST:
-        raise WrongValue(f"an integer up to {LARGEST}", "it is accepted, and fails later", "worker_start", number)
-    return number
-
-
-def _number(option: Option, value: Any) -> float:
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = value
-    if not isinstance(number, (int, float)) or isinstance(number, bool):
-        raise WrongValue("a number", f"argparse: argument --{option.identity}: invalid float value")
+def _scalar(option: Option, value: Any) -> int | float:
+    """An integer, or a number, as the option's kind has it."""
+    whole = option.kind == "int"
+    expected, kind = ("an integer", int) if whole else ("a number", float)
+    native = f"argparse: argument --{option.identity}: invalid {kind.__name__} value"
+    if isinstance(value, str) and (not whole or len(value) <= sys.get_int_max_str_digits()):
+        with contextlib.suppress(ValueError):
+            value = kind(value)
+    if not isinstance(value, int if whole else (int, float)) or isinstance(value, bool):
+        raise WrongValue(expected, native)
+    if whole:
+        if abs(value) > LARGEST:
+            raise WrongValue(f"an integer up to {LARGEST}", "it is accepted, and fails later", "worker_start", value)
+        return int(value)
     try:
-        number = float(number)
+        number = float(value)
     except OverflowError:
         number = math.inf
     if math.isnan(number) or (math.isinf(number) and option.default != math.inf):
@@ -96,22 +88,21 @@ def _flag(option: Option, value: Any) -> bool:
     raise WrongValue("true or false", f"argparse: argument --{option.identity}: ignored explicit argument")
 
 
-def _pair(option: Option, value: Any) -> tuple[float, ...]:
-    value = _listed(value)
-    if len(value) != 2:
-        raise WrongValue("two numbers", f"argparse: argument --{option.identity}: expected 2 arguments")
-    return _numbers(option, value)
-
-
-def _numbers(option: Option, value: Any) -> tuple[float, ...]:
+def _several(option: Option, value: Any) -> tuple[Any, ...]:
+    """Items of a list, or of text like "0.2 0.28", as it stands on a command line."""
+    expected, wanted = _LISTS[option.kind]
+    items = value.split() if isinstance(value, str) and len(value) <= _LONGEST else value
+    if not isinstance(items, (list, tuple)) or len(items) > _LONGEST:
+        items = []
+    if not items or (option.kind != "floats" and len(items) != 2):
+        raise WrongValue(expected, f"argparse: argument --{option.identity}: expected {wanted}")
+    if option.kind == "texts":
+        return tuple(map(str, items))
     numbers: list[float] = []
     odd: WrongValue | None = None
-    value = _listed(value)
-    if not value:
-        raise WrongValue("a list of numbers", f"argparse: argument --{option.identity}: expected at least one argument")
-    for item in value:
+    for item in items:
         try:
-            numbers.append(_number(option, item))
+            numbers.append(_scalar(option, item))
         except WrongValue as wrong:
             if wrong.phase == "config":
                 raise
@@ -122,18 +113,12 @@ def _numbers(option: Option, value: Any) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-def _texts(option: Option, value: Any) -> tuple[str, ...]:
-    value = _listed(value)
-    if len(value) != 2:
-        raise WrongValue("two texts", f"argparse: argument --{option.identity}: expected 2 arguments")
-    return tuple(map(str, value))
-
-
-def _listed(value: Any) -> list[Any]:
-    """The items of a list, or of text like "0.2 0.28", as it stands on a command line; empty where it is neither."""
-    if isinstance(value, str) and len(value) <= _LONGEST:
-        value = value.split()
-    return list(value) if isinstance(value, (list, tuple)) and len(value) <= _LONGEST else []
+_LISTS = {
+    "pair": ("two numbers", "2 arguments"),
+    "floats": ("a list of numbers", "at least one argument"),
+    "texts": ("two texts", "2 arguments"),
+}
+"""Kinds of lists: what is expected, and what argparse says."""
 
 
 def _words(option: Option, value: Any) -> tuple[str, ...] | str:
@@ -145,13 +130,9 @@ def _words(option: Option, value: Any) -> tuple[str, ...] | str:
 
 
 _CONVERTERS: Mapping[str, Callable[[Option, Any], Any]] = {
-    "int": _integer,
-    "float": _number,
+    **dict.fromkeys(("int", "float"), _scalar),
+    **dict.fromkeys(("flag", "flag_off"), _flag),
+    **dict.fromkeys(("pair", "floats", "texts"), _several),
     "str": _text,
-    "flag": _flag,
-    "flag_off": _flag,
-    "pair": _pair,
-    "texts": _texts,
-    "floats": _numbers,
     "words": _words,
 }

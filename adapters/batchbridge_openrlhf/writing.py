@@ -41,7 +41,7 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
 
 
 def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[str, Any]:
-    """`values` in the spelling of `version`, without what is a default there and need not be said."""
+    """`values` in the spelling of `version` and its parser's order, without what is unset there anyway."""
     names, options, said = names_of(version), options_of(version), {}
     for identity, value in values.items():
         if identity not in names:
@@ -53,7 +53,7 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
         if value is None or (options[names[identity]].kind == "flag" and not value):
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
         said[names[identity]] = value
-    return said
+    return {name: said[name] for name in options if name in said}
 
 
 def argv(values: Mapping[str, Any]) -> list[str]:

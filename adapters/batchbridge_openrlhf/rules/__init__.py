@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
@@ -14,8 +13,6 @@ from batchbridge_openrlhf.rules.late_sizes import BELOW_ONE, LATE_SIZES
 from batchbridge_openrlhf.rules.parser import PARSER_RULES
 from batchbridge_openrlhf.rules.silent import SILENT_RULES
 from batchbridge_openrlhf.rules.silent_steps import SILENT_STEPS
-from batchbridge_openrlhf.settings import names_of
-from batchbridge_openrlhf.sizes import sizes_of
 
 RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_SIZES, *LATE_RULES, *SILENT_STEPS, *SILENT_RULES)
 """Rows in the order in which OpenRLHF itself would come to them."""
@@ -24,46 +21,21 @@ RULES: tuple[Rule, ...] = (*PARSER_RULES, *LATE_SIZES, *LATE_RULES, *SILENT_STEP
 def check(reading: Reading) -> list[Finding]:
     """Every rule that `reading` breaks; empty while its version or sizes are unknown. Where the parser takes a value
     that nothing else can (not a number, say), its own rules alone."""
-    decided = facts_of(reading)
-    facts = decided or _parsed(reading)
+    facts: Facts | None = getattr(reading, "run", None)
     if facts is None:
         return []
 
     def where(identities: tuple[str, ...]) -> tuple[Where, ...]:
         return tuple(_where(identity, facts, reading.given) for identity in identities if identity in facts.names)
 
-    if decided and facts.sizes.positive:
-        return rule_table.checked("openrlhf", RULES, facts, facts.version, where)
-    return rule_table.findings(_testable(facts) if decided else PARSER_RULES, facts, facts.version, where)
+    if facts.decided and facts.sizes.positive:
+        return rule_table.checked(reading.framework, RULES, facts, facts.version, where)
+    return rule_table.findings(_testable(facts) if facts.decided else PARSER_RULES, facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:
     """The broken rows that OpenRLHF itself never reports, and that change what is trained."""
     return rule_table.defects(_testable(facts), facts, facts.version)
-
-
-def facts_of(reading: Reading) -> Facts | None:
-    """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
-    return _parsed(reading) if getattr(reading, "decided", True) else None
-
-
-def _parsed(reading: Reading) -> Facts | None:
-    settings: Mapping[str, Any] = getattr(reading, "settings", {})
-    version = reading.framework_version
-    if version is None or not settings or not getattr(reading, "parsed", True):
-        return None
-    sizes = sizes_of(settings, version, getattr(reading, "asked_world", None))
-    if sizes is None:
-        return None
-    return Facts(
-        settings,
-        sizes,
-        reading.dataset_size,
-        version,
-        names_of(version),
-        whole=getattr(reading, "whole", False),
-        given=frozenset(getattr(reading, "given", ())),
-    )
 
 
 def _testable(facts: Facts) -> tuple[Rule, ...]:

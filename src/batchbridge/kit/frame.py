@@ -58,7 +58,7 @@ class FramedAdapter(Adapter):
     def read(self, source: Source, context: Context) -> RunReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         found = list(source.problems)
-        version = self.readable_version(context, found)
+        version = self.readable_version(source, context, found)
         foreign = source.native is not None and not self.is_configuration(source.native)
         if version is not None and foreign:
             text = f"a {type(source.native).__name__} is no configuration of {self.name}"
@@ -85,14 +85,20 @@ class FramedAdapter(Adapter):
         """What the configuration of a newer version has otherwise than the newest known one; empty: not known."""
         return ""
 
-    def readable_version(self, context: Context, found: list[Finding]) -> str | None:
+    def fitting(self, source: Source) -> Sequence[str]:
+        """Known versions that have every setting of a source, oldest first; empty: it says nothing of its version."""
+        return ()
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
         """The version whose tables are read; None where none is, with a finding."""
         asked, why = self.asked_version(context)
         version = asked and self._readable(asked)
         codes, newest = (self.codes.no_version, self.codes.unknown_version), self.newest_version
         if not version or asked is None or not self.knows(version):
-            known = newest or self.writes
-            found.append(unknown_version(self.name, version, known=self.versions, newest=known, codes=codes, why=why))
+            fits = () if version else self.fitting(source)
+            hint = f"; the settings given exist in {fits[0]} to {fits[-1]}" if fits else ""
+            near = fits[-1] if fits else newest or self.writes
+            found.append(unknown_version(self.name, version, self.versions, near, codes, why, hint))
             return None
         if version != asked:
             differs = self.difference(asked)

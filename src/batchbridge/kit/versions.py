@@ -108,7 +108,6 @@ def newer_version(project: str, version: str, *, newest: str, code: str, differe
 def unknown_version(
     project: str,
     version: str | None,
-    *,
     known: str,
     newest: str,
     codes: tuple[str, str],

@@ -104,10 +104,10 @@ def test_the_command_may_stand_behind_a_launcher(launcher):
     options = "--train.batch_size=64 --algo.dynamic_filtering_range 0.1 0.9 --eval.steps -1 --ds.packing_samples"
     reading = read(shlex.split(f"{launcher} {options} --vllm.num_engines 1"))
     assert reading.findings == ()
-    assert reading.settings["train.batch_size"] == 64
-    assert reading.settings["algo.dynamic_filtering_range"] == (0.1, 0.9)
-    assert reading.settings["eval.steps"] == -1
-    assert reading.settings["ds.packing_samples"] is True
+    assert reading.run.settings["train.batch_size"] == 64
+    assert reading.run.settings["algo.dynamic_filtering_range"] == (0.1, 0.9)
+    assert reading.run.settings["eval.steps"] == -1
+    assert reading.run.settings["ds.packing_samples"] is True
 
 
 def test_another_program_of_openrlhf_is_refused_by_name():
@@ -121,7 +121,7 @@ def test_a_command_of_something_else_is_refused():
 
 def test_an_abbreviated_option_is_read_as_argparse_reads_it():
     reading = read(["--rollout.n_s", "4"])
-    assert (reading.settings["rollout.n_samples_per_prompt"], codes(reading)) == (4, ["BB-ORL-008"])
+    assert (reading.run.settings["rollout.n_samples_per_prompt"], codes(reading)) == (4, ["BB-ORL-008"])
 
 
 def test_an_ambiguous_abbreviation_is_unknown():
@@ -159,7 +159,7 @@ def test_settings_without_dashes_are_read_as_yaml():
 
 
 def test_the_last_of_two_occurrences_counts():
-    assert read(["--train.batch_size", "8", "--train.batch_size", "16"]).settings["train.batch_size"] == 16
+    assert read(["--train.batch_size", "8", "--train.batch_size", "16"]).run.settings["train.batch_size"] == 16
 
 
 @pytest.mark.parametrize("words", ["--train.seed a --train.seed 1", "--train.seed --train.seed 1"])

@@ -12,6 +12,7 @@ from orl_outcomes import ours
 
 from batchbridge.contract.reading import Context, Source
 from batchbridge.reading.files import load_source
+from batchbridge_history import openrlhf as history
 from batchbridge_openrlhf.config import OpenRlhfAdapter
 from batchbridge_openrlhf.deepspeed import REQUIRED, applied, required
 from batchbridge_openrlhf.rules import RULES
@@ -233,7 +234,7 @@ def test_a_critic_shares_out_its_devices_also_with_dynamic_batches(devices, fire
 
 def test_every_row_of_the_table_is_exercised_here():
     elsewhere = {"BB-ORL-025", "BB-ORL-045", "BB-ORL-046", "BB-ORL-053", "BB-ORL-063"}
-    assert {rule.code for rule in RULES} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
+    assert {rule.code for rule in (*RULES, *history.ROWS)} == {*BROKEN, *OLD_BROKEN, *elsewhere, *ALWAYS}
 
 
 # ---- versions
