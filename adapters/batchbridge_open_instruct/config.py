@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, parse_arguments
+from batchbridge.kit import Context, NativeStep, parse_arguments, walk
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
@@ -119,10 +119,11 @@ class OpenInstructAdapter(Adapter):
             return dataclasses.replace(reading, findings=tuple(findings))
         from batchbridge_open_instruct.behaviour import behaviour
 
+        spec = spec_of(told)
         return dataclasses.replace(
             reading,
-            spec=spec_of(told),
-            provenance={path: _provenance(entry, reading, source, checkout) for path, entry in told.items()},
+            spec=spec,
+            provenance={path: _provenance(told[path], reading, checkout) for path, _, _ in walk(spec) if path in told},
             behaviour=behaviour(native, checkout),
             findings=tuple(findings),
         )
@@ -284,7 +285,7 @@ def _spelled(
     return (longer[0], value) if len(longer) == 1 else (key, value)
 
 
-def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
+def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Provenance:
     if entry.key is None:
         return entry.derived()
     value, place = reading.native[entry.key], reading.given.get(entry.key)

@@ -54,15 +54,16 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
     """`values` in the spelling of `version` and its parser's order, without what is unset there anyway."""
     names, options, said = names_of(version), options_of(version), {}
     for identity, value in values.items():
+        if value is None:
+            continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
         if identity not in names:
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = {name: values[one] for one, name in names_of(NEWEST).items() if one in values}
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
                 problems.no_setting(reason, names_of(NEWEST)[identity], newest, NEWEST)
             continue
-        if value is None or (options[names[identity]].kind == "flag" and not value):
-            continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
-        said[names[identity]] = value
+        if options[names[identity]].kind != "flag" or value:
+            said[names[identity]] = value
     return {name: said[name] for name in options if name in said}
 
 
