@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, parse_arguments, walk
+from batchbridge.kit.command_line import spelled, words_by_name
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
@@ -18,7 +18,7 @@ from batchbridge.kit.writing import Problems, objections
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import OpenInstructReading, learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
-from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
+from batchbridge_open_instruct.values import LARGEST, WrongValue, convert
 
 if TYPE_CHECKING:
     pass
@@ -241,10 +241,11 @@ def _given(
     source: Source, rows: Mapping[str, Setting], others: frozenset[str]
 ) -> tuple[dict[str, Where], dict[str, Any]]:
     """(places, values) by native key, spelled as the parser takes them."""
-    words = from_argv(source.argv)
+    words = words_by_name(source.argv)
     plain = parse_arguments(list(source.argv)) if source.argv else {}
     file = None if source.path is None else str(source.path)
     names = sorted({*rows, *others})
+    on = {key for key, row in rows.items() if row.default is True}
     places: dict[str, Where] = {}
     given: dict[str, Any] = {}
     for key, value in source.values.items():
@@ -256,33 +257,13 @@ def _given(
             continue
         if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
             value = words[key]
-        name, value = _spelled(key, value, rows, others, names)
+        name, value = spelled(key, value, names, on)
+        if name == key and key.replace("-", "_").startswith("no_") and (other := key[3:].replace("-", "_")) in others:
+            name, value = other, False  # which default it has, is not known here
         line = source.lines.get(key)
         given[name] = value
         places[name] = Where(name, shown(value), file if line else None, line)
     return places, given
-
-
-def _spelled(
-    key: str, value: Any, rows: Mapping[str, Setting], others: frozenset[str], names: Sequence[str]
-) -> tuple[str, Any]:
-    """`--a-b` is a_b, `--no_x` is x off where x is on by default, and an unambiguous beginning is the whole name.
-
-    names: all of `rows` and `others`, sorted.
-
-    Source: transformers HfArgumentParser, Python argparse (allow_abbrev).
-    """
-    name = key.replace("-", "_")
-    if name in rows or name in others:
-        return name, value
-    negated = rows.get(name.removeprefix("no_"))
-    if name.startswith("no_") and negated is not None and negated.default is True and value is True:
-        return negated.key, False
-    if name.startswith("no_") and name.removeprefix("no_") in others:
-        return name.removeprefix("no_"), False
-    first = bisect.bisect_left(names, name)
-    longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
-    return (longer[0], value) if len(longer) == 1 else (key, value)
 
 
 def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Provenance:

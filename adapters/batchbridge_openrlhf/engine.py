@@ -24,18 +24,16 @@ from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import Length, Normaliser, Row, StepPlan, proven
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts, read_off
+from batchbridge.kit.worker_layer import WorkerLayer
+from batchbridge.kit.workers import Orders, Receipt, TrainedRow, read_off
+from batchbridge_openrlhf.experiences import IDENTITY, facts_of, finite
 from batchbridge_openrlhf.proven import CODE
 
 if TYPE_CHECKING:
     from batchbridge_openrlhf.watching import Given
 
-IDENTITY = "batchbridge"
-"""Key of an experience's `info`: which completion it is, five integers per row. See `identify`."""
 _NOBODY = (-1,) * 5
 """The identity of a filler row."""
-NO_TOKEN = 1e-9
-"""Tokens that a micro-batch without any reports: upstream divides its metrics by them."""
 KL_COEFFICIENT = "algo.kl.init_coef"
 """A setting that the native step is called with; the others it reads."""
 
@@ -73,18 +71,6 @@ class _Turn:
     silent: tuple[int, ...] = ()
 
 
-def identify(experience: Any, *, rollout: int, prompt: int, position: int, sample: int, prompt_tokens: int) -> Any:
-    """Marks an experience of one completion before it is appended to a replay buffer, and returns it.
-
-    rollout: from 0 over the run. prompt: index in the dataset. position: the prompt's place in its rollout, as the plan
-    has it. sample: the completion's number in its group. prompt_tokens: tokens before the response.
-    """
-    import torch
-
-    experience.info[IDENTITY] = torch.tensor([[rollout, prompt, position, sample, prompt_tokens]])
-    return experience
-
-
 def install(trainer: Any, orders: Orders) -> Receipt:
     """Patches an `ActorPPOTrainer` and probes its loss; replaces what an earlier call installed. Raises `CannotAttach`;
     the trainer is then unpatched."""
@@ -103,35 +89,32 @@ def install(trainer: Any, orders: Orders) -> Receipt:
         if layer is not None:
             layer.close()
         raise
-    trainer.batchbridge_engine = patches, layer
+    trainer.batchbridge_engine = layer
     return Receipt.here(orders, rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
 
 
 def remove(trainer: Any) -> None:
     """Undoes `install`; a trainer without it is left alone."""
-    patches, layer = vars(trainer).pop("batchbridge_engine", (None, None))
+    layer = vars(trainer).pop("batchbridge_engine", None)
     if layer is not None:
-        try:
-            patches.undo()
-        finally:
-            layer.close()
+        layer.remove()
 
 
-class EngineLayer:
+class EngineLayer(WorkerLayer):
     """The patches of one `ActorPPOTrainer`.
 
     `Orders.settings` are attributes of its loss (`loss.clip_eps_low`) and of its arguments (`actor.entropy_coef`).
     """
 
     def __init__(self, trainer: Any, orders: Orders, patches: Patches) -> None:
+        import torch.distributed as dist
+
         from batchbridge_openrlhf.watching import Watch
 
-        self._trainer, self._orders, self._patches = trainer, orders, patches
+        self._rank = dist.get_rank()
+        super().__init__("openrlhf", orders, patches, rank=self._rank, ranks=dist.get_world_size())
+        self._trainer = trainer
         self._engine, self._buffer, self._loss = trainer.actor.model, trainer.replay_buffer, trainer.actor_loss_fn
-        self._recorder = Recorder(
-            "openrlhf", orders, rank=self._rank, world_size=self._ranks, gather=self._gather_tuples
-        )
-        self._plan = self._recorder.plan
         self._turns: deque[_Turn] = deque()
         self._parts: list[list[TrainedRow | None]] = []
         self._facts: list[Mapping[str, Any]] = []
@@ -144,6 +127,13 @@ class EngineLayer:
         self._native_collate = self._buffer.collate_fn
         self._patch()
         self._watch = Watch(trainer, orders.trained, patches)
+
+    def remove(self) -> None:
+        """Restores the trainer, and closes the ledger."""
+        try:
+            self._patches.undo()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Undoes what is no attribute, and closes the ledger."""
@@ -188,10 +178,6 @@ class EngineLayer:
         patches.set(self._engine, "step", self._engine_step, what="written down", why=why)
         patches.set(self._engine.optimizer, "step", self._update, what=held, why="the last moment before an update")
 
-    @property
-    def _enforces(self) -> bool:
-        return self._orders.mode == "enforce"
-
     # ---- what the native loss and clock read
 
     def _apply_settings(self) -> None:
@@ -227,7 +213,8 @@ class EngineLayer:
         """In place of `NaiveReplayBuffer.setup_dynamic_batch`: the plan's steps over what ranks hold. Collective."""
         buffer, plan = self._buffer, self._plan
         assert plan is not None, "wrap refuses to enforce without a plan"
-        held = self._gather([self._held(item, index) for index, item in enumerate(buffer.items)])
+        own = [self._held(item, index) for index, item in enumerate(buffer.items)]
+        held: list[list[_Held]] = [share for (share,) in self._gather([(own,)])]
         rollout = self._one_rollout(held)
         where = self._expect(rollout, held)
         filler = self._filler(held)
@@ -363,7 +350,7 @@ class EngineLayer:
         with self._watch.expecting(beside.given):
             status = self._native_training_step(experience, kl_ctl, step, loss_batch_info)
         real = sum(identity != _NOBODY for identity in identities)
-        return _finite(status, real) if self._enforces else status
+        return finite(status, real) if self._enforces else status
 
     def _row(self, item: Any, identity: Sequence[int]) -> TrainedRow:
         rollout, prompt, position, sample, prompt_tokens = identity
@@ -432,7 +419,7 @@ class EngineLayer:
         if turn is not None:
             return turn.normaliser
         rows = [(row.tokens, row.position) for row in self._rows] if self._watch.needs_denominators else []
-        everyone = self._gather_tuples(rows) if self._watch.needs_denominators else []
+        everyone = self._gather(rows) if self._watch.needs_denominators else []
         counted = [Row(tokens=tokens, group=position) for tokens, position in everyone]
         return Normaliser.of(self._orders.trained.loss.policy, counted)
 
@@ -467,31 +454,8 @@ class EngineLayer:
     # ---- facts
 
     @property
-    def _rank(self) -> int:
-        import torch
-
-        return int(torch.distributed.get_rank())
-
-    @property
-    def _ranks(self) -> int:
-        import torch
-
-        return int(torch.distributed.get_world_size())
-
-    @property
     def _accumulation(self) -> int:
         return int(self._engine.gradient_accumulation_steps())
-
-    def _gather(self, mine: Sequence[Any]) -> list[list[Any]]:
-        """Every rank's list. Collective."""
-        import torch
-
-        parts: list[Any] = [None] * self._ranks
-        torch.distributed.all_gather_object(parts, list(mine))
-        return parts
-
-    def _gather_tuples(self, mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [row for share in self._gather(mine) for row in share]
 
     def _write(self, done: _Step, norm: float | None, *, skipped: bool) -> None:
         rows = self._rows
@@ -533,30 +497,3 @@ class _Beside:
 
     def __init__(self, items: Sequence[Any], given: Given) -> None:
         self.items, self.given = items, given
-
-
-def facts_of(item: Any, prompt_tokens: int) -> dict[str, Any]:
-    """What the ledger says of one completion's experience; see `batchbridge.kit.workers.facts`."""
-    ids, reward = item.sequences.tolist(), item.info.get("reward")
-    # The mask and the log-probabilities are about the token after each position.
-    return facts(
-        prompt=ids[:prompt_tokens],
-        completion=ids[prompt_tokens:],
-        trained=item.advantages[item.action_mask.bool()].tolist(),
-        old_logprobs=item.action_log_probs[prompt_tokens - 1 :].float().tolist(),
-        reward=None if reward is None else float(reward),
-    )
-
-
-def _finite(status: dict[str, Any], real: int) -> dict[str, Any]:
-    """The status of a micro-batch without tokens, or of fillers: upstream takes means over nothing for its metrics."""
-    import torch
-
-    if real and status["num_action_tokens"]:
-        return status
-    for name, value in status["metrics"].items():
-        if isinstance(value, torch.Tensor):
-            status["metrics"][name] = torch.nan_to_num(value.float())
-    status["num_samples"] = float(real)
-    status["num_action_tokens"] = max(status["num_action_tokens"], NO_TOKEN)
-    return status
