@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import Normaliser, Row, checkpoints, current_launch
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.worker_layer import WorkerLayer
-from batchbridge.kit.workers import Orders, TrainedRow, facts
+from batchbridge.kit.workers import Orders, Recorder, TrainedRow, facts
 from batchbridge_open_instruct import feed
 from batchbridge_open_instruct.writing import denominator
 
@@ -53,7 +52,7 @@ def remove(learner: Any) -> None:
         del learner.batchbridge_layer
 
 
-class LearnerLayer(WorkerLayer):
+class LearnerLayer:
     """The patches of one learner."""
 
     def __init__(self, learner: Any, orders: Orders) -> None:
@@ -61,14 +60,20 @@ class LearnerLayer(WorkerLayer):
 
         from batchbridge_open_instruct.watching import Watch
 
-        super().__init__("open_instruct", orders, Patches(), rank=dist.get_rank(), ranks=dist.get_world_size())
-        self._learner, self._engine = learner, learner.model
+        self._learner, self._orders, self._engine = learner, orders, learner.model
+        self._ranks = dist.get_world_size()
+        self._recorder = Recorder(
+            "open_instruct", orders, rank=dist.get_rank(), world_size=self._ranks, gather=self._gather
+        )
+        self._plan = self._recorder.plan
+        self._patches = Patches()
         self._native_backward, self._native_step = self._engine.backward, self._engine.step
         self.native_args = learner.args
         self._micro_batches: list[list[tuple[TrainedRow, Mapping[str, Any]]]] = []
         self._normaliser: Normaliser | None = None
         self._first_step, self._backwards, self._steps = 0, 0, 0
         self._open: list[int] = []
+        self._last: int | None = None
         try:
             self._patch()
             self._watch = Watch(learner, orders.trained.objective, ranks=self._ranks, patches=self._patches)
@@ -95,10 +100,17 @@ class LearnerLayer(WorkerLayer):
         """What was patched."""
         return self._patches
 
+    @property
+    def _enforces(self) -> bool:
+        return self._orders.mode == "enforce"
+
     def remove(self) -> None:
         """Restores the learner and its actor, and closes the ledger."""
         ask(self._learner, feed.remove)
-        super().remove()
+        try:
+            self._patches.undo()
+        finally:
+            self._recorder.close()
 
     def probe(self) -> None:
         """Holds this learner's own loss against the plan's weights, where it shall be enforced. Collective.
@@ -208,6 +220,15 @@ class LearnerLayer(WorkerLayer):
 
     def _pass(self) -> int:
         return int(self._steps // (self._kept // self._group))
+
+    @staticmethod
+    def _gather(mine: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Every rank's tuples. Collective."""
+        import torch.distributed as dist
+
+        parts: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, list(mine))
+        return [row for part in parts for row in part]
 
 
 def trained(batch: Any, micro_batch: int, row: int, piece: feed.Piece) -> tuple[TrainedRow, dict[str, Any]]:
