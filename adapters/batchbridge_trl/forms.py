@@ -8,14 +8,14 @@ from typing import Any
 from batchbridge.kit.config_texts import yaml_value
 
 
-def yaml_text(values: Mapping[str, Any], version: str, world: int) -> str:
+def yaml_text(values: Mapping[str, Any], version: str | None, world: int) -> str:
     """A recipe for `trl grpo --config`, read alike by PyYAML and by TRL's parser."""
     lines = [f"# GRPO settings for trl {version}, {world} process{'es' if world > 1 else ''}."]
     lines += [f"# accelerate launch --num_processes {world} ..."]
     return "\n".join([*lines, *(f"{key}: {yaml_value(value)}" for key, value in values.items())]) + "\n"
 
 
-def python_text(values: Mapping[str, Any], version: str, world: int) -> str:
+def python_text(values: Mapping[str, Any], version: str | None, world: int) -> str:
     """A call that constructs; run it in the processes that train, since GRPOConfig reads the world size there."""
     lines = [
         f"# for trl {version}, {world} process{'es' if world > 1 else ''}",
