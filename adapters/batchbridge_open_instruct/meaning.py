@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import Reading, Where
+from batchbridge import Where
+from batchbridge.kit.frame import RunReading
 from batchbridge.kit.key_table import Key, Words, told_by
 from batchbridge.kit.kinds import anything
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
@@ -389,7 +390,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class OpenInstructReading(Reading):
+class OpenInstructReading(RunReading):
     """A reading that remembers in which checkout it is read."""
 
     checkout: str | None = None
