@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, parse_arguments
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep, parse_arguments, walk
+from batchbridge.kit.command_line import spelled, words_by_name
+from batchbridge.kit.frame import FramedAdapter
+from batchbridge.kit.key_table import Codes
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.values import Told, shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.meaning import OpenInstructReading, learners, meaning
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
-from batchbridge_open_instruct.values import LARGEST, WrongValue, convert, from_argv
+from batchbridge_open_instruct.values import LARGEST, WrongValue, convert
 
 if TYPE_CHECKING:
     pass
 
 
-class OpenInstructAdapter(Adapter):
+class OpenInstructAdapter(FramedAdapter):
     """Framework `open_instruct`: grpo_fast.py, grpo.py, and the older ppo_vllm_thread_ray_gtrl.py."""
 
     framework: ClassVar[str] = "open_instruct"
+    codes = Codes("BB-OI-001", "BB-OI-002", "BB-OI-005", "BB-OI-003", "BB-OI-004", "BB-OI-007")
+    no_configuration = "BB-OI-006"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
@@ -50,30 +54,34 @@ class OpenInstructAdapter(Adapter):
         return min(0.9, 0.4 * len(keys & _TELLING))
 
     def read(self, source: Source, context: Context) -> OpenInstructReading:
-        """See `Adapter.read`. Strings convert as HfArgumentParser converts them."""
-        findings = list(source.problems)
-        asked = context.framework_version
+        """See `Adapter.read`: which script it is, and then which checkout."""
+        found, asked = list(source.problems), context.framework_version
         newer = asked is not None and readable(asked, tables.NEWEST) != asked
-        checkout = tables.checkout_of(tables.NEWEST if newer else asked)
-        if context.framework_version is None:
-            checkout = _checkout_at(source)
-        reading = OpenInstructReading(
-            framework=self.framework,
-            framework_version=checkout or context.framework_version,
-            dataset_size=context.dataset_size,
-            checkout=checkout,
-        )
+        checkout = _checkout_at(source) if asked is None else tables.checkout_of(tables.NEWEST if newer else asked)
         script = _script(source)
         if source.native is not None or script is None:
-            what = "an object" if source.native is not None else f"{_named_script(source)} is not read"
-            findings.append(_unreadable(what))
-            return dataclasses.replace(reading, findings=tuple(findings))
-        if checkout is None or checkout not in SCRIPTS[script]:
-            findings.append(_version_finding(context.framework_version, checkout, script))
-            return dataclasses.replace(reading, findings=tuple(findings))
-        if newer and asked is not None:
-            version = shown(asked)
-            findings.append(newer_version("open-instruct", version, newest=checkout, code="BB-OI-002"))
+            found.append(
+                _unreadable("an object" if source.native is not None else f"{_named_script(source)} is not read")
+            )
+        elif checkout is None or checkout not in SCRIPTS[script]:
+            found.append(_version_finding(asked, checkout, script))
+        else:
+            if newer and asked is not None:
+                found.append(
+                    newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version)
+                )
+            return self.read_settings(source, context, checkout, found)
+        return self._open(checkout or asked, found, context)
+
+    def _open(self, version: str | None, found: Sequence[Finding], context: Context) -> OpenInstructReading:
+        return OpenInstructReading(**vars(self.unread(version, found, context)))
+
+    def read_settings(
+        self, source: Source, context: Context, version: str, found: list[Finding]
+    ) -> OpenInstructReading:
+        """See `FramedAdapter.read`. Strings convert as HfArgumentParser converts them."""
+        checkout, findings, script = version, found, _script(source)
+        assert script is not None, "read says what is no script"
         rows = tables.settings_of(checkout)
         native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
         native |= {key: row.default for key, row in rows.items()}
@@ -106,9 +114,11 @@ class OpenInstructAdapter(Adapter):
             else:
                 native[world_key] = (context.world_size,)
                 places[world_key] = Where(world_key, context.world_size)
-        reading = dataclasses.replace(reading, native=native, given=places, decided=not wrong)
+        reading = dataclasses.replace(
+            self._open(checkout, findings, context), native=native, given=places, checkout=checkout, decided=not wrong
+        )
         if wrong:
-            return dataclasses.replace(reading, findings=tuple(findings))
+            return reading
         try:
             told = meaning(native, checkout)
         except ValueError as reason:
@@ -119,10 +129,11 @@ class OpenInstructAdapter(Adapter):
             return dataclasses.replace(reading, findings=tuple(findings))
         from batchbridge_open_instruct.behaviour import behaviour
 
+        spec = spec_of(told)
         return dataclasses.replace(
             reading,
-            spec=spec_of(told),
-            provenance={path: _provenance(entry, reading, source, checkout) for path, entry in told.items()},
+            spec=spec,
+            provenance={path: _provenance(told[path], reading, checkout) for path, _, _ in walk(spec) if path in told},
             behaviour=behaviour(native, checkout),
             findings=tuple(findings),
         )
@@ -139,28 +150,35 @@ class OpenInstructAdapter(Adapter):
         return check(reading) if isinstance(reading, OpenInstructReading) else ()
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise.
+        """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise;
+        for the newest checkout that has the script where none is named. Raises `CannotWrite`.
 
-        For the checkout of `framework_version`; None: the newest that has the script.
-
-        Dataset, model and engines are not a spec's business, and have to be added. Raises `CannotWrite`.
+        Dataset, model and engines are not a spec's business, and have to be added.
         """
-        from batchbridge_open_instruct.writing import settings_for
-
-        problems = Problems(self)
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
         version = readable(framework_version or newest, tables.NEWEST)
-        version = tables.checkout_of(version) or version
-        values = settings_for(spec, problems, tables.checkout_of(version))
-        if not problems:
-            problems += objections(self, spec, values, Context(framework_version=version))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        argv = ["python", f"open_instruct/{values[SCRIPT]}", *_arguments(values)]
-        shell = " \\\n    ".join([shlex.join(argv[:2]), *(shlex.join(words) for words in _pairs(argv[2:]))])
+        return super().write(spec, tables.checkout_of(version) or version)
+
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """See `writing.settings_for`."""
+        from batchbridge_open_instruct.writing import settings_for
+
+        return settings_for(spec, problems, tables.checkout_of(version))
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """The command as `argv` (one word per line) and for a shell."""
+        program = ["python", f"open_instruct/{values[SCRIPT]}"]
+        options = [
+            [f"--{key}", *map(str, value if isinstance(value, (list, tuple)) else [value])]
+            for key, value in values.items()
+            if key != SCRIPT
+        ]
         head = f"# open-instruct, checkout of {version}; dataset, model and engines are to be added\n"
-        texts = {"argv": "\n".join(argv) + "\n", "shell": head + shell + "\n"}
-        return Written(values=values, text=texts, framework_version=version)
+        argv = [*program, *(word for words in options for word in words)]
+        return {
+            "argv": "\n".join(argv) + "\n",
+            "shell": head + " \\\n    ".join(map(shlex.join, [program, *options])) + "\n",
+        }
 
     def hooks(self) -> Mapping[str, str]:
         """Ray, and two modules that grpo_fast.py imports; see `batchbridge_open_instruct.launched`."""
@@ -240,10 +258,11 @@ def _given(
     source: Source, rows: Mapping[str, Setting], others: frozenset[str]
 ) -> tuple[dict[str, Where], dict[str, Any]]:
     """(places, values) by native key, spelled as the parser takes them."""
-    words = from_argv(source.argv)
+    words = words_by_name(source.argv)
     plain = parse_arguments(list(source.argv)) if source.argv else {}
     file = None if source.path is None else str(source.path)
     names = sorted({*rows, *others})
+    on = {key for key, row in rows.items() if row.default is True}
     places: dict[str, Where] = {}
     given: dict[str, Any] = {}
     for key, value in source.values.items():
@@ -255,36 +274,16 @@ def _given(
             continue
         if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
             value = words[key]
-        name, value = _spelled(key, value, rows, others, names)
+        name, value = spelled(key, value, names, on)
+        if name == key and key.replace("-", "_").startswith("no_") and (other := key[3:].replace("-", "_")) in others:
+            name, value = other, False  # which default it has, is not known here
         line = source.lines.get(key)
         given[name] = value
         places[name] = Where(name, shown(value), file if line else None, line)
     return places, given
 
 
-def _spelled(
-    key: str, value: Any, rows: Mapping[str, Setting], others: frozenset[str], names: Sequence[str]
-) -> tuple[str, Any]:
-    """`--a-b` is a_b, `--no_x` is x off where x is on by default, and an unambiguous beginning is the whole name.
-
-    names: all of `rows` and `others`, sorted.
-
-    Source: transformers HfArgumentParser, Python argparse (allow_abbrev).
-    """
-    name = key.replace("-", "_")
-    if name in rows or name in others:
-        return name, value
-    negated = rows.get(name.removeprefix("no_"))
-    if name.startswith("no_") and negated is not None and negated.default is True and value is True:
-        return negated.key, False
-    if name.startswith("no_") and name.removeprefix("no_") in others:
-        return name.removeprefix("no_"), False
-    first = bisect.bisect_left(names, name)
-    longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
-    return (longer[0], value) if len(longer) == 1 else (key, value)
-
-
-def _provenance(entry: Told, reading: OpenInstructReading, source: Source, checkout: str) -> Provenance:
+def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Provenance:
     if entry.key is None:
         return entry.derived()
     value, place = reading.native[entry.key], reading.given.get(entry.key)
@@ -292,27 +291,6 @@ def _provenance(entry: Told, reading: OpenInstructReading, source: Source, check
     note = f" (derived: {entry.formula})" if entry.formula else ""
     default = f"default of {reading.native[SCRIPT]}, {checkout}"
     return Provenance.of(entry.key, value, place, default=default, note=note, others=entry.others)
-
-
-def _arguments(values: Mapping[str, Any]) -> list[str]:
-    words: list[str] = []
-    for key, value in values.items():
-        if key == SCRIPT:
-            continue
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        words += [f"--{key}", *(str(part) for part in parts)]
-    return words
-
-
-def _pairs(words: Sequence[str]) -> Iterator[list[str]]:
-    pair: list[str] = []
-    for word in words:
-        if word.startswith("--") and pair:
-            yield pair
-            pair = []
-        pair.append(word)
-    if pair:
-        yield pair
 
 
 # ---- findings

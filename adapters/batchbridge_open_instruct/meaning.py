@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import Reading, Where
+from batchbridge import Where
+from batchbridge.kit.frame import RunReading
+from batchbridge.kit.key_table import Key, Words, told_by
+from batchbridge.kit.kinds import anything
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told, shown
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
@@ -31,6 +34,58 @@ DROPS_STALE = "2026.8.20"
 """The first known checkout that drops results older than async_steps. Source: #1738, 2026-06-27."""
 
 
+def _key(key: str, *fields: str, words: Words | None = None) -> Key:
+    return Key(key, anything, field=fields, values=words)
+
+
+def _nearest(words: Mapping[Any, Any], otherwise: Any) -> Words:
+    """Words both ways; what is none of them is written as `otherwise`, and read back as what that is."""
+    ours = {theirs: ours for ours, theirs in words.items()}
+    return words.get, lambda value: ours.get(value, otherwise)
+
+
+_SHARED = (
+    _key("seed", "order.seed"),
+    _key("learning_rate", "carried.learning_rate"),
+    _key("max_prompt_token_length", "carried.max_prompt_tokens"),
+    _key("response_length", "carried.max_completion_tokens"),
+    _key("temperature", "carried.temperature"),
+    _key("num_epochs", "optimizer_step.passes_per_rollout"),
+)
+GRPO_KEYS = (
+    *_SHARED,
+    _key("num_unique_prompts_rollout", "rollout.prompts_per_rollout"),
+    _key("num_samples_per_prompt_rollout", "rollout.completions_per_prompt"),
+    _key(
+        "mask_truncated_completions",
+        "rollout.truncated_completions",
+        words=_nearest({True: "drop", False: "keep"}, False),
+    ),
+    _key("async_steps", "staleness.maximum"),
+    _key("advantage_normalization_type", "advantage.scale", words=_nearest(SCALES, "centered")),
+    _key(
+        "loss_fn",
+        "objective.surrogate",
+        words=(lambda name: name if name == "cispo" else "ppo", lambda name: name if name == "cispo" else "dapo"),
+    ),
+    _key("clip_higher", "objective.clip_high"),
+    _key(
+        "set_weight_decay_on_bias_and_norm",
+        "carried.weight_decay_excludes",
+        words=({True: "biases_and_norms", False: "nothing"}.get, lambda which: False if which == "nothing" else None),
+    ),
+    _key("max_grad_norm", "carried.max_gradient_norm"),
+    _key("vllm_top_p", "carried.top_p"),
+)
+PPO_KEYS = (
+    *_SHARED,
+    _key("number_samples_per_prompt", "rollout.completions_per_prompt"),
+    _key("per_device_train_batch_size", "micro_batch.completions_per_device"),
+    _key("async_mode", "staleness.mode", words=_nearest({True: "lookahead", False: "sync"}, False)),
+    _key("beta", "objective.kl_coefficient"),
+    _key("cliprange", "objective.clip_low", "objective.clip_high"),
+)
+"""Settings that decide canonical fields alone: read and written by the row."""
 Native = Mapping[str, Any]
 
 
@@ -62,20 +117,15 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     if scale is None:
         raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
     told = {
+        **told_by(GRPO_KEYS, native),
         "topology.world_size": Told(learners(native), "num_learners_per_node", "sum of num_learners_per_node"),
         "topology.context_parallel": Told(_context(native), "sequence_parallel_size"),
-        "rollout.prompts_per_rollout": Told(prompts, "num_unique_prompts_rollout"),
-        "rollout.completions_per_prompt": Told(group, "num_samples_per_prompt_rollout"),
         "rollout.group_filter": Told(
             _filter(native),
             None,
             "active_sampling, filter_zero_std_samples",
             ("active_sampling", "filter_zero_std_samples"),
         ),
-        "rollout.truncated_completions": Told(
-            "drop" if native["mask_truncated_completions"] else "keep", "mask_truncated_completions"
-        ),
-        "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "packed rows are permuted on each rank"),
         "micro_batch.tokens_per_device": Told(
             rows * pack,
@@ -87,7 +137,6 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         if first
         else Told("wrap", None, "prompts are streamed from epoch to epoch"),
         "staleness.mode": Told(_staleness(native, checkout), None, "async_steps", ("async_steps",)),
-        "staleness.maximum": Told(native["async_steps"], "async_steps"),
         "horizon.rollouts": Told(
             native["total_episodes"] // completions,
             None,
@@ -100,12 +149,9 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
             None,
             "OLMo-core's scheduler counts rollouts" if native[SCRIPT] == GRPO else "DeepSpeed's scheduler counts steps",
         ),
-        "advantage.scale": Told(scale, "advantage_normalization_type"),
         "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
         "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
-        "objective.surrogate": Told("cispo" if native["loss_fn"] == "cispo" else "ppo", "loss_fn"),
         "objective.clip_low": Told(None if native["loss_fn"] == "cispo" else native["clip_lower"], "clip_lower"),
-        "objective.clip_high": Told(native["clip_higher"], "clip_higher"),
         "objective.old_logprobs": Told(
             _old_logprobs(native),
             None,
@@ -122,12 +168,6 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
         "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
         "carried.weight_decay": Told(*_decay(native)),
-        "carried.weight_decay_excludes": Told(
-            "biases_and_norms" if native["set_weight_decay_on_bias_and_norm"] else "nothing",
-            "set_weight_decay_on_bias_and_norm",
-        ),
-        "carried.max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
-        "carried.top_p": Told(native["vllm_top_p"], "vllm_top_p"),
         "carried.reference_sync_steps": Told(*_reference_sync(native, on)),
         **_shared(native),
     }
@@ -270,10 +310,8 @@ def _shared(native: Native) -> dict[str, Told]:
     if native[SCRIPT] != GRPO and native["lr_scheduler_type"] in WITHOUT_WARMUP:
         ratio = steps = 0
     return {
-        "order.seed": Told(native["seed"], "seed"),
         "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
         "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
-        "carried.learning_rate": Told(native["learning_rate"], "learning_rate"),
         "carried.lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
         "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
         "carried.warmup_steps": Told(
@@ -282,9 +320,6 @@ def _shared(native: Native) -> dict[str, Told]:
         "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
         **{f"carried.{name}": Told(value, None, "torch.optim.AdamW's own") for name, value in ADAMW.items()},
         "carried.dropout": Told("off", None, "disable_dropout_in_model", ("disable_dropout_in_model",)),
-        "carried.max_prompt_tokens": Told(native["max_prompt_token_length"], "max_prompt_token_length"),
-        "carried.max_completion_tokens": Told(native["response_length"], "response_length"),
-        "carried.temperature": Told(native["temperature"], "temperature"),
         "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
     }
 
@@ -311,6 +346,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
     if kl is None:
         raise ValueError(f"kl_estimator {native['kl_estimator']}")
     return {
+        **told_by(PPO_KEYS, native),
         "topology.world_size": Told(world, "actor_num_gpus_per_node", "sum of actor_num_gpus_per_node"),
         "rollout.prompts_per_rollout": Told(
             local * world,
@@ -318,23 +354,17 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
             f"local_rollout_batch_size {local} x {world} learners",
             ("local_rollout_batch_size", "actor_num_gpus_per_node"),
         ),
-        "rollout.completions_per_prompt": Told(group, "number_samples_per_prompt"),
         "optimizer_step.completions_per_step": Told(
             mini * world,
             None,
             f"local_mini_batch_size {mini} x {world} learners",
             ("local_mini_batch_size", "actor_num_gpus_per_node"),
         ),
-        "optimizer_step.passes_per_rollout": Told(native["num_epochs"], "num_epochs"),
         "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
-        "micro_batch.completions_per_device": Told(
-            native["per_device_train_batch_size"], "per_device_train_batch_size"
-        ),
         "order.last_rollout": Told("drop", None, "an epoch's remainder of prompts is dropped"),
         "order.last_optimizer_step": Told(
             "error" if checkout >= "2025.11.3" else "short", None, "calculate_runtime_args, exact_div"
         ),
-        "staleness.mode": Told("lookahead" if native["async_mode"] else "sync", "async_mode"),
         "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind", ("async_mode",)),
         "horizon.rollouts": Told(
             native["total_episodes"] // completions,
@@ -348,12 +378,9 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
         "advantage.epsilon": Told(EPSILON, None, "masked_whiten"),
         "advantage.ddof": Told(1, None, "masked_whiten"),
         "objective.surrogate": Told("ppo", None, "the clipped ratio"),
-        "objective.clip_low": Told(native["cliprange"], "cliprange"),
-        "objective.clip_high": Told(native["cliprange"], "cliprange"),
         "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
         "objective.kl_placement": Told("reward" if on else "none", None, "beta", ("beta",)),
         "objective.kl_estimator": Told(kl if on else None, "kl_estimator"),
-        "objective.kl_coefficient": Told(native["beta"], "beta"),
         "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),
         "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
         "carried.max_gradient_norm": Told(1.0, None, "get_train_ds_config"),
@@ -363,7 +390,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class OpenInstructReading(Reading):
+class OpenInstructReading(RunReading):
     """A reading that remembers in which checkout it is read."""
 
     checkout: str | None = None

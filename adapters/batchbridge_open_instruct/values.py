@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
+from batchbridge.kit.parser_kinds import FALSE, TRUE
 from batchbridge_open_instruct.settings import Setting
 
-_TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
-"""Source: transformers HfArgumentParser, string_to_bool."""
 LARGEST = 10**15
 """Largest integer that is taken for a size."""
 
@@ -81,8 +79,8 @@ def _number(value: Any) -> float:
 def _flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
-        return value.lower() in _TRUE
+    if isinstance(value, str) and value.lower() in TRUE + FALSE:
+        return value.lower() in TRUE
     raise WrongValue("true or false")
 
 
@@ -95,21 +93,3 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise WrongValue("text")
     return value
-
-
-def from_argv(argv: Sequence[str]) -> dict[str, Any]:
-    """Key to value, words of lists joined in a list; `--no_x` is x: False, as HfArgumentParser adds for flags."""
-    found: dict[str, Any] = {}
-    place = 0
-    while place < len(argv):
-        word = argv[place]
-        place += 1
-        if not word.startswith("--") or word == "--":
-            continue
-        key, equals, text = word[2:].partition("=")
-        words = [text] if equals else []
-        while not equals and place < len(argv) and not argv[place].startswith("--"):
-            words.append(argv[place])
-            place += 1
-        found[key] = True if not words else words[0] if len(words) == 1 else words
-    return found

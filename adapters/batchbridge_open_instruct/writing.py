@@ -7,9 +7,19 @@ from typing import Any
 
 from batchbridge import Problem, Spec
 from batchbridge.kit import Normaliser
+from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_open_instruct.meaning import KL_ESTIMATORS, OLMO_FLOOR, PPO_KL, RHO, RHO_KEYS, RHO_WORDS
+from batchbridge_open_instruct.meaning import (
+    GRPO_KEYS,
+    KL_ESTIMATORS,
+    OLMO_FLOOR,
+    PPO_KEYS,
+    PPO_KL,
+    RHO,
+    RHO_KEYS,
+    RHO_WORDS,
+)
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, ROWS, SCRIPT, SCRIPTS, settings_of
 
 
@@ -75,18 +85,11 @@ def _horizon(spec: Spec, problems: Problems) -> int:
     return spec.horizon.rollouts * completions
 
 
-def _carried_settings(spec: Spec, script: str, problems: Problems) -> dict[str, Any]:
-    carried = spec.carried
-    said = {
-        "seed": spec.order.seed,
-        "learning_rate": carried.learning_rate,
+def _schedule_settings(spec: Spec, script: str, problems: Problems) -> dict[str, Any]:
+    return {
         "lr_scheduler_type": _schedule_name(spec, script, problems),
-        "warmup_ratio": carried.warmup_ratio,
-        "max_prompt_token_length": carried.max_prompt_tokens,
-        "response_length": carried.max_completion_tokens,
-        "temperature": carried.temperature,
+        "warmup_ratio": spec.carried.warmup_ratio,
     }
-    return {key: value for key, value in said.items() if value is not None}
 
 
 def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
@@ -106,24 +109,18 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         )
     script = GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST
     values: dict[str, Any] = {
+        **written_by(GRPO_KEYS, spec, problems),
         SCRIPT: script,
         "num_learners_per_node": [spec.topology.world_size],
         "sequence_parallel_size": spec.topology.context_parallel,
-        "num_unique_prompts_rollout": rollout.prompts_per_rollout,
-        "num_samples_per_prompt_rollout": rollout.completions_per_prompt,
         "active_sampling": rollout.group_filter == "replace_zero_variance",
         "filter_zero_std_samples": rollout.group_filter != "none",
-        "mask_truncated_completions": rollout.truncated_completions == "drop",
         "num_mini_batches": parts,
-        "num_epochs": step.passes_per_rollout,
-        "per_device_train_batch_size": 1,
         "pack_length": spec.micro_batch.tokens_per_device,
-        "async_steps": spec.staleness.maximum,
+        "per_device_train_batch_size": 1,
         "total_episodes": _horizon(spec, problems),
-        "advantage_normalization_type": "standard" if spec.advantage.scale == "group" else "centered",
-        "loss_fn": "cispo" if objective.surrogate == "cispo" else "dapo",
         "use_vllm_logprobs": objective.old_logprobs == "sampler",
-        **_carried_settings(spec, script, problems),
+        **_schedule_settings(spec, script, problems),
     }
     if spec.topology.context_parallel > 1:
         values["deepspeed_stage"] = 3
@@ -134,11 +131,8 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     )
     if on and objective.kl_estimator in KL_ESTIMATORS:
         values["kl_estimator"] = KL_ESTIMATORS.index(objective.kl_estimator)
-    values["clip_lower"], values["clip_higher"] = objective.clip_low, objective.clip_high
-    values["vllm_top_p"] = carried.top_p
-    if carried.weight_decay_excludes == "nothing":
-        values["set_weight_decay_on_bias_and_norm"] = False
-    else:
+    values["clip_lower"] = objective.clip_low
+    if carried.weight_decay_excludes != "nothing":
         values["weight_decay"] = carried.weight_decay
     rho = _rho_settings(objective.sampler_correction)
     if rho is None:
@@ -156,9 +150,7 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         values["loss_denominator"] = "token"
     if (every := carried.reference_sync_steps) is not None:
         values["ref_policy_update_freq"] = max(1, math.ceil(every / max(1, parts * step.passes_per_rollout)))
-    values = {key: value for key, value in values.items() if value is not None}
-    values["max_grad_norm"] = carried.max_gradient_norm
-    return values
+    return {key: value for key, value in values.items() if value is not None or key == "max_grad_norm"}
 
 
 def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
@@ -173,20 +165,15 @@ def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
             problems.add(f"{name} = {total}: each of {world} learners takes an equal share", name)
     kl = {canonical: native for native, canonical in PPO_KL.items()}.get(objective.kl_estimator or "k1")
     values = {
+        **written_by(PPO_KEYS, spec, problems),
         SCRIPT: PPO,
         "actor_num_gpus_per_node": [spec.topology.world_size],
         "local_rollout_batch_size": prompts // world,
-        "number_samples_per_prompt": rollout.completions_per_prompt,
         "local_mini_batch_size": per_step // world,
-        "per_device_train_batch_size": spec.micro_batch.completions_per_device,
-        "num_epochs": spec.optimizer_step.passes_per_rollout,
         "total_episodes": _horizon(spec, problems),
-        "async_mode": spec.staleness.mode == "lookahead",
-        "beta": objective.kl_coefficient,
         "kl_estimator": kl,
-        "cliprange": objective.clip_high,
         "warm_up_steps": None if spec.carried.warmup_steps is None else int(spec.carried.warmup_steps),
-        **_carried_settings(spec, PPO, problems),
+        **_schedule_settings(spec, PPO, problems),
     }
     return {key: value for key, value in values.items() if value is not None}
 

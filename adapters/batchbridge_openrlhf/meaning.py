@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from batchbridge.kit.key_table import Key, Unsayable, keys_of, told_by
+from batchbridge.kit.kinds import anything, one_of
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_openrlhf.settings import holds
@@ -70,6 +72,66 @@ MIN_LR_SCHEDULES = ("cosine_with_min_lr", "cosine_warmup_with_min_lr")
 """Schedules that take the floor. Source: openrlhf 0.11.2 DeepspeedStrategy.prepare."""
 
 
+def _episodes(epochs: float) -> int:
+    if epochs != int(epochs):
+        raise Unsayable("openrlhf counts whole episodes")
+    return int(epochs)
+
+
+def _flag_of_bf16(precision: str) -> bool:
+    if precision != "bf16":
+        raise Unsayable("openrlhf before 0.9.2 has bf16 or the checkpoint's own")
+    return True
+
+
+KEYS: tuple[Key, ...] = (
+    Key(FIELDS["tensor"], anything, field="topology.tensor_parallel"),
+    Key(FIELDS["ring"], anything, field="topology.context_parallel"),
+    Key(FIELDS["group"], anything, field="rollout.completions_per_prompt"),
+    Key(FIELDS["train"], anything, field="optimizer_step.completions_per_step"),
+    Key(FIELDS["passes"], anything, field="optimizer_step.passes_per_rollout"),
+    Key(FIELDS["episodes"], anything, field="horizon.epochs", values=(float, _episodes)),
+    Key("train.async_enable", anything, field="staleness.mode", values={False: "sync", True: "bounded"}),
+    Key("actor.policy_loss_type", anything, field="objective.ratio_level", values={"ppo": "token", "gspo": "sequence"}),
+    Key("actor.dual_clip", anything, field="objective.dual_clip"),
+    Key("reward.clip_range", anything, field="objective.reward_clip", values=(lambda pair: pair[1], lambda b: (-b, b))),
+    Key(
+        "actor.entropy_coef",
+        anything,
+        field="objective.entropy_coefficient",
+        values=(lambda c: c or 0.0, lambda c: c or None),
+    ),
+    Key("algo.kl.init_coef", anything, field="objective.kl_coefficient"),
+    Key("actor.optim", anything, field="carried.optimizer", values={"adam": "adamw", "muon": "muon"}),
+    Key("actor.adam.eps", anything, field="carried.optimizer_epsilon"),
+    Key("actor.adam.weight_decay", anything, field="carried.weight_decay"),
+    Key("actor.max_norm", anything, field="carried.max_gradient_norm"),
+    Key("actor.aux_loss_coef", anything, field="carried.router_loss_coefficient"),
+    Key("rollout.temperature", anything, field="carried.temperature"),
+    Key("rollout.top_p", anything, field="carried.top_p"),
+    Key("prompt_max_len", anything, field="carried.max_prompt_tokens", versions="<0.9.8"),
+    Key("generate_max_len", anything, field="carried.max_completion_tokens", versions="<0.9.8"),
+    Key("rollout.max_new_tokens", anything, field="carried.max_completion_tokens", versions=">=0.9.8"),
+    Key(
+        "bf16",
+        anything,
+        field="carried.precision",
+        values=(lambda on: "bf16" if on else None, _flag_of_bf16),
+        versions="<0.9.2",
+    ),
+    Key("ds.param_dtype", one_of("bf16", "fp16"), field="carried.precision", versions=">=0.9.2"),
+)
+"""Options that decide a canonical field alone: read and written by the row."""
+FIXED: Mapping[str, tuple[Any, str]] = {
+    "order.prompt_shuffle": ("epoch_permutation", "openrlhf always shuffles prompts"),
+    "order.last_optimizer_step": ("drop", "micro-batches that fill no optimizer step are never applied"),
+    "horizon.lr_tick": ("optimizer_step", "DeepSpeed advances the schedule with each optimizer step"),
+    "carried.top_k": (-1, "fixed in openrlhf's sampling parameters"),
+    "carried.dropout": ("on", "openrlhf trains with the model in training mode"),
+}
+"""Canonical fields that no option decides, with the value that OpenRLHF has, and why."""
+
+
 def inexpressible(settings: Mapping[str, Any]) -> dict[str, str]:
     """Identity of an option whose value the canonical schema has no word for -> why."""
     found = {}
@@ -86,7 +148,9 @@ def meaning(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told] | None
     if not sizes.positive or inexpressible(settings):
         return None
     told = {
-        **_topology(settings, sizes),
+        **told_by(keys_of(KEYS, sizes.version).values(), settings),
+        **{path: Told(value, None, why) for path, (value, why) in FIXED.items()},
+        "topology.world_size": _world(sizes),
         **_rollout(settings, sizes),
         **_steps(settings, sizes),
         **_micro_batch(settings, sizes),
@@ -115,17 +179,11 @@ def sequence_mean(settings: Mapping[str, Any], version: str) -> bool:
     return gspo or settings["actor.loss_agg_mode"] == "seq-mean-token-mean"
 
 
-def _topology(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
+def _world(sizes: Sizes) -> Told:
     if sizes.asked:
-        world = Told(sizes.world, FIELDS["devices_per_node"], "the world size that was asked for")
-    else:
-        nodes = f"{FIELDS['nodes']} {sizes.nodes} x {FIELDS['devices_per_node']} {sizes.devices_per_node}"
-        world = Told(sizes.world, FIELDS["devices_per_node"], nodes, (FIELDS["nodes"],))
-    return {
-        "topology.world_size": world,
-        "topology.tensor_parallel": Told(sizes.tensor, FIELDS["tensor"]),
-        "topology.context_parallel": Told(sizes.ring, FIELDS["ring"]),
-    }
+        return Told(sizes.world, FIELDS["devices_per_node"], "the world size that was asked for")
+    nodes = f"{FIELDS['nodes']} {sizes.nodes} x {FIELDS['devices_per_node']} {sizes.devices_per_node}"
+    return Told(sizes.world, FIELDS["devices_per_node"], nodes, (FIELDS["nodes"],))
 
 
 def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
@@ -135,7 +193,6 @@ def _rollout(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         prompts = Told(sizes.prompts_per_rollout, "rollout.vllm_generate_batch_size", "generated at once")
     told = {
         "rollout.prompts_per_rollout": prompts,
-        "rollout.completions_per_prompt": Told(sizes.group, FIELDS["group"]),
         "rollout.group_filter": Told("custom" if sizes.filtered else "none", "algo.dynamic_filtering_enable"),
         "rollout.sample_unit": Told(
             "trajectory" if settings["train.agent_func_path"] else "completion", "train.agent_func_path"
@@ -153,8 +210,6 @@ def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if sizes.dynamic:
         span = Told("none", None, "dynamic batches cut each rollout on its own")
     return {
-        "optimizer_step.completions_per_step": Told(sizes.train, FIELDS["train"]),
-        "optimizer_step.passes_per_rollout": Told(sizes.passes, FIELDS["passes"]),
         "optimizer_step.rollout_shuffle": Told(
             "completions" if shuffled else "none",
             None,
@@ -162,8 +217,6 @@ def _steps(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
             "batches are on",
         ),
         "optimizer_step.step_may_span": span,
-        "horizon.epochs": Told(float(sizes.episodes), FIELDS["episodes"]),
-        "horizon.lr_tick": Told("optimizer_step", None, "DeepSpeed advances the schedule with each optimizer step"),
     }
 
 
@@ -223,15 +276,13 @@ def _order(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         seed = Told(None, None, "openrlhf draws the order from a random state that nothing seeds")
     return {
         "order.seed": seed,
-        "order.prompt_shuffle": Told("epoch_permutation", None, "openrlhf always shuffles prompts"),
         "order.last_rollout": Told(last, None, f"openrlhf {sizes.version} {does} an epoch's incomplete rollout"),
-        "order.last_optimizer_step": Told("drop", None, "micro-batches that fill no optimizer step are never applied"),
     }
 
 
 def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     if not settings["train.async_enable"]:
-        return {"staleness.mode": Told("sync", "train.async_enable")}
+        return {}
     key = "train.async_queue_size"
     ahead = settings[key]
     formula = None
@@ -243,7 +294,6 @@ def _staleness(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         ahead += max(-(-sizes.generation // sizes.rollout_prompts) - 1, 0)
         formula = f"{key} and rollouts of one vllm_generate_batch_size {sizes.generation}"
     return {
-        "staleness.mode": Told("bounded", "train.async_enable"),
         "staleness.maximum": Told(
             ahead, key, formula, () if sizes.generation is None else ("rollout.vllm_generate_batch_size",)
         ),
@@ -262,10 +312,8 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     told = {
         # gspo clips like ppo; what differs is what the ratio is taken over.
         "surrogate": Told("ppo", "actor.policy_loss_type"),
-        "ratio_level": Told("sequence" if gspo else "token", "actor.policy_loss_type"),
         "clip_low": Told(low, key),
         "clip_high": Told(high, key),
-        "dual_clip": Told(settings["actor.dual_clip"], "actor.dual_clip"),
         "old_logprobs": Told(
             "sampler" if replaced else "rollout_start",
             None,
@@ -273,9 +321,6 @@ def _objective(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
         ),
         "sampler_correction": Told(None if replaced else correction, _correction_key(version)),
         "kl_placement": Told(("loss" if in_loss else "reward") if coefficient else "none", "algo.kl.use_loss"),
-        "kl_coefficient": Told(coefficient, "algo.kl.init_coef"),
-        "reward_clip": Told(settings["reward.clip_range"][1], "reward.clip_range"),
-        "entropy_coefficient": Told(settings["actor.entropy_coef"] or 0.0, "actor.entropy_coef"),
     }
     if coefficient:
         unbiased = in_loss and settings["algo.kl.unbiased_gradient"]
@@ -321,7 +366,6 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
     version, muon = sizes.version, settings["actor.optim"] == "muon"
     rate = "actor.muon.lr" if muon else "actor.adam.lr"
     beta1, beta2 = settings["actor.adam.betas"]
-    prompt, completion = _lengths(settings, version)
     warmup = Told(settings["actor.lr_warmup_ratio"], "actor.lr_warmup_ratio")
     if not warmup.value:
         warmup = Told(0.0, "actor.lr_warmup_ratio", "no warm-up")
@@ -332,47 +376,29 @@ def _carried(settings: Mapping[str, Any], sizes: Sizes) -> dict[str, Told]:
             f"actor.lr_scheduler {settings['actor.lr_scheduler']} has no warm-up",
             ("actor.lr_scheduler", "actor.lr_warmup_ratio"),
         )
-    return {
+    told = {
         "learning_rate": Told(settings[rate], rate),
         "lr_schedule": Told(_schedule(settings), "actor.lr_scheduler"),
         "warmup_ratio" if warmup.value else "warmup_steps": warmup,
-        "optimizer": Told("muon" if muon else "adamw", "actor.optim"),
         "beta1": Told(beta1, "actor.adam.betas"),
         "beta2": Told(beta2, "actor.adam.betas"),
-        "optimizer_epsilon": Told(settings["actor.adam.eps"], "actor.adam.eps"),
-        "weight_decay": Told(settings["actor.adam.weight_decay"], "actor.adam.weight_decay"),
         "weight_decay_excludes": Told(
             "nothing" if muon else "biases_and_norms", None, "openrlhf get_optimizer_grouped_parameters, Adam only"
         ),
-        "max_gradient_norm": Told(settings["actor.max_norm"], "actor.max_norm"),
-        "dropout": Told("on", None, "openrlhf trains with the model in training mode"),
-        "router_loss_coefficient": Told(settings["actor.aux_loss_coef"], "actor.aux_loss_coef"),
-        "max_prompt_tokens": prompt,
-        "max_completion_tokens": completion,
-        "temperature": Told(settings["rollout.temperature"], "rollout.temperature"),
-        "top_p": Told(settings["rollout.top_p"], "rollout.top_p"),
-        "top_k": Told(-1, None, "fixed in openrlhf's sampling parameters"),
-        "precision": Told(precision(settings, version), "ds.param_dtype" if holds(">=0.9.2", version) else "bf16"),
     }
+    return told | ({} if holds("<0.9.8", version) else {"max_prompt_tokens": _prompt_room(settings)})
 
 
-def _lengths(settings: Mapping[str, Any], version: str) -> tuple[Told, Told]:
-    """Longest prompt and completion (tokens). From 0.9.8 on only their sum is bounded: the prompt's part is what leaves
-    room for the longest completion, or for one token where that has no bound of its own; 0 and less cut nothing.
-    Source: openrlhf 0.9.8 to 0.11.2 utils/agent.py SingleTurnAgentExecutor.execute."""
-    if holds("<0.9.8", version):
-        return Told(settings["prompt_max_len"], "prompt_max_len"), Told(
-            settings["generate_max_len"], "generate_max_len"
-        )
+def _prompt_room(settings: Mapping[str, Any]) -> Told:
+    """Longest prompt (tokens). From 0.9.8 on only the sum of prompt and completion is bounded: the prompt's part is
+    what leaves room for the longest completion, or for one token where that has no bound of its own; 0 and less cut
+    nothing. Source: openrlhf 0.9.8 to 0.11.2 utils/agent.py SingleTurnAgentExecutor.execute."""
     total, completion = settings["data.max_len"], settings["rollout.max_new_tokens"]
     room = total - (1 if completion is None else completion)
-    room = None if room < 1 else room
-    formula = f"data.max_len {total} - " + (
-        "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
-    )
-    return Told(room, "data.max_len", None if room is None else formula, ("rollout.max_new_tokens",)), Told(
-        completion, "rollout.max_new_tokens"
-    )
+    if room < 1:
+        return Told(None, "data.max_len", None, ("rollout.max_new_tokens",))
+    left = "1 token of a completion" if completion is None else f"rollout.max_new_tokens {completion}"
+    return Told(room, "data.max_len", f"data.max_len {total} - {left}", ("rollout.max_new_tokens",))
 
 
 def _schedule(settings: Mapping[str, Any]) -> str:

@@ -8,10 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import LossTerm
+from batchbridge.kit import LossTerm, walk
+from batchbridge.kit.key_table import keys_of, written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_openrlhf.meaning import CORRECTION_WORDS, ESTIMATORS, KL_CLAMP, MIN_LR_SCHEDULES, TYPES, UNSEEDED
+from batchbridge_openrlhf.meaning import (
+    CORRECTION_WORDS,
+    ESTIMATORS,
+    FIXED,
+    KEYS,
+    KL_CLAMP,
+    MIN_LR_SCHEDULES,
+    TYPES,
+    UNSEEDED,
+)
 from batchbridge_openrlhf.settings import ABSENT, NEWEST, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
 
@@ -25,18 +35,18 @@ def settings_for(spec: Spec, version: str, problems: Problems) -> dict[str, Any]
 
     None among objective, carried and advantage settings means unknown: OpenRLHF's default stays.
     """
-    values: dict[str, Any] = {}
+    values = written_by(keys_of(KEYS, version).values(), spec, problems)
     _sizes(spec, version, values, problems)
     _micro_batch(spec, values, problems)
     _loss(spec, values, problems)
     _advantage(spec, version, values, problems)
     _objective(spec, version, values, problems)
     _carried(spec, version, values, problems)
-    for path, wanted in _FIXED.items():
-        value: Any = spec
-        for name in path.split("."):
-            value = getattr(value, name)
-        problems.need(value in wanted, f"{path} = {value}: openrlhf has only {' or '.join(map(str, wanted))}", path)
+    said = {path: value for path, value, _ in walk(spec)}
+    for path, wanted in {**{path: value for path, (value, _) in FIXED.items()}, **_ONLY}.items():
+        allowed = (wanted, None) if path.startswith("carried.") and wanted is not None else (wanted,)
+        only = f"{path} = {said[path]}: openrlhf has only {' or '.join(map(str, allowed))}"
+        problems.need(said[path] in allowed, only, path)
     return values
 
 
@@ -44,15 +54,16 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
     """`values` in the spelling of `version` and its parser's order, without what is unset there anyway."""
     names, options, said = names_of(version), options_of(version), {}
     for identity, value in values.items():
+        if value is None:
+            continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
         if identity not in names:
             if identity not in ABSENT or ABSENT[identity][0] != value:
                 newest = {name: values[one] for one, name in names_of(NEWEST).items() if one in values}
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
                 problems.no_setting(reason, names_of(NEWEST)[identity], newest, NEWEST)
             continue
-        if value is None or (options[names[identity]].kind == "flag" and not value):
-            continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
-        said[names[identity]] = value
+        if options[names[identity]].kind != "flag" or value:
+            said[names[identity]] = value
     return {name: said[name] for name in options if name in said}
 
 
@@ -77,28 +88,23 @@ def _words(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, (list, tuple)) else [str(value)]
 
 
-_FIXED: dict[str, tuple[Any, ...]] = {
-    "topology.pipeline_parallel": (1,),
-    "rollout.prompts_per_generation_batch": (None,),
-    "rollout.sample_unit": ("completion",),
-    "rollout.group_filter": ("none",),
-    "rollout.truncated_completions": ("keep",),
-    "optimizer_step.tokens_per_step": (None,),
-    "optimizer_step.parts_per_rollout": (None,),
-    "optimizer_step.micro_batches_per_step": (None,),
-    "advantage.minimum": (None,),
-    "advantage.maximum": (None,),
-    "order.prompt_shuffle": ("epoch_permutation",),
-    "order.last_optimizer_step": ("drop",),
-    "horizon.rollouts": (None,),
-    "horizon.optimizer_steps": (None,),
-    "horizon.lr_tick": ("optimizer_step",),
-    "carried.reference_sync_steps": (None,),
-    "carried.top_k": (-1, None),
-    "carried.dropout": ("on", None),
+_ONLY: Mapping[str, Any] = {
+    "topology.pipeline_parallel": 1,
+    "rollout.prompts_per_generation_batch": None,
+    "rollout.sample_unit": "completion",
+    "rollout.group_filter": "none",
+    "rollout.truncated_completions": "keep",
+    "optimizer_step.tokens_per_step": None,
+    "optimizer_step.parts_per_rollout": None,
+    "optimizer_step.micro_batches_per_step": None,
+    "advantage.minimum": None,
+    "advantage.maximum": None,
+    "horizon.rollouts": None,
+    "horizon.optimizer_steps": None,
+    "carried.reference_sync_steps": None,
 }
-"""Canonical fields that OpenRLHF fixes, with the values that it has. A filter or an agent needs code or bounds that the
-spec does not hold."""
+"""Canonical fields with the one value that OpenRLHF has, beside those of `FIXED`. A filter or an agent needs code or
+bounds that the spec does not hold."""
 
 
 def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
@@ -117,33 +123,18 @@ def _sizes(spec: Spec, version: str, values: dict[str, Any], problems: Problems)
         )
     else:
         problems.need(spec.order.seed is not None, "order.seed is open: openrlhf 0.8.0 needs a number", "order.seed")
-    epochs = spec.horizon.epochs
-    whole = epochs is None or epochs == int(epochs)
-    problems.need(whole, f"horizon.epochs = {epochs}: openrlhf counts whole episodes", "horizon.epochs")
     nodes, rest = divmod(topology.world_size, _DEVICES_PER_NODE)
     several = nodes > 1 and not rest
     values |= {
         FIELDS["nodes"]: nodes if several else 1,
         FIELDS["devices_per_node"]: _DEVICES_PER_NODE if several else topology.world_size,
-        FIELDS["ring"]: topology.context_parallel,
-        FIELDS["tensor"]: topology.tensor_parallel,
         FIELDS["rollout_prompts"]: rollout.prompts_per_rollout,
-        FIELDS["group"]: rollout.completions_per_prompt,
-        FIELDS["train"]: step.completions_per_step,
-        FIELDS["passes"]: step.passes_per_rollout,
-        FIELDS["episodes"]: int(epochs) if epochs is not None and whole else None,
         "train.seed": spec.order.seed,  # None, its default, where it orders no prompts
     }
     # DeepSpeed holds every model's devices against the train batch, and their own default is 8: BB-ORL-052.
     for model in ("ref", "critic", "reward"):
         values |= {f"{model}.{part}": values[f"actor.{part}"] for part in ("num_nodes", "num_gpus_per_node")}
     staleness = spec.staleness
-    values["train.async_enable"] = staleness.mode == "bounded"
-    problems.need(
-        staleness.mode in ("sync", "bounded"),
-        f"staleness.mode = {staleness.mode}: openrlhf has a queue",
-        "staleness.mode",
-    )
     if staleness.mode == "bounded":
         maximum = staleness.maximum
         problems.need(
@@ -225,8 +216,6 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
         f"objective.surrogate = {objective.surrogate}: openrlhf has ppo, with a ratio of tokens or sequences (gspo)",
         "objective.surrogate",
     )
-    if objective.ratio_level is not None:
-        values["actor.policy_loss_type"] = "gspo" if objective.ratio_level == "sequence" else "ppo"
     low, high = objective.clip_low, objective.clip_high
     if problems.need(
         (low is None) == (high is None),
@@ -237,13 +226,7 @@ def _objective(spec: Spec, version: str, values: dict[str, Any], problems: Probl
             values["actor.eps_clip"] = low
         elif low is not None:
             values["actor.eps_clip_low_high"] = (low, high)
-    if objective.dual_clip is not None:
-        values["actor.dual_clip"] = objective.dual_clip
     _kl(spec, values, problems)
-    if objective.reward_clip is not None:
-        values["reward.clip_range"] = (-objective.reward_clip, objective.reward_clip)
-    if objective.entropy_coefficient:
-        values["actor.entropy_coef"] = objective.entropy_coefficient
     if objective.sampler_correction is not None:
         _correction(objective.sampler_correction, version, values, problems)
     elif objective.ratio_level == "sequence" and objective.old_logprobs == "sampler":
@@ -258,9 +241,7 @@ def _kl(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     objective = spec.objective
     placement, coefficient = objective.kl_placement, objective.kl_coefficient
     if placement == "none":
-        coefficient = coefficient or 0.0
-    if coefficient is not None:
-        values["algo.kl.init_coef"] = coefficient
+        values["algo.kl.init_coef"] = coefficient or 0.0
     if placement is not None:
         values["algo.kl.use_loss"] = placement == "loss"
     if objective.kl_estimator is not None:
@@ -312,28 +293,8 @@ def _correction(text: str, version: str, values: dict[str, Any], problems: Probl
             values["algo.advantage.is_correction_type"] = kinds[0]
 
 
-_CARRIED = {
-    "optimizer_epsilon": "actor.adam.eps",
-    "weight_decay": "actor.adam.weight_decay",
-    "max_gradient_norm": "actor.max_norm",
-    "router_loss_coefficient": "actor.aux_loss_coef",
-    "temperature": "rollout.temperature",
-    "top_p": "rollout.top_p",
-}
-"""Canonical name in `carried` -> identity of the option with the same value."""
-
-
 def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
     carried = spec.carried
-    for name, identity in _CARRIED.items():
-        if getattr(carried, name) is not None:
-            values[identity] = getattr(carried, name)
-    if carried.optimizer is not None and problems.need(
-        carried.optimizer in ("adamw", "muon"),
-        f"carried.optimizer = {carried.optimizer}: openrlhf has adamw and muon",
-        "carried.optimizer",
-    ):
-        values["actor.optim"] = "adam" if carried.optimizer == "adamw" else "muon"
     if carried.learning_rate is not None:
         values["actor.muon.lr" if carried.optimizer == "muon" else "actor.adam.lr"] = carried.learning_rate
     if carried.beta1 is not None or carried.beta2 is not None:
@@ -342,17 +303,9 @@ def _carried(spec: Spec, version: str, values: dict[str, Any], problems: Problem
             0.95 if carried.beta2 is None else carried.beta2,
         )
     _schedule(spec, version, values, problems)
-    _precision(spec, version, values, problems)
     prompt, completion = carried.max_prompt_tokens, carried.max_completion_tokens
-    if holds("<0.9.8", version):
-        limits = {"prompt_max_len": prompt, "generate_max_len": completion}
-        values |= {key: value for key, value in limits.items() if value is not None}
-    elif completion is not None:
-        values["rollout.max_new_tokens"] = completion
-        if prompt is not None:
-            values["data.max_len"] = prompt + completion
-    elif prompt is not None:
-        values["data.max_len"] = prompt + 1
+    if prompt is not None and holds(">=0.9.8", version):
+        values["data.max_len"] = prompt + (1 if completion is None else completion)
 
 
 def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
@@ -387,18 +340,3 @@ def _schedule(spec: Spec, version: str, values: dict[str, Any], problems: Proble
         and arguments
     ):
         values["actor.min_lr_ratio"] = arguments["min_lr_rate"]
-
-
-def _precision(spec: Spec, version: str, values: dict[str, Any], problems: Problems) -> None:
-    wanted = spec.carried.precision
-    if holds("<0.9.2", version):
-        if wanted is not None and problems.need(
-            wanted == "bf16",
-            f"carried.precision = {wanted}: openrlhf {version} has bf16 or the checkpoint's own",
-            "carried.precision",
-        ):
-            values["bf16"] = True
-    elif wanted is not None and problems.need(
-        wanted in ("bf16", "fp16"), f"carried.precision = {wanted}: openrlhf has bf16 and fp16", "carried.precision"
-    ):
-        values["ds.param_dtype"] = wanted

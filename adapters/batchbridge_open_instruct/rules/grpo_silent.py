@@ -172,6 +172,11 @@ def _means_of_means(facts: Facts) -> Problem | None:
     )
 
 
+_LOST = (
+    "#1498, its commit message; deepspeed>=0.18.3 from #1311 (d526c5d13, 2025-12-27) on, which does so, and "
+    "<0.17.6 in 2025.10.20, which adds up (both measured on CPU, tests/adapters/openrlhf/record_deepspeed.py)"
+)
+
 GRPO_SILENT: tuple[Rule, ...] = (
     Rule(
         "BB-OI-050",
@@ -220,8 +225,7 @@ GRPO_SILENT: tuple[Rule, ...] = (
         "never",
         _zero_two,
         FAST,
-        "#1498, its commit message; deepspeed>=0.18.3 from #1311 (d526c5d13, 2025-12-27) on, which does so, and "
-        "<0.17.6 in 2025.10.20, which adds up (both measured on CPU, tests/adapters/openrlhf/record_deepspeed.py)",
+        _LOST,
         since=FIRST_RELEASE,
         until="2026.3.1",
         defect=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batchbridge import Fix
 from batchbridge.kit import nearest_numbers
-from batchbridge.kit.rule_table import STARTING, UPDATING
+from batchbridge.kit.rule_table import STARTING, UPDATING, Make
 from batchbridge_openrlhf.facts import (
     ALL,
     ASYNC,
@@ -124,6 +124,14 @@ def _zero_interval_fixes(facts: Facts) -> tuple[Fix, ...]:
     return (fix_of(facts, {identity: off[identity] for identity in _INTERVALS if facts[identity] == 0}),)
 
 
+def _floored_schedules(facts: Facts) -> tuple[Fix, ...]:
+    return tuple(fix_of(facts, {"actor.lr_scheduler": name}) for name in ("cosine_with_min_lr", "constant_with_warmup"))
+
+
+_MAY_HANG, _ENDS = Make("warning", "first_rollout"), Make("warning", "optimizer_step")
+_TWO_BOUNDARIES = "OpenRLHF/OpenRLHF issue 1131; deepspeed 0.17.6 to 0.18.2 stage_1_and_2.py, measured on CPU by "
+_TWO_BOUNDARIES += "tests/adapters/openrlhf/record_deepspeed.py"
+
 LATE_RULES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-036",
@@ -140,10 +148,7 @@ LATE_RULES: tuple[Rule, ...] = (
         ("actor.lr_scheduler",),
         "TypeError: unexpected keyword argument 'min_lr' or 'min_lr_rate'",
         "openrlhf 0.8.5 to 0.10.3 init_model_from_pretrained, prepare; transformers 5.23.0 get_scheduler",
-        lambda facts: (
-            fix_of(facts, {"actor.lr_scheduler": "cosine_with_min_lr"}),
-            fix_of(facts, {"actor.lr_scheduler": "constant_with_warmup"}),
-        ),
+        _floored_schedules,
         ">=0.8.5,<0.10.4",
     ),
     STARTING(
@@ -173,15 +178,13 @@ LATE_RULES: tuple[Rule, ...] = (
         fixed(train__async_queue_size=1),
         ">=0.9.1",
     ),
-    Rule(
+    _MAY_HANG(
         "BB-ORL-041",
-        "warning",
-        "first_rollout",
         _uneven_ranks,
         (ROLLOUT, GROUP, FORWARD, NODES, DEVICES),
-        native="it may hang in a collective (read from the code, not run)",
-        source="openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
-        fixes=_chunk_fixes,
+        "it may hang in a collective (read from the code, not run)",
+        "openrlhf 0.11.2 launcher.py async_run_method_batch, ExperienceMaker.split_rollout_samples",
+        _chunk_fixes,
     ),
     UPDATING(
         "BB-ORL-027",
@@ -191,18 +194,13 @@ LATE_RULES: tuple[Rule, ...] = (
         f"{ALL} PPOTrainer.save_logs_and_checkpoints, fit",
         _zero_interval_fixes,
     ),
-    Rule(
+    _ENDS(
         "BB-ORL-068",
-        "warning",
-        "optimizer_step",
         _second_boundary,
         ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu"),
-        native="TypeError: 'NoneType' object is not iterable, at the second micro-batch of an optimizer step",
-        source=(
-            "OpenRLHF/OpenRLHF issue 1131; deepspeed 0.17.6 to 0.18.2 stage_1_and_2.py, measured on CPU by "
-            "tests/adapters/openrlhf/record_deepspeed.py"
-        ),
-        fixes=fixed(ds__zero_stage=3),
-        versions=">=0.8.6",
+        "TypeError: 'NoneType' object is not iterable, at the second micro-batch of an optimizer step",
+        _TWO_BOUNDARIES,
+        fixed(ds__zero_stage=3),
+        ">=0.8.6",
     ),
 )

@@ -190,6 +190,8 @@ BELOW_ONE: Rule = STARTING(
 )
 """The one of these rows that can be asked where a size is below 1."""
 
+_MODELS = (TRAIN, MICRO, "ref.num_nodes", *(f"{model}.num_gpus_per_node" for model in ("ref", "critic", "reward")))
+
 LATE_SIZES: tuple[Rule, ...] = (
     BUILDING(
         "BB-ORL-035",
@@ -246,14 +248,7 @@ LATE_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-ORL-052",
         _other_models,
-        (
-            TRAIN,
-            MICRO,
-            "ref.num_nodes",
-            "ref.num_gpus_per_node",
-            "critic.num_gpus_per_node",
-            "reward.num_gpus_per_node",
-        ),
+        _MODELS,
         "AssertionError: Check batch related parameters, or RuntimeError of torch's init_device_mesh, for the "
         "critic or a model that is not trained (also with dynamic batches)",
         f"{ALL} DeepspeedStrategy.get_ds_eval_config; deepspeed 0.19.6 DeepSpeedConfig",

@@ -183,6 +183,15 @@ def _threshold(facts: Facts) -> str | None:
     return f"{facts.name('algo.advantage.is_correction_threshold')} has {len(bounds)} numbers: HIGH, or LOW HIGH"
 
 
+def _threshold_fixes(facts: Facts) -> tuple[Fix, ...]:
+    name = "algo.advantage.is_correction_threshold"
+    return (fix_of(facts, {name: facts[name][:2]}),)
+
+
+def _image_fixes(facts: Facts) -> tuple[Fix, ...]:
+    return (fix_of(facts, {ESTIMATOR: "reinforce_baseline", PACKING: False, GROUP: max(facts.sizes.group, 2)}),)
+
+
 PARSER_RULES: tuple[Rule, ...] = (
     IN_CONFIG(
         "BB-ORL-023",
@@ -190,12 +199,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         ("algo.advantage.is_correction_threshold",),
         "AssertionError: --algo.advantage.is_correction_threshold takes HIGH or LOW HIGH",
         PARSER.format("0.11.2"),
-        lambda facts: (
-            fix_of(
-                facts,
-                {"algo.advantage.is_correction_threshold": facts["algo.advantage.is_correction_threshold"][:2]},
-            ),
-        ),
+        _threshold_fixes,
         ">=0.11.2",
     ),
     IN_CONFIG(
@@ -230,9 +234,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         ("data.max_images_per_prompt", ESTIMATOR, PACKING),
         "AssertionError: VLM training does not support critic model, or --packing_samples",
         PARSER.format("0.10.0 to 0.11.2"),
-        lambda facts: (
-            fix_of(facts, {ESTIMATOR: "reinforce_baseline", PACKING: False, GROUP: max(facts.sizes.group, 2)}),
-        ),
+        _image_fixes,
         ">=0.10.0",
     ),
     IN_CONFIG(
@@ -274,10 +276,7 @@ PARSER_RULES: tuple[Rule, ...] = (
         (GENERATION, ROLLOUT, ASYNC),
         "AssertionError: vllm_generate_batch_size > rollout_batch_size requires async training",
         PARSER.format("0.10.0 to 0.11.2"),
-        lambda facts: (
-            fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}),
-            fix_of(facts, {ASYNC: True}),
-        ),
+        lambda facts: (fix_of(facts, {GENERATION: facts.sizes.rollout_prompts}), fix_of(facts, {ASYNC: True})),
         ">=0.10.0",
     ),
     IN_CONFIG(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Fix
-from batchbridge.kit.rule_table import NOTE
+from batchbridge.kit.rule_table import NOTE, Make
 from batchbridge_openrlhf.facts import (
     ALL,
     ESTIMATOR,
@@ -178,15 +178,13 @@ SILENT_RULES: tuple[Rule, ...] = (
         "openrlhf 0.9.9 to 0.11.2 SamplesGenerator.generate_samples; prompts over prompts before",
         versions=">=0.9.9",
     ),
-    Rule(
+    Make("note", "optimizer_step")(
         "BB-ORL-067",
-        "note",
-        "optimizer_step",
         _no_token,
         ("train.agent_func_path", MICRO),
-        native="ZeroDivisionError: float division by zero",
-        source="measured: openrlhf 0.10.4 to 0.11.2 ActorPPOTrainer.ppo_train; read: 0.9.8 to 0.10.3",
-        fixes=lambda facts: (Fix("return at least one action token for every completion"),),
-        versions=">=0.9.8",
+        "ZeroDivisionError: float division by zero",
+        "measured: openrlhf 0.10.4 to 0.11.2 ActorPPOTrainer.ppo_train; read: 0.9.8 to 0.10.3",
+        lambda facts: (Fix("return at least one action token for every completion"),),
+        ">=0.9.8",
     ),
 )

@@ -213,15 +213,19 @@ def _rollout_fixes(facts: Facts) -> tuple[Fix, ...]:
     return tuple(fixes)
 
 
+_LOST = (
+    "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
+    "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
+    "deepspeed 0.17.2 to 0.19.5"
+)
+
 SILENT_STEPS: tuple[Rule, ...] = (
     SILENT(
         "BB-ORL-042",
         _lost_gradients,
         ("train.dynamic_batch_enable", "ds.zero_stage", "train.max_tokens_per_gpu", "ds.adam_offload"),
         "it trains on, and logs the norm of the gradient that is left",
-        "measured on CPU: openrlhf 0.11.2 with deepspeed 0.19.6; deepspeed 0.15.4 to 0.19.6 stage_1_and_2.py, "
-        "tests/adapters/openrlhf/record_deepspeed.py; the same calls in openrlhf 0.8.6 to 0.11.1, which require "
-        "deepspeed 0.17.2 to 0.19.5",
+        _LOST,
         fixed(ds__zero_stage=3),
         ">=0.8.6",
     ),

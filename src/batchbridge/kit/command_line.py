@@ -6,9 +6,10 @@ argparse, `_parse_optional`, `_get_values`.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -153,3 +154,42 @@ def _values(rest: deque[_Word], count: int | None) -> list[str]:
     while rest and len(taken) != count and rest[0].name is None and rest[0].text != "--":
         taken.append(rest.popleft().text)
     return taken
+
+
+# ---- transformers' HfArgumentParser: argparse with a flag for each field of a dataclass
+
+
+def words_by_name(argv: Sequence[str]) -> dict[str, Any]:
+    """Key to value, words of lists joined in a list; `--no_x` is x: False, as HfArgumentParser adds for flags."""
+    found: dict[str, Any] = {}
+    place = 0
+    while place < len(argv):
+        word = argv[place]
+        place += 1
+        if not word.startswith("--") or word == "--":
+            continue
+        key, equals, text = word[2:].partition("=")
+        words = [text] if equals else []
+        while not equals and place < len(argv) and not argv[place].startswith("--"):
+            words.append(argv[place])
+            place += 1
+        found[key] = True if not words else words[0] if len(words) == 1 else words
+    return found
+
+
+def spelled(key: str, value: Any, names: Sequence[str], on: Collection[str]) -> tuple[str, Any]:
+    """The field and value that an option stands for: `--a-b` is a_b, `--no_x` is x off, and an unambiguous beginning
+    is the whole name. A key that stands for nothing comes back as it is.
+
+    names: of all fields, sorted. on: flags that are on by default, which alone have a `--no_x`. Source: transformers
+    HfArgumentParser, Python argparse (allow_abbrev).
+    """
+    name = key.replace("-", "_")
+    first = bisect.bisect_left(names, name)
+    longer = [known for known in names[first : first + 2] if known.startswith(name)] if name else []
+    if name in longer:
+        return name, value
+    positive = name.removeprefix("no_")
+    if positive != name and positive in on and value is True:
+        return positive, False
+    return (longer[0], value) if len(longer) == 1 else (key, value)
