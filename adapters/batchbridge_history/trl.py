@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from batchbridge import Finding, Reading
-from batchbridge.kit import rule_table
 from batchbridge.kit.rule_table import BUILDING, GENERATING
-from batchbridge_trl.rules import places
 from batchbridge_trl.rules.facts import (
     ACCUMULATION,
     EVAL_MICRO,
@@ -15,7 +12,6 @@ from batchbridge_trl.rules.facts import (
     SIZES,
     Facts,
     Rule,
-    facts_of,
 )
 from batchbridge_trl.rules.fixes import evaluation_fixes, setting, size_fixes
 from batchbridge_trl.rules.groups import (
@@ -137,9 +133,3 @@ ROWS: tuple[Rule, ...] = (
         "<0.18",
     ),
 )
-
-
-def check(reading: Reading) -> list[Finding]:
-    """The rows that a reading of TRL or Open-R1 breaks; none while its sizes are unknown."""
-    facts = facts_of(reading)
-    return [] if facts is None else rule_table.findings(ROWS, facts, facts.version, places(reading, facts))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from batchbridge import Finding, Reading
-from batchbridge.kit import rule_table
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules import VALIDATED, places
+from batchbridge_verl.rules import VALIDATED
 from batchbridge_verl.rules.row import Rule, setting
 from batchbridge_verl.rules.validated import PADDING
 from batchbridge_verl.rules.validated_critic import CRITIC_PADDING
@@ -72,7 +70,7 @@ def _older(row: Rule) -> Rule:
     return dataclasses.replace(row, versions=BEFORE, test=_OTHERWISE.get(row.test.__name__, row.test))
 
 
-RULES: tuple[Rule, ...] = (
+ROWS: tuple[Rule, ...] = (
     *sorted(
         (_older(row) for row in VALIDATED if row.versions and row.code[-3:] in ORDER),
         key=lambda row: ORDER.index(row.code[-3:]),
@@ -88,11 +86,3 @@ RULES: tuple[Rule, ...] = (
         "<0.5.0",
     ),
 )
-
-
-def check(reading: Reading) -> list[Finding]:
-    """The rows that a reading of verl breaks."""
-    run = getattr(reading, "run", None)
-    if not isinstance(run, Run) or not holds(BEFORE, run.version):
-        return []
-    return rule_table.findings(RULES, run, run.version, places(reading, run))

@@ -24,7 +24,7 @@ from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import Length, Normaliser, Row, StepPlan, proven
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import cut_shares, steps_of_rollout
-from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
+from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts, read_off
 from batchbridge_openrlhf.proven import CODE
 
 if TYPE_CHECKING:
@@ -411,12 +411,7 @@ class EngineLayer:
 
         objections = []
         try:
-            for part, seen in zip(self._parts, self._watch.take(self._normaliser(turn)), strict=True):
-                for row, measured in zip(part, seen, strict=True):
-                    if row is not None:
-                        row.measured(measured)
-                    elif measured.departure > measured.tolerance:
-                        objections.append("a filler row, which has nothing to train, got a gradient")
+            objections += read_off(self._parts, self._watch.take(self._normaliser(turn)))
         except (LostGradient, OtherInputs) as error:
             objections.append(str(error))
         except ValueError:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge import Source, Spec
-from batchbridge.kit import Context, Request, walk
+from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import steps_cross_rollouts
-from batchbridge.kit.refusals import Refusal, own_spec
+from batchbridge.kit.refusals import Refusal, left_different, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
@@ -300,16 +300,7 @@ def settings_of(request: Request) -> tuple[dict[str, Any], dict[str, str]]:
         settings[KL_COEFFICIENT] = (objective.kl_coefficient or 0.0) if objective.kl_placement == "loss" else 0.0
         if objective.kl_estimator in ESTIMATORS:
             settings |= {"algo.kl.estimator": objective.kl_estimator, "algo.kl.unbiased_gradient": False}
-    have, left = {path: value for path, value, _ in walk(own)}, {}
-    for path, want, _ in walk(spec):
-        brought = path in SETTABLE or path.startswith(("topology.", "micro_batch.", *PLANNED))
-        if want != have.get(path) and not brought:
-            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
-    named = {path for path, _, _ in walk(spec)}
-    left |= {
-        path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
-    }
-    return settings, left
+    return settings, left_different(request, (*SETTABLE, *PLANNED))
 
 
 HELD = ("samples_generator", "experience_maker", "actor_model_group")

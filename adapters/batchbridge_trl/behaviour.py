@@ -6,7 +6,7 @@ numbers. Sampling (and dropout) moves them, and then the shuffle inside a rollou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import count, cycle, islice
 from typing import NamedTuple
@@ -20,18 +20,29 @@ from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import accelerator_config
 
 
-class Denominator(NamedTuple):
-    """How loss types divide: `scope`, the `formula` of one token's weight in an optimizer step, the versions, the
-    source.
+class Symbols(NamedTuple):
+    """What the weight of a completion's tokens depends on: W devices, k micro-batches of the step, m completions of a
+    micro-batch, l the completion's tokens, t_m the micro-batch's tokens, t_r the rollout's tokens over all devices, s
+    steps_per_generation, c max_completion_length."""
 
-    Symbols: W devices, k micro-batches of the step, m completions of a micro-batch, L_i the completion's tokens, T_m
-    the micro-batch's tokens, T_r the rollout's tokens over all devices, s steps_per_generation, c
-    max_completion_length.
-    """
+    w: int
+    k: int
+    m: int
+    l: int  # noqa: E741  # as in the formulas
+    t_m: int
+    t_r: int
+    s: int
+    c: int
+
+
+class Denominator(NamedTuple):
+    """How loss types divide: `scope`, one token's `weight` in an optimizer step and its `formula` in words (see
+    `Symbols`; L_i is l), the versions, the source."""
 
     losses: tuple[str, ...]
     scope: DenominatorScope
     formula: str
+    weight: Callable[[Symbols], Fraction]
     source: str
     versions: str = ""
 
@@ -43,6 +54,7 @@ DENOMINATORS = (
         ("grpo",),
         "optimizer_step",
         "1 / (W k m L_i)",
+        lambda of: Fraction(1, of.w * of.k * of.m * of.l),
         "trl 0.15.0 to 0.15.2 GRPOTrainer.compute_loss; k = gradient_accumulation_steps, in transformers",
         "<0.16",
     ),
@@ -50,24 +62,47 @@ DENOMINATORS = (
         ("grpo", "sapo"),
         "optimizer_step",
         "1 / (W k m L_i)",
+        lambda of: Fraction(1, of.w * of.k * of.m * of.l),
         f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
         ">=0.17",
     ),
-    Denominator(("luspo",), "optimizer_step", "1 / (W k m)", f"trl 0.28.0 to 1.16.0 {_LOSS}"),
+    Denominator(
+        ("luspo",),
+        "optimizer_step",
+        "1 / (W k m)",
+        lambda of: Fraction(1, of.w * of.k * of.m),
+        f"trl 0.28.0 to 1.16.0 {_LOSS}",
+    ),
     Denominator(
         ("dr_grpo",),
         "optimizer_step",
         "1 / (W k m c)",
+        lambda of: Fraction(1, of.w * of.k * of.m * of.c),
         f"trl 0.17.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
     ),
     Denominator(
         ("bnpo",),
         "micro_batch",
         "1 / (W k T_m)",
+        lambda of: Fraction(1, of.w * of.k * of.t_m),
         f"trl 0.16.0 to 1.16.0 {_LOSS}; transformers divides by k up to 0.21, TRL since 0.22",
     ),
-    Denominator(_ROLLOUT, "rollout", "1 / T_r", f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)", ">=0.22,<1.9.1"),
-    Denominator(_ROLLOUT, "rollout", "s / (k T_r)", f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)", ">=1.9.1"),
+    Denominator(
+        _ROLLOUT,
+        "rollout",
+        "1 / T_r",
+        lambda of: Fraction(1, of.t_r),
+        f"trl 0.22.0 to 1.9.0 {_LOSS} (num_items_in_batch)",
+        ">=0.22,<1.9.1",
+    ),
+    Denominator(
+        _ROLLOUT,
+        "rollout",
+        "s / (k T_r)",
+        lambda of: Fraction(of.s, of.k * of.t_r),
+        f"trl 1.9.1 to 1.16.0 {_LOSS} (num_items_in_batch)",
+        ">=1.9.1",
+    ),
 )
 """Who divides by the window's micro-batches: up to 0.21 transformers (model_accepts_loss_kwargs = False; see
 `epochs.LOOPS` for what k is), since 0.22 TRL, by those of the actual window, but not for the dapo family."""
@@ -143,25 +178,12 @@ def behaviour(reading: Reading) -> Behaviour | None:
     scope: DenominatorScope = row.scope
     if scope == "rollout" and steps == window:
         scope = "optimizer_step"  # the rollout is the step's, or each of its passes
-    undecided = []
     layout = _layout(facts)
+    undecided = [text for applies, text in UNDECIDED if applies(facts)]
     if steps > 1 and layout.shuffled:
         which = "micro-batch" if window % steps == 0 else "optimizer step and micro-batch"
-        undecided.append(
-            f"which {which} trains a completion of a rollout: sampling moves the random numbers that shuffle it; "
-            "decided "
-            "only for scripted rollouts"
-        )
-    if _liger_decides(facts):
-        undecided.append("the weights: Liger's own kernel computes the loss before trl 1.14")
-    if _masked_tokens_count(facts):
-        undecided.append(
-            "the weights: the denominator counts the tokens of masked completions, which is what was sampled"
-        )
-    if _luspo_widened(facts):
-        undecided.append("the weights: they depend on the padding")
-    if accelerator_config(facts.native).get("split_batches") is True and facts.sizes.world > 1:
-        undecided.append("the rollouts: accelerator_config.split_batches cuts them")
+        why = "sampling moves the random numbers that shuffle it; decided only for scripted rollouts"
+        undecided.insert(0, f"which {which} trains a completion of a rollout: {why}")
     order = (
         f"torch.randperm of a generator seeded with {facts.native['seed']} whose state continues over epochs"
         if facts.native["shuffle_dataset"]
@@ -202,18 +224,9 @@ def native_steps(
         raise ValueError("the settings give no run: see the findings")
     if facts.sizes.iterations < 1:
         return iter(())
-    if facts.groups_per_micro_step and facts.sizes.micro * facts.sizes.world % facts.sizes.generations:
-        raise ValueError(
-            "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run"
-        )
-    options = accelerator_config(facts.native)
-    for option in ("split_batches", "dispatch_batches"):
-        if options.get(option) is True and facts.sizes.world > 1:
-            raise ValueError(f"accelerator_config.{option} is on: what each device gets is left open")
-    if options.get("even_batches") is False and facts.sizes.world > 1 and not sampler_of(facts.version).drops:
-        raise ValueError("accelerator_config.even_batches is off: devices get different numbers of micro-batches")
-    if facts.native.get("dataset_streaming") or facts.native.get("streaming"):
-        raise ValueError("dataset_streaming: a streamed dataset has no prompt indices")
+    for applies, why in NO_STEPS:
+        if applies(facts):
+            raise ValueError(why)
     return _steps(facts, dataset_size, response_tokens)
 
 
@@ -335,18 +348,8 @@ def _weight(facts: Facts, window: int, members: int, length: int, local: int, to
     if not length:
         return Fraction(0)
     assert facts.rollout is not None
-    devices, name = facts.sizes.world * window, facts.native["loss_type"]
-    if name in ("grpo", "sapo"):
-        return Fraction(1, devices * members * length)
-    if name == "luspo":
-        return Fraction(1, devices * members)
-    if name == "dr_grpo":
-        return Fraction(1, devices * members * facts.native["max_completion_length"])
-    if name == "bnpo":
-        return Fraction(1, devices * local)
-    if holds("<1.9.1", facts.version):
-        return Fraction(1, total)
-    return Fraction(facts.rollout.steps_per_generation, window * total)
+    steps, longest = facts.rollout.steps_per_generation, facts.native["max_completion_length"]
+    return _denominator(facts).weight(Symbols(facts.sizes.world, window, members, length, local, total, steps, longest))
 
 
 def _denominator(facts: Facts) -> Denominator:
@@ -370,3 +373,51 @@ def _masked_tokens_count(facts: Facts) -> bool:
     """BB-TRL-078: what the denominator counts is not the tokens that train."""
     counts = facts.loss.rollout_denominator and facts.native["mask_truncated_completions"]
     return bool(counts) and holds("<1.9", facts.version)
+
+
+def _on(facts: Facts, option: str) -> bool:
+    """Whether Accelerate's data loader has this option on, on several devices."""
+    return accelerator_config(facts.native).get(option) is True and facts.sizes.world > 1
+
+
+UNDECIDED: tuple[tuple[Callable[[Facts], bool], str], ...] = (
+    (_liger_decides, "the weights: Liger's own kernel computes the loss before trl 1.14"),
+    (
+        _masked_tokens_count,
+        "the weights: the denominator counts the tokens of masked completions, which is what was sampled",
+    ),
+    (_luspo_widened, "the weights: they depend on the padding"),
+    (
+        lambda facts: _on(facts, "split_batches"),
+        "the rollouts: accelerator_config.split_batches cuts them",
+    ),
+)
+"""What of a run the configuration does not decide, and when."""
+NO_STEPS: tuple[tuple[Callable[[Facts], bool], str], ...] = (
+    (
+        lambda facts: (
+            facts.groups_per_micro_step and bool(facts.sizes.micro * facts.sizes.world % facts.sizes.generations)
+        ),
+        "num_generations: a micro-batch over all devices holds no whole groups, and trl refuses the run",
+    ),
+    *(
+        (
+            lambda facts, option=option: _on(facts, option),
+            f"accelerator_config.{option} is on: what each device gets is left open",
+        )
+        for option in ("split_batches", "dispatch_batches")
+    ),
+    (
+        lambda facts: (
+            accelerator_config(facts.native).get("even_batches") is False
+            and facts.sizes.world > 1
+            and not sampler_of(facts.version).drops
+        ),
+        "accelerator_config.even_batches is off: devices get different numbers of micro-batches",
+    ),
+    (
+        lambda facts: bool(facts.native.get("dataset_streaming") or facts.native.get("streaming")),
+        "dataset_streaming: a streamed dataset has no prompt indices",
+    ),
+)
+"""When there are no optimizer steps to say, and why."""

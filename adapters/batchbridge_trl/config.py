@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
+from batchbridge.kit.key_table import Key
 from batchbridge.kit.near_names import near_names
+from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
 from batchbridge.kit.writing import Problems, objections
@@ -17,8 +19,8 @@ from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
 from batchbridge_trl.sizes import sizes_of
-from batchbridge_trl.tables import Gone, Group, Setting, settings_of, versions_of
-from batchbridge_trl.values import WrongValue, convert, too_large
+from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
+from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
@@ -116,7 +118,7 @@ class TrlAdapter(Adapter):
         native[WORLD] = world.size
         if world.size is not None and too_large(world.size):
             bad.add(WORLD)
-            findings.append(_wrong_value(Where(WORLD), world.size, WrongValue.too_large()))
+            findings.append(_wrong_value(Where(WORLD), world.size, TOO_LARGE))
             native[WORLD] = None
         elif world.provenance is not None:
             origin = world.provenance
@@ -258,7 +260,7 @@ class TrlAdapter(Adapter):
         entry: Told,
         places: Mapping[str, Where],
         values: Mapping[str, Any],
-        rows: Mapping[str, Setting],
+        rows: Mapping[str, Key],
         version: str,
         source: Source,
         world: Provenance | None,
@@ -376,7 +378,7 @@ def _merge(into: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
     return base
 
 
-def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str, Any], dict[str, Where]]:
+def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:
     """The settings of a constructed config. Its post-init filled both generation_batch_size and steps_per_generation;
     the user gave at most one, so the first is left out, and the second too where it is the accumulation anyway."""
     given = {}
@@ -384,7 +386,7 @@ def _from_object(config: object, rows: Mapping[str, Setting]) -> tuple[dict[str,
         if row.fixed or not hasattr(config, key):
             continue
         value = getattr(config, key)
-        value = getattr(value, "value", value) if row.kind in ("choice", "any") else value
+        value = getattr(value, "value", value) if row.kind.name in ("choice", "any") else value
         given[key] = value
     micro, steps = given.get("per_device_train_batch_size"), given.get("steps_per_generation")
     world, batch = getattr(config, "world_size", None), given.get("generation_batch_size")
@@ -439,12 +441,12 @@ def _shown(value: object) -> str:
 def _wrong_value(place: Where, value: object, wrong: WrongValue) -> Finding:
     shown = _shown(value)
     return Finding(
-        wrong.code,
+        "BB-TRL-007" if wrong is TOO_LARGE else "BB-TRL-004",
         "error",
         "config",
         f"{place.key} = {shown}: expected {wrong.expected}",
         where=(Where(place.key, shown, place.file, place.line),),
-        native=wrong.native,
+        native=wrong.native.replace("{key}", place.key or ""),
     )
 
 

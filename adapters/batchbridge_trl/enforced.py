@@ -24,4 +24,4 @@ ENFORCED: Promises = {
     "objective.old_logprobs": one_of("detached", "rollout_start"),
 }
 """Canonical field to whether `attach` brings a value of it about. Source: `PLANNED` and `REFUSALS` of `runtime`,
-`engine.group_advantages`; a conversion reports them as patched."""
+`engine.Enforcer`; a conversion reports them as patched."""

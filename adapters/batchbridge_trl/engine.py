@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,15 @@ from batchbridge.kit import (
     Request,
     Row,
     StepPlan,
+    group_advantages,
     linear,
     partition,
     partition_by_tokens,
     walk,
     with_attention,
 )
-from batchbridge.kit import (
-    group_advantages as exact_advantages,
-)
-from batchbridge.kit.measuring import Rows, Tap
-from batchbridge.kit.patches import Patches
+from batchbridge.kit.measuring import Tap
+from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
@@ -94,85 +93,44 @@ class Enforcer:
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec)
         self._tap = RewardTap(trainer, patches)
-        self._native_step = trainer.training_step
-        self._native_prepare = trainer._prepare_inputs
-        self._native_loss = trainer.compute_loss
-        self._native_generate = trainer._generate_and_score_completions
-        self._native_save = trainer._save_checkpoint
-        self._native_load = trainer._load_optimizer_and_scheduler
-        self._native_load_model = trainer._load_from_checkpoint
         self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts)
-        self._native_clock = trainer.set_initial_training_values
-        self._native_scheduler = trainer.create_scheduler
         self._dataset = trainer.train_dataset
         self._suspended = patches.suspended
+        self._native: dict[str, Any] = {"_generate_and_score_completions": trainer._generate_and_score_completions}
         self._install(patches)
 
     # ---- patches
 
     def _install(self, patches: Patches) -> None:
-        trainer, spec = self._trainer, self._request.spec
+        trainer, spec, resume = self._trainer, self._request.spec, "exact resume"
         order = "the plan's prompt order replaces TRL's sampler and its in-buffer shuffle"
-        patches.set(trainer, "get_train_dataloader", self._loader, what="one ticket per micro-step", why=order)
-        patches.set(
-            trainer, "set_initial_training_values", self._clock, what="the plan's step counts", why="clock of the spec"
-        )
-        patches.set(
-            trainer,
-            "training_step",
-            self._training_step,
-            what="one call per window runs the whole optimizer step",
-            why="membership and micro-batches of the plan",
-        )
-        patches.set(
-            trainer,
-            "_prepare_inputs",
-            self._prepare,
-            what="micro-batches pass through",
-            why="they are prepared already",
-        )
-        patches.set(
-            trainer,
-            "compute_loss",
-            self._loss,
-            what=f"native {self._carrier} loss times the step's factor",
-            why=f"{spec.loss.policy.aggregation} at optimizer-step scope",
-        )
-        patches.set(
-            trainer, "_save_checkpoint", self._save, what="rollouts in use are saved with it", why="exact resume"
-        )
-        patches.set(
-            trainer, "_load_optimizer_and_scheduler", self._load, what="rollouts in use are loaded", why="exact resume"
-        )
-        patches.set(
-            trainer, "_load_from_checkpoint", self._load_model, what="held against the plan first", why="exact resume"
-        )
-        scored = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
-        if scored is not None:
-            patches.set(
-                trainer,
-                self._watch.producer.name,
-                Scorer(getattr(trainer, self._watch.producer.name), self._watch.producer, scored),
-                what="forward-only passes cut by tokens",
-                why="tokens_per_device of the spec",
-            )
+        cut, whole = "membership and micro-batches of the plan", "one call per window runs the whole optimizer step"
+        factor, scope = f"native {self._carrier} loss times the step's factor", "at optimizer-step scope"
+        rows: list[tuple[str, Any, str, str]] = [
+            ("get_train_dataloader", self._loader, "one ticket per micro-step", order),
+            ("set_initial_training_values", self._clock, "the plan's step counts", "clock of the spec"),
+            ("training_step", self._training_step, whole, cut),
+            ("_prepare_inputs", self._prepare, "micro-batches pass through", "they are prepared already"),
+            ("compute_loss", self._loss, factor, f"{spec.loss.policy.aggregation} {scope}"),
+            ("_save_checkpoint", self._save, "rollouts in use are saved with it", resume),
+            ("_load_optimizer_and_scheduler", self._load, "rollouts in use are loaded", resume),
+            ("_load_from_checkpoint", self._load_model, "held against the plan first", resume),
+        ]
+        producer = self._watch.producer
+        if (budget := spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device) is not None:
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget)
+            rows.append((producer.name, scorer, "forward-only passes cut by tokens", "tokens_per_device of the spec"))
         if spec.horizon.lr_tick == "rollout":
-            patches.set(
-                trainer,
-                "create_scheduler",
-                self._scheduler,
-                what="advances once per rollout",
-                why="lr_tick of the spec",
-            )
-        patches.set(
-            trainer, "num_examples", lambda loader: self._plan.dataset_size, what="the plan's prompts", why="logs"
-        )
-        callback = StepCallback(self._log, self._watch, check=True, planned_steps=self._plan.total_optimizer_steps)
-        trainer.add_callback(callback)
+            rows.append(("create_scheduler", self._scheduler, "advances once per rollout", "lr_tick of the spec"))
+        rows.append(("num_examples", lambda loader: self._plan.dataset_size, "the plan's prompts", "logs"))
+        for name, own, what, why in rows:
+            self._native[name] = patches.set(trainer, name, own, what=what, why=why)
+        steps = self._plan.total_optimizer_steps
+        self._callback = StepCallback(self._log, self._watch, check=True, planned_steps=steps)
+        trainer.add_callback(self._callback)
         patches.note(
             "callback_handler", what="StepCallback added", why="ledger, and the plan is verified at every step"
         )
-        self._callback = callback
 
     def detach(self) -> None:
         """Undoes what is no attribute."""
@@ -204,14 +162,13 @@ class Enforcer:
 
     def _run_probe(self, micro: MicroBatch) -> None:
         try:
-            self._native_step(self._trainer.model, micro, None)
+            self._native["training_step"](self._trainer.model, micro, None)
         except CannotAttach:
             raise
         except Exception as error:
             reason = (
-                f"the trainer's own loss did not run on a made-up micro-batch ({type(error).__name__}: {error}), "
-                f"so its "
-                f"weights cannot be measured; {_REMEDY}"
+                f"the trainer's own loss did not run on a made-up micro-batch ({type(error).__name__}: {error}), so "
+                f"its weights cannot be measured; {_REMEDY}"
             )
             raise CannotAttach({"weight_probe": reason}) from error
 
@@ -226,14 +183,9 @@ class Enforcer:
         self._dataset = trainer.train_dataset
         if trainer.args.remove_unused_columns:
             self._dataset = trainer._remove_unused_columns(self._dataset, description="Training")
-        tickets = self._steps_per_epoch * trainer.args.gradient_accumulation_steps
+        tickets = range(self._steps_per_epoch * trainer.args.gradient_accumulation_steps)
         # A generator of its own: a loader without one draws its seed from the global random state.
-        return torch.utils.data.DataLoader(
-            range(tickets),
-            batch_size=1,
-            collate_fn=list,
-            generator=torch.Generator(),
-        )
+        return torch.utils.data.DataLoader(tickets, batch_size=1, collate_fn=list, generator=torch.Generator())
 
     def _require_unchanged(self) -> None:
         """The plan is of the prompts and settings that the trainer had when it was wrapped."""
@@ -246,10 +198,9 @@ class Enforcer:
         was = self._request.reading.spec
         if now != was and now is not None and was is not None:
             before = {path: value for path, value, _ in walk(was)}
-            changed = [
-                f"{path} {before.get(path)} to {value}" for path, value, _ in walk(now) if before.get(path) != value
-            ]
-            reason = f"settings were changed after the trainer was wrapped ({', '.join(changed)}): call wrap again"
+            after = [(path, value) for path, value, _ in walk(now) if before.get(path) != value]
+            changed = ", ".join(f"{path} {before.get(path)} to {value}" for path, value in after)
+            reason = f"settings were changed after the trainer was wrapped ({changed}): call wrap again"
             raise CannotAttach({"settings_changed": reason})
 
     @property
@@ -258,13 +209,13 @@ class Enforcer:
         return self._plan.optimizer_steps_per_epoch or self._plan.total_optimizer_steps
 
     def _clock(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        values = list(self._native_clock(*args, **kwargs))
+        values = list(self._native["set_initial_training_values"](*args, **kwargs))
         values[0] = -(-self._plan.total_optimizer_steps // self._steps_per_epoch)  # num_train_epochs
         values[-1] = self._plan.total_optimizer_steps  # max_steps
         return tuple(values)
 
     def _scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        self._native_scheduler(self._plan.total_rollouts, optimizer)
+        self._native["create_scheduler"](self._plan.total_rollouts, optimizer)
         if not isinstance(self._trainer.lr_scheduler, _RolloutTicks):
             self._trainer.lr_scheduler = _RolloutTicks(self._trainer.lr_scheduler, self._trainer, self._plan)
         return self._trainer.lr_scheduler
@@ -309,47 +260,36 @@ class Enforcer:
     def _train(
         self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
     ) -> torch.Tensor:
-        trainer, members = self._trainer, step.members
+        trainer, completions = self._trainer, self._completions(step)
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
         metrics = StepMetrics(trainer, self._turn_sizes(step))
         multiple = releases.value(trainer, "pad_to_multiple_of")
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
-                picks = [
-                    None if item is None else (self._rollouts[members[item].rollout], step.positions[item])
-                    for item in batch
-                ]
+                picks = [None if item is None else completions[item] for item in batch]
                 filler = self._rollouts[step.rollouts[0]]
                 micro = rows_module.assemble(picks, filler, trainer.processing_class.pad_token_id, multiple)
                 micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
                 self._finish(micro, len(share), normaliser)
-                micro.expected = self._expected(micro, step, batch)
-                self._log.parts.append([None if item is None else self._row(step, item) for item in batch])
+                rows = [None if item is None else self._row(step, item) for item in batch]
+                # Advantages are those that the ledger has of the rollout.
+                known = [0.0 if row is None else row.facts["advantage"] for row in rows]
+                micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
+                self._log.parts.append(rows)
                 last = number == len(share) - 1
                 with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
-                    loss = loss + self._native_step(model, micro, None)
+                    loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss
-
-    def _expected(self, micro: MicroBatch, step: StepPlan, batch: Sequence[int | None]) -> Rows:
-        """What the micro-batch's rows shall train. Advantages are those that the ledger has of the rollout."""
-        known = [0.0 if item is None else self._facts(step, item)["advantage"] for item in batch]
-        like = micro["advantages"]
-        return rows_of(self._trainer, micro, torch.tensor(known, dtype=like.dtype, device=like.device))
 
     def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
         """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
         tokens = [row.tokens for row in self._weight_rows(step)]
-        turns = zip(*self._shares[step.index], strict=True)
-        flat = [[item for batch in turn for item in batch] for turn in turns]
-        return [
-            (
-                sum(tokens[item] for item in turn if item is not None),
-                sum(item is not None for item in turn),
-                len(turn),
-            )
-            for turn in flat
-        ]
+        sizes = []
+        for turn in zip(*self._shares[step.index], strict=True):
+            real = [item for batch in turn for item in batch if item is not None]
+            sizes.append((sum(tokens[item] for item in real), len(real), sum(map(len, turn))))
+        return sizes
 
     def _finish(self, micro: MicroBatch, micro_batches: int, normaliser: Normaliser) -> None:
         """Completes a micro-batch: the factor, and the old log-probabilities that the spec asks for."""
@@ -369,56 +309,45 @@ class Enforcer:
             micro.setdefault(name, None)  # trl 0.18 and 0.19 look for None
 
     def _prepare(self, inputs: Any) -> Any:
-        return inputs if isinstance(inputs, MicroBatch) else self._native_prepare(inputs)
+        return inputs if isinstance(inputs, MicroBatch) else self._native["_prepare_inputs"](inputs)
 
-    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(inputs, MicroBatch):
-            loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
-            return loss
-        own, self._trainer.loss_type = self._trainer.loss_type, self._carrier
-        gather, patches = self._accelerator.gather, Patches()
-        patches.set(
-            self._accelerator,
-            "gather",
-            lambda tensor: gather(rows_module.with_rows(tensor, inputs)),
-            what="equal lengths",
-            why="metrics by row",
-        )
-        try:
-            with contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected):
-                loss = self._native_loss(model, inputs, *args, **kwargs)
-        finally:
-            self._trainer.loss_type = own
-            patches.undo()
-        return loss * inputs.factor
+            return self._native["compute_loss"](model, inputs, *args, **kwargs)
+        gather = self._accelerator.gather
+        with (
+            temporarily(self._trainer, loss_type=self._carrier),
+            # Metrics by row are gathered, and ranks differ in their rows.
+            temporarily(self._accelerator, gather=lambda tensor: gather(rows_module.with_rows(tensor, inputs))),
+            contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected),
+        ):
+            return self._native["compute_loss"](model, inputs, *args, **kwargs) * inputs.factor
 
-    def _facts(self, step: StepPlan, item: int) -> dict[str, Any]:
-        return self._rollouts[step.members[item].rollout].facts[step.positions[item]]
+    def _completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
+        """Every completion of the step, by its rollout and its position there."""
+        rollouts = [self._rollouts[member.rollout] for member in step.members]
+        return list(zip(rollouts, step.positions, strict=True))
 
     def _row(self, step: StepPlan, item: int) -> StepRow:
-        member, facts = step.members[item], self._facts(step, item)
-        tokens = self._rollouts[member.rollout].response_tokens[step.positions[item]]
-        facts, since = dict(facts), facts["generated_at_step"]
-        del facts["generated_at_step"]
-        rollout, pass_index, prompt, sample = member
-        position = step.positions[item]
-        group = self._request.spec.rollout.completions_per_prompt
+        rollout, pass_index, prompt, sample = step.members[item]
+        position, rows = step.positions[item], self._rollouts[rollout]
+        facts = dict(rows.facts[position])
         return StepRow(
             rollout,
             prompt,
-            position // group,
+            position // self._plan.completions_per_prompt,
             sample,
-            tokens,
+            rows.response_tokens[position],
             position,
             pass_index=pass_index,
-            generated_at_step=since,
+            generated_at_step=facts.pop("generated_at_step"),
             facts=facts,
         )
 
     def _weight_rows(self, step: StepPlan) -> list[Row]:
         return [
-            Row(tokens=self._rollouts[member.rollout].response_tokens[position], group=(member.rollout, member.prompt))
-            for member, position in zip(step.members, step.positions, strict=True)
+            Row(tokens=rows.response_tokens[position], group=(member.rollout, member.prompt))
+            for member, (rows, position) in zip(step.members, self._completions(step), strict=True)
         ]
 
     # ---- who trains what
@@ -426,10 +355,7 @@ class Enforcer:
     def _share(self, step: StepPlan) -> list[list[int | None]]:
         """This rank's micro-batches of `step`; every rollout of the step must be known."""
         if step.index not in self._shares:
-            lengths = [
-                self._rollouts[member.rollout].length(position)
-                for member, position in zip(step.members, step.positions, strict=True)
-            ]
+            lengths = [rows.length(position) for rows, position in self._completions(step)]
             self._shares[step.index] = self._cut(lengths)
         return self._shares[step.index][self._accelerator.process_index]
 
@@ -484,7 +410,9 @@ class Enforcer:
         examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
         drawn_by = [seeds[i // group] + i % group for i in mine]
         with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by):
-            output = self._native_generate([dict(examples[prompts[i // group]]) for i in mine])
+            output = self._native["_generate_and_score_completions"](
+                [dict(examples[prompts[i // group]]) for i in mine]
+            )
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()
         # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
@@ -492,33 +420,22 @@ class Enforcer:
         own = self._request.reading.spec
         native = own is not None and own.advantage == self._request.spec.advantage == NATIVE_ADVANTAGE
         if not native and not own_rule:
-            everyone = group_advantages(rewards, group, len(rollout.prompts), self._request.spec.advantage)
-            columns["advantages"] = everyone[mine.start : mine.stop].to(columns["advantages"])
+            groups = rewards.view(-1, group)[: len(rollout.prompts)].tolist()
+            everyone = [value for each in group_advantages(groups, self._request.spec.advantage) for value in each]
+            everyone += [0.0] * (len(rewards) - len(everyone))
+            columns["advantages"] = columns["advantages"].new_tensor(everyone[mine.start : mine.stop])
         facts = facts_of(columns, self._tap.completion_ids, rewards[mine.start : mine.stop].tolist())
-        sizes = [
-            (int(tokens), int(prompt), len(ids))
-            for tokens, prompt, ids in zip(
-                rows_module.loss_mask(columns).sum(1).tolist(),
-                columns["prompt_mask"].sum(1).tolist(),
-                self._tap.completion_ids,
-                strict=True,
-            )
-        ]
-        for fact, advantage in zip(facts, columns["advantages"].tolist(), strict=True):
-            fact |= {"advantage": advantage, "generated_at_step": trainer.state.global_step}
+        for fact in facts:
+            fact["generated_at_step"] = trainer.state.global_step
+        masks = (rows_module.loss_mask(columns), columns["prompt_mask"])
+        counts = [[int(count) for count in mask.sum(1).tolist()] for mask in masks]
+        known = list(zip(*counts, map(len, self._tap.completion_ids), facts, strict=True))
         if accelerator.num_processes > 1:
-            facts, sizes = gather_object(facts), gather_object(sizes)
+            known = gather_object(known)
         real = len(rollout.prompts) * group
         tensors = {name: tensor[:real] for name, tensor in rows_module.gather(accelerator, columns).items()}
-        return RolloutRows(
-            index,
-            tensors,
-            {position: position for position in range(real)},
-            [size[0] for size in sizes[:real]],
-            [size[1] for size in sizes[:real]],
-            [size[2] for size in sizes[:real]],
-            facts[:real],
-        )
+        lists = [list(column) for column in zip(*known[:real], strict=True)]
+        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:
@@ -529,16 +446,12 @@ class Enforcer:
         (gradient_accumulation_steps % (steps_per_generation * num_iterations) != 0), _generate_and_score_completions.
         """
         trainer, args = self._trainer, self._trainer.args
-        steps = self._plan.steps_using(rollout)
-        next(steps, None)
-        needed = next(steps, None) is not None and self._request.spec.objective.old_logprobs != "detached"
-        own = args.gradient_accumulation_steps, args.steps_per_generation
-        args.steps_per_generation = 2 if needed else own[1]
-        args.gradient_accumulation_steps = 1 if needed else own[1] * trainer.num_iterations
-        try:
+        used_twice = len(list(islice(self._plan.steps_using(rollout), 2))) == 2
+        needed = used_twice and self._request.spec.objective.old_logprobs != "detached"
+        steps = 2 if needed else args.steps_per_generation
+        accumulated = 1 if needed else steps * trainer.num_iterations
+        with temporarily(args, steps_per_generation=steps, gradient_accumulation_steps=accumulated):
             yield
-        finally:
-            args.gradient_accumulation_steps, args.steps_per_generation = own
 
     # ---- checkpoints
 
@@ -546,47 +459,16 @@ class Enforcer:
         self._checkpoints.save(
             Path(self._trainer._get_output_dir(trial=trial)) / f"checkpoint-{self._trainer.state.global_step}"
         )
-        self._native_save(model, trial)
+        self._native["_save_checkpoint"](model, trial)
 
     def _load_model(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
         self._checkpoints.check(Path(checkpoint))
-        self._native_load_model(checkpoint, *args, **kwargs)
+        self._native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
 
     def _load(self, checkpoint: Any) -> None:
-        self._native_load(checkpoint)
+        self._native["_load_optimizer_and_scheduler"](checkpoint)
         if checkpoint is not None:
             self._holds_others = self._checkpoints.load(Path(checkpoint))
-
-
-def group_advantages(rewards: torch.Tensor, group: int, prompts: int, rule: Advantage) -> torch.Tensor:
-    """Advantages by `rule` for prompt-major rewards, shape (completions,); NaN rewards take no part and get 0.
-
-    Only the first `prompts` groups are real; the batch's deviation is taken over them.
-    """
-    groups = rewards.view(-1, group)
-    if rule.scale == "group_others":  # which divides by nothing where the others are exactly alike
-        values = [value for each in exact_advantages(groups.tolist(), rule) for value in each]
-        return torch.tensor(values, dtype=rewards.dtype, device=rewards.device)
-    counts = (~torch.isnan(groups)).sum(dim=1, keepdim=True).float()
-    mean = torch.nanmean(groups, dim=1, keepdim=True)
-    if rule.baseline == "none":
-        centred = groups.clone()
-    elif rule.baseline == "leave_one_out":
-        centred = (groups - mean) * counts / (counts - 1).clamp(min=1)
-    else:
-        centred = groups - mean
-    ddof = 1 if rule.ddof is None else rule.ddof
-    if rule.scale == "group":
-        variance = torch.nansum((groups - mean) ** 2, dim=1, keepdim=True) / (counts - ddof).clamp(min=1)
-        centred = centred / (variance.sqrt() + (rule.epsilon or 0.0))
-    elif rule.scale == "batch":
-        real = groups[:prompts].flatten()
-        real = real[~torch.isnan(real)]
-        deviation = real.std(correction=ddof) if len(real) > ddof else torch.zeros(())
-        centred = centred / (deviation + (rule.epsilon or 0.0))
-    if rule.minimum is not None or rule.maximum is not None:
-        centred = centred.clamp(rule.minimum, rule.maximum)
-    return torch.nan_to_num(centred.flatten(), nan=0.0)
 
 
 class _RolloutTicks:

@@ -7,10 +7,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from batchbridge.kit.key_table import Key, told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
-from batchbridge_trl.settings import holds
+from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.sizes import Sizes
+from batchbridge_trl.tables import settings_of
 from batchbridge_trl.world import KEY as WORLD
 
 ADVANTAGE_EPSILON = 1e-4
@@ -56,44 +58,19 @@ def loss_types(version: str) -> dict[str, LossType]:
     return {loss.name: loss for loss in LOSS_TYPES if holds(loss.versions, version)}
 
 
-class Scale(NamedTuple):
-    """What one value of `scale_rewards` really does, and in which versions."""
-
-    native: str | bool
-    canonical: str
-    versions: str
+def scales(version: str) -> Mapping[str | bool, str]:
+    """Native value of `scale_rewards` to canonical scale, in `version`."""
+    values: Mapping[str | bool, str] = settings_of(TRAINER_GROUPS, version)["scale_rewards"].values  # type: ignore[assignment]  # all rows have words
+    return values
 
 
-_INVERTED, _MENDED = ">=0.22,<0.22.2", ">=0.22.2"
-SCALES = (
-    Scale("group", "group", _MENDED),
-    Scale("batch", "batch", _MENDED),
-    Scale("none", "none", _MENDED),
-    Scale("group", "none", _INVERTED),
-    Scale("none", "group", _INVERTED),
-    Scale("batch", "group", _INVERTED),
-    Scale(True, "group", "<0.22"),
-    Scale(False, "none", "<0.22"),
-    Scale(True, "none", _INVERTED),
-    Scale(False, "group", _INVERTED),
-    Scale(True, "group", _MENDED),
-    Scale(False, "none", _MENDED),
-)
-"""Booleans are mapped to group and none from 0.22 on. 0.22.0 and 0.22.1 test for the wrong names, so that "group",
-their default, leaves rewards unscaled. Source: trl GRPOTrainer._generate_and_score_completions of each version. Of two
-that do the same, `write` takes the first."""
-
-
-def scales(version: str) -> dict[str | bool, str]:
-    """Native value -> canonical scale, in `version`."""
-    return {scale.native: scale.canonical for scale in SCALES if holds(scale.versions, version)}
+@lru_cache(maxsize=64)
+def said_alone(version: str) -> tuple[Key, ...]:
+    """The rows of `version` that decide a canonical field alone."""
+    return tuple(row for row in settings_of(TRAINER_GROUPS, version).values() if row.field)
 
 
 RATIO_LEVELS = ("token", "sequence")
-ADAMW = ("adamw_torch_fused", "adamw_torch")
-"""`optim` names of plain AdamW; the first is transformers' default."""
-_OPTIMIZERS = {**dict.fromkeys(ADAMW, "adamw"), "sgd": "sgd"}
-
 UNCARRIED = {
     "sapo_temperature_neg": "surrogate sapo",
     "sapo_temperature_pos": "surrogate sapo",
@@ -147,14 +124,11 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
     scale = scales(version).get(native["scale_rewards"])
     if rollout is None or loss is None or scale is None or native["importance_sampling_level"] not in RATIO_LEVELS:
         return None
-    told: dict[str, Told] = {
+    told = told_by(said_alone(version), native)
+    told |= {
         "topology.world_size": Told(sizes.world, WORLD),
         "rollout.prompts_per_rollout": Told(
             rollout.prompts, None, *_prompts_formula(sizes, rollout.steps_per_generation)
-        ),
-        "rollout.completions_per_prompt": Told(sizes.generations, "num_generations"),
-        "rollout.truncated_completions": Told(
-            "mask" if native["mask_truncated_completions"] else "keep", "mask_truncated_completions"
         ),
         "optimizer_step.completions_per_step": Told(
             sizes.micro * sizes.world * sizes.window,
@@ -163,12 +137,7 @@ def meaning(native: Mapping[str, Any], sizes: Sizes, version: str) -> dict[str, 
             f"{sizes.window}",
             ("per_device_train_batch_size", WORLD, "gradient_accumulation_steps"),
         ),
-        "optimizer_step.passes_per_rollout": Told(sizes.iterations, "num_iterations"),
-        "micro_batch.completions_per_device": Told(sizes.micro, "per_device_train_batch_size"),
         "loss.policy.aggregation": Told(loss.aggregation, "loss_type"),
-        "advantage.scale": Told(scale, "scale_rewards"),
-        "order.seed": Told(native["seed"], "seed"),
-        "order.prompt_shuffle": Told("epoch_permutation" if native["shuffle_dataset"] else "none", "shuffle_dataset"),
     }
     told |= {given.path: Told(given.value, None, given.reason) for given in GIVEN if holds(given.versions, version)}
     if loss.aggregation == "sequence_sum_over_constant":
@@ -248,7 +217,6 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
     detached = not corrected and not records_old_logprobs(sizes, steps, version)
     told = {
         "surrogate": Told(loss.surrogate, "loss_type"),
-        "ratio_level": Told(native["importance_sampling_level"], "importance_sampling_level"),
         "old_logprobs": Told(
             "detached" if detached else "rollout_start",
             None,
@@ -256,9 +224,7 @@ def _objective(native: Mapping[str, Any], sizes: Sizes, loss: LossType, steps: i
             f"{sizes.iterations}" + (", and vLLM's correction needs them" if corrected else ""),
             ("gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
         ),
-        "kl_coefficient": Told(native["beta"], "beta"),
         "kl_placement": Told("loss" if native["beta"] else "none", "beta"),
-        "entropy_coefficient": Told(native["entropy_coef"], "entropy_coef"),
         # fp16 steps go through a gradient scaler, which skips non-finite ones; others are applied as they are.
         "nonfinite_step": Told("skip" if precision(native) == "fp16" else "apply", "fp16"),
     }
@@ -299,7 +265,6 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
         )
     synced = native["sync_ref_model"]
     told = {
-        "learning_rate": Told(native["learning_rate"], "learning_rate"),
         "lr_schedule": Told(
             _schedule(native),
             "lr_scheduler_type",
@@ -307,25 +272,11 @@ def _carried(native: Mapping[str, Any], version: str) -> dict[str, Told]:
             ("lr_scheduler_kwargs",),
         ),
         "warmup_ratio" if share else "warmup_steps": length,
-        "optimizer": Told(_OPTIMIZERS.get(native["optim"], native["optim"]), "optim"),
-        "beta1": Told(native["adam_beta1"], "adam_beta1"),
-        "beta2": Told(native["adam_beta2"], "adam_beta2"),
-        "optimizer_epsilon": Told(native["adam_epsilon"], "adam_epsilon"),
-        "weight_decay": Told(native["weight_decay"], "weight_decay"),
-        "max_gradient_norm": Told(native["max_grad_norm"], "max_grad_norm"),
-        "dropout": Told("off" if native["disable_dropout"] else "on", "disable_dropout"),
-        "router_loss_coefficient": Told(native["router_aux_loss_coef"], "router_aux_loss_coef"),
         "reference_sync_steps": (
             Told(native["ref_model_sync_steps"], "ref_model_sync_steps") if synced else Told(None, "sync_ref_model")
         ),
-        "max_completion_tokens": Told(native["max_completion_length"], "max_completion_length"),
-        "temperature": Told(native["temperature"], "temperature"),
-        "top_p": Told(native["top_p"], "top_p"),
-        "top_k": Told(native["top_k"] or 0, "top_k"),
         "precision": Told(precision(native), "bf16"),
     }
-    if holds("<0.26", version):  # later the key is ignored, and then gone
-        told["max_prompt_tokens"] = Told(native["max_prompt_length"], "max_prompt_length")
     if holds("<0.16", version) and native["use_vllm"]:
         told["top_k"] = Told(0, None, "vLLM samples without top-k, transformers' generate with its default of 50")
     return {f"carried.{name}": entry for name, entry in told.items()}

@@ -7,6 +7,7 @@ is applied.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -58,17 +59,11 @@ class Observer:
         self._facts: list[dict[str, Any]] = []
         self._row_prompts: list[tuple[int, int]] = []
         self._tap = RewardTap(trainer, patches)
-        self._native_loader = trainer.get_train_dataloader
-        self._native_step = trainer.training_step
-        self._native_generate = trainer._generate_and_score_completions
-        self._native_loss = trainer.compute_loss
-        for attribute, value in (
-            ("get_train_dataloader", self._loader),
-            ("training_step", self._training_step),
-            ("_generate_and_score_completions", self._generate),
-            ("compute_loss", self._loss),
-        ):
-            patches.set(trainer, attribute, value, what="recorded", why="ledger")
+        recorded = functools.partial(patches.set, trainer, what="recorded", why="ledger")
+        self._native_loader = recorded("get_train_dataloader", self._loader)
+        self._native_step = recorded("training_step", self._training_step)
+        self._native_generate = recorded("_generate_and_score_completions", self._generate)
+        self._native_loss = recorded("compute_loss", self._loss)
         check = request.mode == "verify"
         steps = None if request.plan is None else request.plan.total_optimizer_steps
         self._callback = StepCallback(log, watch, check=check, planned_steps=steps)
@@ -90,7 +85,7 @@ class Observer:
         vars(inner)["batch_sampler"] = self._batches
         return loader
 
-    def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+    def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         batches, trainer = self._batches, self._trainer
         assert batches is not None, "training_step runs inside train(), after the loader was made"
         if batches.epochs_started != self._epochs_seen:
@@ -102,8 +97,7 @@ class Observer:
             self._epochs_seen = batches.epochs_started
         self._prompts = batches.handed_out.popleft()  # one loader batch per micro-step
         self._micro_step = trainer._step  # trl counts it before the loss up to 0.25, and after it since 0.26
-        loss: torch.Tensor = self._native_step(model, inputs, num_items_in_batch)
-        return loss
+        return self._native_step(model, inputs, num_items_in_batch)
 
     def _generate(self, inputs: Any) -> Any:
         output = self._native_generate(inputs)
@@ -120,36 +114,31 @@ class Observer:
         columns = rows_module.known_columns(output)
         rewards = self._tap.rewards[first : first + rows].tolist()
         self._facts = facts_of(columns, self._tap.completion_ids, rewards)
-        for fact, advantage in zip(self._facts, columns["advantages"].tolist(), strict=True):
-            fact["advantage"] = advantage
         self._row_prompts = [(prompt, (first + row) % group) for row, prompt in enumerate(self._prompts)]
         self._generated_at_step = trainer.state.global_step
         return {**output, _ROW: torch.arange(rows, device=output["completion_ids"].device)}
 
-    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         trainer = self._trainer
-        if trainer.model.training and _ROW in inputs:
-            numbers = inputs[_ROW].tolist()
-            tokens = [int(count) for count in rows_module.loss_mask(inputs).sum(1).tolist()]
-            pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
-            self._log.parts.append(
-                [
-                    StepRow(
-                        self._rollout,
-                        self._row_prompts[number][0],
-                        number // trainer.num_generations,
-                        self._row_prompts[number][1],
-                        count,
-                        number,
-                        pass_index=pass_index,
-                        generated_at_step=self._generated_at_step,
-                        facts=self._facts[number],
-                    )
-                    for number, count in zip(numbers, tokens, strict=True)
-                ]
-            )
-            with self._watch.expecting(rows_of(trainer, inputs)):
-                observed: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
-            return observed
-        loss: torch.Tensor = self._native_loss(model, inputs, *args, **kwargs)
-        return loss
+        if not trainer.model.training or _ROW not in inputs:
+            return self._native_loss(model, inputs, *args, **kwargs)
+        tokens = rows_module.loss_mask(inputs).sum(1).tolist()
+        pass_index = self._micro_step // trainer.args.steps_per_generation % trainer.num_iterations
+        self._log.parts.append(
+            [
+                StepRow(
+                    rollout=self._rollout,
+                    prompt=self._row_prompts[number][0],
+                    position=number // trainer.num_generations,
+                    sample=self._row_prompts[number][1],
+                    tokens=int(count),
+                    index=number,
+                    pass_index=pass_index,
+                    generated_at_step=self._generated_at_step,
+                    facts=self._facts[number],
+                )
+                for number, count in zip(inputs[_ROW].tolist(), tokens, strict=True)
+            ]
+        )
+        with self._watch.expecting(rows_of(trainer, inputs)):
+            return self._native_loss(model, inputs, *args, **kwargs)

@@ -17,9 +17,9 @@ from transformers import TrainerCallback
 from batchbridge import BatchDrift, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.workers import Recorder, TrainedRow, orders_of
+from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
 from batchbridge_trl import releases
-from batchbridge_trl.watching import Watch, lost
+from batchbridge_trl.watching import Watch
 
 
 @dataclass
@@ -42,9 +42,8 @@ class RewardTap:
         self.rewards = torch.zeros(0)
         inside = not releases.has(releases.HAS_CALCULATE_REWARDS)
         attribute = "_generate_and_score_completions" if inside else "_calculate_rewards"
-        self._native = getattr(trainer, attribute)
         own = self._generated if inside else self._calculated
-        patches.set(trainer, attribute, own, what="recorded", why="ledger and advantages")
+        self._native = patches.set(trainer, attribute, own, what="recorded", why="ledger and advantages")
 
     def _calculated(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         per_function: torch.Tensor = self._native(inputs, prompts, completions, completion_ids_list)
@@ -92,10 +91,11 @@ class _Heard:
 def facts_of(
     columns: Mapping[str, torch.Tensor], completion_ids: list[list[int]], rewards: list[float]
 ) -> list[dict[str, Any]]:
-    """Per row of a rollout dict: fingerprints of prompt and completion, reward, and digest of old log-probabilities."""
+    """Per row of a rollout dict: fingerprints of prompt and completion, reward, advantage, and digest of old
+    log-probabilities."""
     prompts, masks = columns["prompt_ids"].tolist(), columns["prompt_mask"].tolist()
     old = columns["old_per_token_logps"].float().cpu() if "old_per_token_logps" in columns else None
-    facts = []
+    advantages, facts = columns["advantages"].tolist(), []
     for row, ids in enumerate(completion_ids):
         prompt = [token for token, on in zip(prompts[row], masks[row], strict=True) if on]
         facts.append(
@@ -103,6 +103,7 @@ def facts_of(
                 "prompt_fingerprint": fingerprint(prompt),
                 "completion_fingerprint": fingerprint(ids),
                 "reward": rewards[row],
+                "advantage": advantages[row],
                 "old_logprobs": None if old is None else digest_floats(old[row, : len(ids)].tolist()),
             }
         )
@@ -160,14 +161,9 @@ class StepLog:
         """Reads off what every row of the step weighed. Returns what this rank has against the step. Collective."""
         objections = []
         try:
-            for part, seen in zip(self.parts, self._watch.take(), strict=True):
-                for row, measured in zip(part, seen, strict=True):
-                    if row is not None:
-                        row.measured(measured)
-                    elif measured.departure > measured.tolerance:
-                        objections.append("a filler row, which has nothing to train, got a gradient")
+            objections += read_off(self.parts, self._watch.take())
         except LostGradient as error:
-            objections.append(lost(error))
+            objections.append(f"{error}: an engine or a callback took it away")
         except ValueError:
             objections.append("the loss did not take the rows of log-probabilities that the step has")
         if (why := self._watch.objection()) is not None:

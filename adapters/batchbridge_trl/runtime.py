@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -15,7 +14,7 @@ from batchbridge import Spec
 from batchbridge.kit import Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, own_spec
+from batchbridge.kit.refusals import Refusal, Settable, changed_fields, left_different, own_spec
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases
 from batchbridge_trl.engine import Enforcer, carrier
@@ -224,7 +223,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
 )
 
-SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
+SETTABLE: Settable = {
     # canonical field -> (trainer attribute that the native loss or rollout reads, canonical value -> native value).
     # Source: trl 0.18.0 to 1.16.0, GRPOTrainer.__init__ and _compute_loss.
     "rollout.completions_per_prompt": ("num_generations", lambda value, spec: value),
@@ -234,17 +233,19 @@ SETTABLE: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
     "objective.clip_high": ("epsilon_high", lambda value, spec: _native_clip_high(value, spec)),
     "objective.kl_coefficient": ("beta", lambda value, spec: value or 0.0),
 }
-SETTABLE_ARGS: Mapping[str, tuple[str, Callable[[Any, Spec], Any]]] = {
+SETTABLE_ARGS: Settable = {
     # canonical field -> (attribute of the trainer's `args` that the native loss reads, canonical -> native value).
     "objective.dual_clip": ("delta", lambda value, spec: value),
     "objective.kl_estimator": ("use_bias_correction_kl", lambda value, spec: value == "k3_times_ratio"),
 }
 
 
+ALL_SETTABLE = {**SETTABLE, **SETTABLE_ARGS}
+
+
 def _missing_settings(request: Request) -> list[str]:
     """Canonical fields that the request sets otherwise than every trainer of the installed release."""
-    tables = {**SETTABLE, **SETTABLE_ARGS}
-    asked = [(path, want, *tables[path]) for path, want, _ in walk(request.spec) if path in tables]
+    asked = [(path, want, *ALL_SETTABLE[path]) for path, want, _ in walk(request.spec) if path in ALL_SETTABLE]
     return [
         path
         for path, want, attribute, convert in asked
@@ -299,25 +300,12 @@ RUNTIME = Runtime(
 
 def _set_fields(trainer: Any, request: Request, patches: Patches) -> dict[str, str]:
     """Sets what the trainer can take of the requested spec; returns what stays different, by canonical field."""
-    own = request.reading.spec
-    assert own is not None, "wrap refuses a trainer whose own configuration is not read"
-    have = {path: value for path, value, _ in walk(own)}
-    left = {}
-    for path, want, _ in walk(request.spec):
-        if want == have.get(path) or path.startswith(("topology.", "micro_batch.", *PLANNED)):
-            continue
-        for table, target in ((SETTABLE, trainer), (SETTABLE_ARGS, trainer.args)):
-            if path in table:
-                attribute, convert = table[path]
-                if releases.lacks(attribute):
-                    break  # `missing_setting` has seen that the release does what is asked for anyway
-                value = convert(want, request.spec)
-                what = f"{value}, natively {getattr(target, attribute)}"
-                patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")
-                break
-        else:
-            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
-    for path, value in have.items():
-        if path not in {name for name, _, _ in walk(request.spec)}:
-            left[path] = f"open in the requested spec, {value} in the trainer"
-    return left
+    for path, want in changed_fields(request).items():
+        if path in ALL_SETTABLE:
+            attribute, convert = ALL_SETTABLE[path]
+            if releases.lacks(attribute):
+                continue  # `missing_setting` has seen that the release does what is asked for anyway
+            target, value = trainer.args if path in SETTABLE_ARGS else trainer, convert(want, request.spec)
+            what = f"{value}, natively {getattr(target, attribute)}"
+            patches.set(target, attribute, value, what=what, why=f"{path} of the requested spec")
+    return left_different(request, (*ALL_SETTABLE, *PLANNED))

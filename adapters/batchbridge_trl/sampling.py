@@ -10,6 +10,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from batchbridge.kit.patches import temporarily
+
 
 @contextlib.contextmanager
 def seeded(trainer: Any, seeds: Sequence[int]) -> Iterator[None]:
@@ -39,8 +41,5 @@ def seeded(trainer: Any, seeds: Sequence[int]) -> Iterator[None]:
             each.append(own)
         return native(prompts, sampling_params=each, **options)
 
-    engine.generate = generate
-    try:
+    with temporarily(engine, generate=generate):
         yield
-    finally:
-        del engine.generate

@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from batchbridge.kit.key_table import Key
 from batchbridge.kit.versions import holds
-
-
-# Rows of tables are named tuples: every command makes these classes, and making frozen dataclasses takes long.
-class Setting(NamedTuple):
-    """One key: its kind (`int`, `float`, `bool`, `str`, `dict`, `list`, `choice`, `scale`, `any`, or `json`: a mapping
-    of plain values; `?`: null is legal), its default, and the versions in which this row holds (empty: all of
-    `VERSIONS`). `fixed`: these versions have no such key; their trainer does what `default` says."""
-
-    key: str
-    kind: str
-    default: Any
-    versions: str = ""
-    fixed: bool = False
 
 
 @dataclass(frozen=True, eq=False)  # a key of `settings_of`: hashing all rows would cost more than looking up
 class Group:
-    """Settings of one native class; `source` is its symbol and the versions that were read."""
+    """Keys of one native class; `source` is its symbol and the versions that were read."""
 
     name: str
     source: str
-    settings: tuple[Setting, ...]
+    settings: tuple[Key, ...]
 
 
 class Gone(NamedTuple):
@@ -41,9 +29,9 @@ class Gone(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Setting]:
+def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Key]:
     """Key to its row in `version`, over several groups; the first group that knows a key says its default."""
-    found: dict[str, Setting] = {}
+    found: dict[str, Key] = {}
     for group in groups:
         for setting in group.settings:
             if holds(setting.versions, version):

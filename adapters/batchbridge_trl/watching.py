@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from accelerate.utils import recursively_apply
 
-from batchbridge import LostGradient
 from batchbridge.kit import Objective, Surrogate
 from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
-from batchbridge.kit.patches import Patches
+from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
@@ -43,16 +42,13 @@ class Watch:
         self._clipping = 1.0
         self._handle: Any = None
         self.producer = releases.producer()
-        self._native_producer = getattr(trainer, self.producer.name)
         self.gradient_norm: float | None = None
         """Of the step, before clipping; None where neither TRL nor transformers asks for it."""
-        self._native_clip = trainer.accelerator.clip_grad_norm_
-        why = "what a step trains is measured"
-        patches.set(trainer, self.producer.name, self._produce, what="log-probabilities hooked", why=why)
-        patches.set(trainer.accelerator, "clip_grad_norm_", self._clip, what="recorded", why=why)
+        made, why = "log-probabilities hooked", "what a step trains is measured"
+        self._native_producer = patches.set(trainer, self.producer.name, self._produce, what=made, why=why)
+        self._native_clip = patches.set(trainer.accelerator, "clip_grad_norm_", self._clip, what="recorded", why=why)
         if releases.has(releases.HAS_GET_GRAD_NORM, "transformers"):
-            self._native_norm = trainer._get_grad_norm
-            patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
+            self._native_norm = patches.set(trainer, "_get_grad_norm", self._norm, what="recorded", why="ledger")
 
     # ---- log-probabilities
 
@@ -210,7 +206,6 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 @contextlib.contextmanager
 def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch) -> Iterator[None]:
     """While a loss is probed: its log-probabilities are the probe's. Entropies are zeros."""
-    native = vars(trainer).get(producer.name)
 
     def produce(*arguments: Any, **options: Any) -> Any:
         entropies = torch.zeros_like(made.logprobs)
@@ -218,14 +213,8 @@ def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch) -> Ite
             return producer.returned(made.reference, entropies)
         return producer.returned(tap.leaf(made.logprobs, made.rows), entropies)
 
-    setattr(trainer, producer.name, produce)
-    try:
+    with temporarily(trainer, **{producer.name: produce}):
         yield
-    finally:
-        if native is None:
-            delattr(trainer, producer.name)
-        else:
-            setattr(trainer, producer.name, native)
 
 
 @contextlib.contextmanager
@@ -238,21 +227,12 @@ def window(trainer: Any, micro_batches: int) -> Iterator[None]:
     (args.gradient_accumulation_steps), 4.56.2 to 5.23.0 the same (current_gradient_accumulation_steps, and so trl since
     0.22.0); trl since 1.9.1 GRPOTrainer._compute_loss (times that over args.steps_per_generation).
     """
-    args, name = trainer.args, "current_gradient_accumulation_steps"
-    own = args.gradient_accumulation_steps, args.steps_per_generation, vars(trainer).get(name)
-    accelerators = trainer.accelerator.gradient_accumulation_steps
-    trainer.accelerator.gradient_accumulation_steps = 1
-    args.gradient_accumulation_steps = args.steps_per_generation = micro_batches
-    setattr(trainer, name, micro_batches)
-    try:
+    with (
+        temporarily(trainer.accelerator, gradient_accumulation_steps=1),
+        temporarily(trainer.args, gradient_accumulation_steps=micro_batches, steps_per_generation=micro_batches),
+        temporarily(trainer, current_gradient_accumulation_steps=micro_batches),
+    ):
         yield
-    finally:
-        trainer.accelerator.gradient_accumulation_steps = accelerators
-        args.gradient_accumulation_steps, args.steps_per_generation = own[:2]
-        if own[2] is None:
-            delattr(trainer, name)
-        else:
-            setattr(trainer, name, own[2])
 
 
 @contextlib.contextmanager
@@ -271,35 +251,24 @@ def alone(accelerator: Any) -> Iterator[None]:
         times = (ranks if reduction == "sum" else 1) * scale
         return recursively_apply(lambda one: one if reduction == "none" else one * times, tensor)
 
-    patches = Patches()
-    if ranks > 1:
-        for name, local in (("gather", gather), ("gather_for_metrics", gather), ("reduce", reduce)):
-            patches.set(accelerator, name, local, what="of this rank", why="the probe")
-    try:
+    local = {"gather": gather, "gather_for_metrics": gather, "reduce": reduce} if ranks > 1 else {}
+    with temporarily(accelerator, **local):
         yield
-    finally:
-        patches.undo()
 
 
 @contextlib.contextmanager
 def quiet(trainer: Any) -> Iterator[None]:
     """While a loss is probed in the trainer's own training step: nothing of it is counted, timed or logged."""
     metrics = {mode: {name: list(values) for name, values in part.items()} for mode, part in trainer._metrics.items()}
-    counters = ("_step", "_current_train_step_time", "optimizer")
-    before = {name: vars(trainer)[name] for name in counters if name in vars(trainer)}
+    counters = {name: vars(trainer)[name] for name in ("_step", "_current_train_step_time") if name in vars(trainer)}
     training = [(module, module.training) for module in trainer.model.modules()]
-    trainer.optimizer = None  # a schedule-free one would be switched to its training weights
     try:
-        yield
+        # A schedule-free optimizer would be switched to its training weights.
+        with temporarily(trainer, **counters, optimizer=None):
+            yield
     finally:
-        vars(trainer).update(before)
         for module, was in training:
             module.training = was
         for mode, part in metrics.items():
             trainer._metrics[mode].clear()
             trainer._metrics[mode].update(part)
-
-
-def lost(error: LostGradient) -> str:
-    """What a lost gradient means, for the person who trains."""
-    return f"{error}: an engine or a callback took it away"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from batchbridge import Spec
 from batchbridge.kit import LARGEST, LossTerm, walk
+from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
-from batchbridge_trl.meaning import ADAMW, GIVEN, loss_types, scales, shifted
+from batchbridge_trl.meaning import GIVEN, loss_types, said_alone, shifted
 from batchbridge_trl.settings import TRAINER_GROUPS, holds
 from batchbridge_trl.tables import settings_of
 from batchbridge_trl.values import too_large
@@ -27,7 +27,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
 
     A canonical None among objective and carried settings means unknown: TRL's default stays.
     """
-    values: dict[str, Any] = {}
+    known = {path for path, value, _ in walk(spec) if value is not None}
+    values = written_by((row for row in said_alone(version) if known.issuperset(row.fields)), spec, problems)
     _write_sizes(spec, values, problems)
     _write_horizon(spec, values, problems)
     _write_loss(spec, values, problems, version)
@@ -40,26 +41,14 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
         problems.need(
             not too_large(value), f"{path} = {value}: trl takes integers of at most {LARGEST:,} in size", path
         )
-    for said in SAID_OTHERWISE:
-        if said.key in values and holds(said.versions, version):
-            values[said.instead] = said.value(values.pop(said.key))
+    if holds("<1.6", version) and CORRECTION_CAP[0] in values:
+        values[CORRECTION_CAP[1]] = values.pop(CORRECTION_CAP[0])
     rows = settings_of(TRAINER_GROUPS, version)
     return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
 
 
-class SaidOtherwise(NamedTuple):
-    """A setting that other versions say with another key, or another value of the same."""
-
-    key: str
-    versions: str
-    instead: str
-    value: Callable[[Any], Any] = lambda value: value
-
-
-SAID_OTHERWISE = (
-    SaidOtherwise("vllm_importance_sampling_clip_max", "<1.6", "vllm_importance_sampling_cap"),
-    SaidOtherwise("top_k", ">=0.18,<0.27", "top_k", lambda value: value or None),
-)
+CORRECTION_CAP = ("vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
+"""The upper bound's key from 1.6 on, and before."""
 
 
 @lru_cache(maxsize=64)
@@ -86,7 +75,6 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "rollout.prompts_per_generation_batch": (None,),
     "rollout.sample_unit": ("completion",),
     "rollout.group_filter": ("none",),
-    "rollout.truncated_completions": ("keep", "mask"),
     "optimizer_step.tokens_per_step": (None,),
     "optimizer_step.parts_per_rollout": (None,),
     "optimizer_step.micro_batches_per_step": (None,),
@@ -100,7 +88,6 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "advantage.baseline": ("group_mean",),
     "advantage.minimum": (None,),
     "advantage.maximum": (None,),
-    "order.prompt_shuffle": ("epoch_permutation", "none"),
     "horizon.lr_tick": ("optimizer_step",),
     "staleness.mode": ("sync",),
     "objective.kl_clamp": (None,),
@@ -112,9 +99,6 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None:
     rollout, step, world = spec.rollout, spec.optimizer_step, spec.topology.world_size
     micro, completions = spec.micro_batch.completions_per_device, step.completions_per_step
-    values["num_generations"] = rollout.completions_per_prompt
-    values["num_iterations"] = step.passes_per_rollout
-    values["mask_truncated_completions"] = rollout.truncated_completions == "mask"
     for path, value in (
         ("rollout.prompts_per_rollout", rollout.prompts_per_rollout),
         ("optimizer_step.completions_per_step", completions),
@@ -124,7 +108,6 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
     if rollout.prompts_per_rollout is None or completions is None or micro is None:
         return
     per_micro_step = micro * world
-    values["per_device_train_batch_size"] = micro
     for name, amount, fields in (
         ("optimizer_step.completions_per_step", completions, ("optimizer_step.completions_per_step",)),
         ("completions per rollout", rollout.prompts_per_rollout * rollout.completions_per_prompt, ()),
@@ -167,9 +150,7 @@ def _write_horizon(spec: Spec, values: dict[str, Any], problems: Problems) -> No
     elif horizon.epochs is not None:
         values["max_steps"] = -1
         values["num_train_epochs"] = horizon.epochs
-    values["shuffle_dataset"] = spec.order.prompt_shuffle != "none"
-    if problems.need(spec.order.seed is not None, "order.seed is open: trl always has one", "order.seed"):
-        values["seed"] = spec.order.seed
+    problems.need(spec.order.seed is not None, "order.seed is open: trl always has one", "order.seed")
 
 
 def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
@@ -200,20 +181,10 @@ def _write_loss(spec: Spec, values: dict[str, Any], problems: Problems, version:
             f"loss.policy.constant = {constant}: {policy.aggregation} has none",
             "loss.policy.constant",
         )
-    scale = [native for native, canonical in scales(version).items() if canonical == spec.advantage.scale]
-    if problems.need(
-        bool(scale) or holds("<0.16", version),
-        f"advantage.scale = {spec.advantage.scale}: trl {version} has "
-        + " and ".join(dict.fromkeys(scales(version).values())),
-        "advantage.scale",
-    ):
-        values["scale_rewards"] = next(iter(scale), True)
 
 
 def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     objective, surrogate = spec.objective, spec.objective.surrogate or "ppo"
-    if objective.ratio_level is not None:
-        values["importance_sampling_level"] = objective.ratio_level
     if surrogate == "ppo":
         for path in ("clip_low", "clip_high"):
             clips = getattr(objective, path) is not None
@@ -239,7 +210,7 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
             "objective.clip_high",
         ):
             values["epsilon_high"] = shifted(objective.clip_high or 0.0, 1)
-    values["beta"] = objective.kl_coefficient or 0.0
+    values.setdefault("beta", 0.0)
     problems.need(
         objective.kl_placement != "reward",
         "objective.kl_placement = reward: trl has KL in the loss only",
@@ -258,7 +229,7 @@ def _write_objective(spec: Spec, values: dict[str, Any], problems: Problems, ver
             "objective.kl_estimator",
         )
         values["use_bias_correction_kl"] = objective.kl_estimator == "k3_times_ratio"
-    values["entropy_coef"] = objective.entropy_coefficient or 0.0
+    values.setdefault("entropy_coef", 0.0)
     if objective.sampler_correction is not None:
         _write_correction(objective.sampler_correction, values, problems)
 
@@ -282,29 +253,10 @@ def _write_correction(correction: str, values: dict[str, Any], problems: Problem
         values["vllm_importance_sampling_clip_min"], values["vllm_importance_sampling_clip_max"] = numbers
 
 
-_CARRIED_KEYS = {
-    "learning_rate": "learning_rate",
-    "beta1": "adam_beta1",
-    "beta2": "adam_beta2",
-    "optimizer_epsilon": "adam_epsilon",
-    "weight_decay": "weight_decay",
-    "max_gradient_norm": "max_grad_norm",
-    "router_loss_coefficient": "router_aux_loss_coef",
-    "max_completion_tokens": "max_completion_length",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-}
-"""Canonical name in `carried` -> native key with the same value."""
-
-
 def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, version: str) -> None:
     carried = spec.carried
     if holds("<0.26", version):
         values["max_prompt_length"] = carried.max_prompt_tokens
-    for name, key in _CARRIED_KEYS.items():
-        if getattr(carried, name) is not None:
-            values[key] = getattr(carried, name)
     if holds("<0.16", version) and carried.top_k == 0:
         values["use_vllm"] = True  # of 0.15's two samplers, vLLM is the one without top-k
     if carried.lr_schedule is not None:
@@ -333,9 +285,6 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
             "carried.warmup_steps",
         )
         values["warmup_steps"] = int(carried.warmup_steps) if share_key == "warmup_ratio" else carried.warmup_steps
-    if carried.optimizer is not None:
-        values["optim"] = ADAMW[0] if carried.optimizer == "adamw" else carried.optimizer
-    _write_switch(carried.dropout, {"on": False, "off": True}, "carried.dropout", "disable_dropout", values, problems)
     flags = {"fp32": (False, False), "bf16": (True, False), "fp16": (False, True)}
     if carried.precision is not None and problems.need(
         carried.precision in flags,
@@ -346,10 +295,3 @@ def _write_carried(spec: Spec, values: dict[str, Any], problems: Problems, versi
     values["sync_ref_model"] = carried.reference_sync_steps is not None
     if carried.reference_sync_steps is not None:
         values["ref_model_sync_steps"] = carried.reference_sync_steps
-
-
-def _write_switch(
-    value: str | None, native: Mapping[str, Any], path: str, key: str, values: dict[str, Any], problems: Problems
-) -> None:
-    if value is not None and problems.need(value in native, f"{path} = {value}: trl has {' and '.join(native)}", path):
-        values[key] = native[value]

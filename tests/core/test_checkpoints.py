@@ -91,6 +91,7 @@ FREE = {
     "horizon.epochs": 3.0,
 }
 DECISIVE = {
+    "open_terms": ("advantage: gdpo",),
     "rollout.completions_per_prompt": 4,
     "rollout.prompts_per_rollout": 2,
     "rollout.truncated_completions": "mask",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchbridge.errors import CannotAttach
-from batchbridge.kit.patches import Patches, rebound
+from batchbridge.kit.patches import Patches, rebound, temporarily
 
 
 class Trainer:
@@ -48,3 +48,26 @@ def test_a_rebound_function_reads_other_names_and_the_module_keeps_its_own() -> 
 def test_a_name_that_the_native_code_does_not_use_is_a_lost_seam() -> None:
     with pytest.raises(CannotAttach, match="does not use average_loss"):
         rebound(native_function, average_loss=None)
+
+
+class _WithProperty:
+    inherited = 1
+
+    def __init__(self) -> None:
+        self.own, self._kept = 2, {"steps": 3}
+
+    @property
+    def steps(self) -> int:
+        return self._kept["steps"]
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self._kept["steps"] = value
+
+
+def test_attributes_for_a_while_are_gone_afterwards_whatever_they_were() -> None:
+    target = _WithProperty()
+    with temporarily(target, inherited=10, own=20, steps=30, new=40):
+        assert (target.inherited, target.own, target.steps, vars(target)["new"]) == (10, 20, 30, 40)
+    assert vars(target) == {"own": 2, "_kept": {"steps": 3}}
+    assert target.inherited == 1

@@ -14,6 +14,8 @@ import pytest
 from batchbridge import Adapter, Finding, Reading, hookimpl
 from batchbridge.contract import hookspecs, plugins
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit import rule_table
+from batchbridge.kit.rule_table import IN_CONFIG, Rule
 from batchbridge.reading.read import read_source
 
 HOOKS: dict[str, Callable[..., Any]] = {
@@ -59,6 +61,13 @@ class EmptyAdapter(Adapter):
 
     def native_steps(self, reading: Any, dataset_size: Any, response_tokens: Any) -> Any:
         raise NotImplementedError
+
+
+class RuledAdapter(EmptyAdapter):
+    """Asks rows about the number that it is given."""
+
+    def check(self, reading: Reading) -> tuple[Finding, ...]:
+        return tuple(rule_table.checked("empty", (), 7, "1", lambda keys: reading.where(*keys)))
 
 
 NOTE = Finding("BB-EMPTY-1", "note", "never", "nothing was read")
@@ -154,3 +163,29 @@ def test_the_documentation_has_a_heading_for_every_hook_with_its_exact_arguments
     documented = re.findall(r"^### `(batchbridge_\w+\(.*\))`$", text, flags=re.MULTILINE)
     expected = [f"{name}({', '.join(inspect.signature(hook).parameters)})" for name, hook in HOOKS.items()]
     assert documented == expected
+
+
+def test_batchbridge_rules_are_asked_with_the_adapters_own() -> None:
+    class Historian:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[int]]:
+            if (framework, version) == ("empty", "1"):
+                yield IN_CONFIG("SITE-2", lambda number: f"{number} is odd" if number % 2 else None, (), "stops", "1.0")
+
+    reading = RuledAdapter().read(Source(), Context())
+    assert RuledAdapter().check(reading) == ()
+    with registered(Historian()):
+        (finding,) = RuledAdapter().check(reading)
+    assert (finding.code, finding.severity, finding.message) == ("SITE-2", "error", "7 is odd")
+
+
+def test_a_broken_batchbridge_rules_is_a_finding() -> None:
+    class Historian:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> None:
+            raise RuntimeError("no rows")
+
+    with registered(Historian()):
+        (finding,) = RuledAdapter().check(RuledAdapter().read(Source(), Context()))
+    assert (finding.code, finding.undecided) == ("BB035", True)
+    assert "no rows" in finding.message

@@ -272,7 +272,9 @@ def test_what_is_no_tuple_of_names_is_no_promise(install: Install, load: Load, n
 
 
 def test_own_plugins_name_their_frameworks() -> None:
-    own = [one for one in plugins.manager().get_plugins() if one.__name__.startswith("batchbridge_")]
+    # The history of old versions brings rules, and no adapter.
+    own = [one for one in plugins.manager().get_plugins() if hasattr(one, "batchbridge_adapters")]
+    own = [one for one in own if one.__name__.startswith("batchbridge_")]
     assert len(own) >= 6
     for module in own:
         assert module.batchbridge_frameworks == tuple(cls.framework for cls in module.batchbridge_adapters())

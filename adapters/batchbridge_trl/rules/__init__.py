@@ -7,8 +7,6 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_trl.rules.facts import Facts, Rule, facts_of
@@ -20,7 +18,7 @@ from batchbridge_trl.rules.validated import VALIDATED
 from batchbridge_trl.settings import TRL_GROUPS
 from batchbridge_trl.tables import settings_of
 
-__all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of", "places"]
+__all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of"]
 
 RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *ROLLOUTS, *STEPS_AND_WEIGHTS, *IGNORED)
 """Every rule and known defect."""
@@ -30,18 +28,15 @@ def check(reading: Reading) -> list[Finding]:
     """Every rule that `reading` breaks; empty while its version or sizes are unknown. Settings that were not given are
     shown with their defaults."""
     facts = facts_of(reading)
-    return [] if facts is None else rule_table.findings(RULES, facts, facts.version, places(reading, facts))
-
-
-def places(reading: Reading, facts: Facts) -> Callable[[tuple[str, ...]], tuple[Where, ...]]:
-    """The places of a row's keys: of those that were given, or have a value in this version."""
+    if facts is None:
+        return []
     rows = settings_of(TRL_GROUPS, facts.version)
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
         known = [key for key in keys if key not in rows or not rows[key].fixed]
         return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
 
-    return where
+    return rule_table.checked(reading.framework, RULES, facts, facts.version, where)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:

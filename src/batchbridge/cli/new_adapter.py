@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
 
@@ -212,11 +212,8 @@ def kind_of(value: Any) -> str:
 
 def canonical_fields() -> Iterator[tuple[str, str, bool]]:
     """(field, unit and meaning, whether every run needs it) of the schema; of the loss, the policy term's."""
-    from batchbridge.meaning.spec import LossTerm, Spec
+    from batchbridge.meaning.spec import default_of, every_field
 
-    for group, kind in get_type_hints(Spec).items():
-        owner, prefix = (LossTerm, "loss.policy") if group == "loss" else (kind, group)
-        hints = get_type_hints(owner, include_extras=True)
-        for field in dataclasses.fields(owner):
-            quantity = hints[field.name].__metadata__[0]
-            yield f"{prefix}.{field.name}", f"{quantity.unit}: {quantity.meaning}", field.default is dataclasses.MISSING
+    for path, quantity in every_field():
+        if not path.startswith(("loss.kl.", "loss.entropy.")):
+            yield path, f"{quantity.unit}: {quantity.meaning}", default_of(path) is dataclasses.MISSING

@@ -17,7 +17,7 @@ from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.derived import UNITS
-from batchbridge.meaning.spec import Spec, walk
+from batchbridge.meaning.spec import Spec, every_field
 from batchbridge.reading.read import read
 
 Kind = Literal["differs", "unknown", "same"]
@@ -493,19 +493,5 @@ def _origin(reading: Reading, field: str) -> str:
     return f"{origin.key} = {origin.value} ({origin.detail})"
 
 
-def _units() -> dict[str, str]:
-    from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Topology
-
-    term = LossTerm(aggregation="token_mean")
-    spec = Spec(
-        topology=Topology(world_size=1),
-        rollout=Rollout(prompts_per_rollout=1, completions_per_prompt=1),
-        optimizer_step=OptimizerStep(completions_per_step=1),
-        loss=Loss(policy=term, kl=term, entropy=term),
-        horizon=Horizon(epochs=1.0),
-    )
-    return {path: quantity.unit for path, _, quantity in walk(spec)}
-
-
-UNIT_OF = _units()
+UNIT_OF = {path: quantity.unit for path, quantity in every_field()}
 """Unit by leaf of the schema."""

@@ -30,6 +30,13 @@ def batchbridge_check(reading: Reading) -> Iterable[Finding]:  # type: ignore[em
 
 
 @hookspec
+def batchbridge_rules(framework: str, version: str) -> Iterable[Any]:  # type: ignore[empty-body]  # see above
+    """Called by an adapter's `check`. Return further rows (`batchbridge.kit.rule_table.Rule`) about a version of a
+    framework, over the facts that its adapter's own rows are asked about; nothing for any other framework. They count
+    as the adapter's: conversions keep them, too."""
+
+
+@hookspec
 def batchbridge_optimizer_step(record: Mapping[str, Any]) -> None:
     """Called in every process of a wrapped run after each optimizer step, with the record that goes into the ledger
     (see docs/ledger.md). What is returned is ignored; all plugins are called."""

@@ -25,7 +25,7 @@ from batchbridge.meaning.spec import Spec, walk
 SCHEMA = "batchbridge/checkpoint/1"
 STATE_FILE = "batchbridge.json"
 """In a checkpoint's folder, where the framework saves no state of ours inside its own files."""
-DECISIVE = ("rollout", "optimizer_step", "loss", "advantage", "order", "staleness", "objective")
+DECISIVE = ("rollout", "optimizer_step", "loss", "advantage", "order", "staleness", "objective", "open_terms")
 """Groups of the spec that decide what an optimizer step trains on, what it weighs and how often it happens; with them
 `horizon.lr_tick` and the number of prompts."""
 _LENGTHS = ("horizon.rollouts", "horizon.epochs", "horizon.optimizer_steps")

@@ -44,6 +44,7 @@ class Key(NamedTuple):
     key: its name, dotted where it stands in a mapping. kind: what it takes. default: the framework's own. field: the
     canonical field that it decides alone, or fields. values: what its values mean there, where they are not the
     field's. versions: a PEP 440 range, empty for all. unit, meaning: one line for people and for an editor's schema.
+    fixed: these versions have no such key; the framework does what `default` says.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Key(NamedTuple):
     versions: str = ""
     unit: str = ""
     meaning: str = ""
+    fixed: bool = False
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -26,14 +26,15 @@ class Patches:
         """What was patched so far."""
         return tuple(self._changes)
 
-    def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> None:
-        """Sets `target.attribute` on the instance. Raises `AttributeError` if it does not exist: a renamed seam."""
-        getattr(target, attribute)
-        native = vars(target).get(attribute, _ABSENT)
+    def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
+        """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not
+        exist: a renamed seam."""
+        native, own = getattr(target, attribute), vars(target).get(attribute, _ABSENT)
         again = functools.partial(setattr, target, attribute, value)
         again()
-        undo = functools.partial(_restore, target, attribute, native)
+        undo = functools.partial(_restore, target, attribute, own)
         self.made(attribute, undo, what=what, why=why, again=again)
+        return native
 
     def made(
         self,
@@ -81,6 +82,23 @@ def _restore(target: object, attribute: str, native: Any) -> None:
         delattr(target, attribute)
     else:
         setattr(target, attribute, native)
+
+
+@contextlib.contextmanager
+def temporarily(target: object, **values: Any) -> Iterator[None]:
+    """Gives an object other attributes for a while; afterwards it has its own again. What it has no attribute of is
+    gone again, and a property is set back."""
+    before = {name: vars(target).get(name, _ABSENT) for name in values}
+    for name in values:
+        if isinstance(getattr(type(target), name, None), property):
+            before[name] = getattr(target, name)
+    try:
+        for name, value in values.items():
+            setattr(target, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            _restore(target, name, value)
 
 
 def rebound(function: Any, **names: Any) -> Any:

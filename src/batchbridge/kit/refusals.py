@@ -90,26 +90,41 @@ def split(request: Request, settable: Settable) -> tuple[dict[str, Any], dict[st
     """What differs between the requested spec and the trainer's own: settings, by attribute; and what stays different,
     by canonical field."""
     spec, own = request.spec, own_spec(request)
-    have = {path: value for path, value, _ in walk(own)}
     settings: dict[str, Any] = {}
-    left = {}
-    for path, want, _ in walk(spec):
-        if want == have.get(path) or path.startswith(("topology.", "micro_batch.")):
-            continue
+    for path, want in changed_fields(request).items():
         if path in settable:
             name, convert = settable[path]
             settings[name] = convert(want, spec)
-        elif not path.startswith(PLANNED):
-            left[path] = f"{want} in the requested spec, {have.get(path)} in the trainer"
     if spec.objective.kl_coefficient and spec.objective.kl_placement == "loss":
         settings["use_kl_loss"] = True
     elif own.objective.kl_placement == "loss" and not spec.objective.kl_coefficient:
         settings["use_kl_loss"] = False
-    named = {name for name, _, _ in walk(spec)}
-    left |= {
+    return settings, left_different(request, (*settable, *PLANNED))
+
+
+def changed_fields(request: Request) -> dict[str, Any]:
+    """What the requested spec says otherwise than the trainer's own, by canonical field; how the run is spread over
+    devices, and a step over micro-batches, is nothing of it."""
+    have = {path: value for path, value, _ in walk(own_spec(request))}
+    return {
+        path: want
+        for path, want, _ in walk(request.spec)
+        if want != have.get(path) and not path.startswith(("topology.", "micro_batch."))
+    }
+
+
+def left_different(request: Request, brought: Collection[str]) -> dict[str, str]:
+    """What stays different from the requested spec, by canonical field. brought: fields, or their beginnings, that are
+    brought about."""
+    have = {path: value for path, value, _ in walk(own_spec(request))}
+    named = {path for path, _, _ in walk(request.spec)}
+    return {
+        path: f"{want} in the requested spec, {have.get(path)} in the trainer"
+        for path, want in changed_fields(request).items()
+        if not path.startswith((*brought,))
+    } | {
         path: f"open in the requested spec, {value} in the trainer" for path, value in have.items() if path not in named
     }
-    return settings, left
 
 
 def step_crosses(trainer: Any, request: Request) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Defect
 from batchbridge.kit.versions import holds
 from batchbridge.meaning.findings import Finding, Fix, Phase, Severity, Where
@@ -107,6 +108,19 @@ def findings(
         for rule, message in _broken(table, facts, version)
         if not rule.standing
     ]
+
+
+def checked(
+    framework: str,
+    table: Iterable[Rule[F]],
+    facts: F,
+    version: str,
+    where: Callable[[tuple[str, ...]], tuple[Where, ...]],
+) -> list[Finding]:
+    """As `findings`, with the rows that plugins add about this version (`batchbridge_rules`) behind the table's own."""
+    answers, failures = plugins.call("batchbridge_rules", framework=framework, version=version)
+    added = [row for _, rows in answers for row in rows]
+    return [*findings([*table, *added], facts, version, where), *failures]
 
 
 def defects(table: Iterable[Rule[F]], facts: F, version: str) -> tuple[Defect, ...]:

@@ -19,7 +19,11 @@ LARGEST = 1 << 62
 
 
 class WrongValue(BatchBridgeError, ValueError):
-    """The value is not of its key's kind: what was expected."""
+    """The value is not of its key's kind: what was expected, and what the framework itself does with it."""
+
+    def __init__(self, expected: str, native: str = "") -> None:
+        super().__init__(expected)
+        self.expected, self.native = expected, native
 
 
 def convert(kind: str, value: Any) -> Any:

@@ -124,6 +124,19 @@ class TrainedRow:
         return math.nan if self.departure > self.tolerance else self.weight
 
 
+def read_off(parts: Sequence[Sequence[TrainedRow | None]], seen: Sequence[Sequence[Measured]]) -> list[str]:
+    """Gives every row of an optimizer step what was seen of it, by micro-batch; None is a filler row. Returns what
+    speaks against the step. Raises `ValueError` where not exactly its rows were seen."""
+    objections = []
+    for part, found in zip(parts, seen, strict=True):
+        for row, measured in zip(part, found, strict=True):
+            if row is not None:
+                row.measured(measured)
+            elif measured.departure > measured.tolerance:
+                objections.append("a filler row, which has nothing to train, got a gradient")
+    return objections
+
+
 def orders_of(request: Request, version: str, **more: Any) -> Orders:
     """What every mode tells the workers, and `more`."""
     own, steps = request.reading.spec, 1

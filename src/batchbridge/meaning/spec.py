@@ -160,7 +160,7 @@ class Advantage:
         Literal["group_mean", "leave_one_out", "value", "none"], Quantity("kind", "What is subtracted.")
     ] = "group_mean"
     scale: Annotated[
-        Literal["group", "group_others", "batch", "none"],
+        Literal["group", "batch", "none", "group_others"],
         Quantity(
             "kind",
             "Over what the standard deviation is taken; group_others: the other completions of the group, and where "
@@ -399,15 +399,14 @@ def _hints(cls: type) -> dict[str, Any]:
 def _build(cls: type[_T], data: Any, path: str) -> _T:
     if not isinstance(data, Mapping):
         raise ValueError(f"{path or 'spec'}: expected a mapping, got {type(data).__name__}")
-    hints = _hints(cls)
-    known = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every cls here is a dataclass
+    known, choices = _known(cls)  # type: ignore[arg-type]  # classes are hashable
     unknown = sorted(set(data) - set(known), key=str)
     if unknown:
         raise ValueError(f"{path or 'spec'}: unknown field {unknown[0]!r}; known: {', '.join(known)}")
     values = {}
     for name, value in data.items():
         here = f"{path}.{name}" if path else name
-        values[name] = _coerce(hints[name], value, here)
+        values[name] = _coerce(choices[name], value, here)
     missing = [
         name
         for name, f in known.items()
@@ -418,10 +417,15 @@ def _build(cls: type[_T], data: Any, path: str) -> _T:
     return cls(**values)
 
 
-def _coerce(hint: Any, value: Any, path: str) -> Any:
-    if get_origin(hint) is Annotated:
-        hint = get_args(hint)[0]
-    options = _options(hint)
+@cache
+def _known(cls: type) -> tuple[dict[str, dataclasses.Field[Any]], dict[str, tuple[Any, ...]]]:
+    """The fields of a group by name, and what each one's value may be: specifications are checked often."""
+    hints = {name: get_args(hint)[0] if get_origin(hint) is Annotated else hint for name, hint in _hints(cls).items()}
+    every = dataclasses.fields(cls)
+    return {field.name: field for field in every}, {name: _options(hint) for name, hint in hints.items()}
+
+
+def _coerce(options: tuple[Any, ...], value: Any, path: str) -> Any:
     for option in options:
         if get_origin(option) is tuple:
             if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
@@ -495,6 +499,19 @@ def walk(spec: Spec, groups: Collection[str] | None = None) -> Iterator[tuple[st
                 yield path, value, quantity
             else:
                 yield from _walk(value, f"{path}.")
+
+
+def every_field() -> Iterator[tuple[str, Quantity]]:
+    """Every leaf field that a spec may have, with its quantity, in schema order; each term of the loss has its own."""
+    yield from _leaves(Spec, "")
+
+
+def _leaves(cls: type, prefix: str) -> Iterator[tuple[str, Quantity]]:
+    for name, path, quantity in _shape(cls, prefix):
+        if quantity is not None:
+            yield path, quantity
+        else:
+            yield from _leaves(_options(_hints(cls)[name])[0], f"{path}.")
 
 
 def _walk(group: Any, prefix: str) -> Iterator[tuple[str, Any, Quantity]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from batchbridge.meaning.spec import LossTerm, Spec, default_of
+from batchbridge.meaning.spec import LossTerm, Spec, default_of, every_field
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -46,25 +46,10 @@ def _all_changes() -> Iterator[tuple[str, Any]]:
 CHANGES = list(_all_changes())
 
 
-def _all_paths() -> Iterator[str]:
-    for group, group_hint in get_type_hints(Spec, include_extras=True).items():
-        if get_origin(group_hint) is Annotated:
-            yield group
-            continue
-        for name, hint in get_type_hints(group_hint, include_extras=True).items():
-            yield f"{group}.{name}"
-            if get_origin(hint) is not Annotated:
-                yield from (f"{group}.{name}.{inner.name}" for inner in fields(LossTerm))
+PATHS = {path for path, _ in every_field()} | {"loss.policy", "loss.kl", "loss.entropy"}
 
 
-PATHS = set(_all_paths())
-
-
-DEFAULTS = {
-    path: default_of(path)
-    for path in PATHS - {"loss.policy", "loss.kl", "loss.entropy"}
-    if default_of(path) is not MISSING
-}
+DEFAULTS = {path: default_of(path) for path, _ in every_field() if default_of(path) is not MISSING}
 """Path to default of every field that has one, those of all terms of the loss included."""
 
 

@@ -301,7 +301,7 @@ def test_the_written_recipe_says_the_written_values(configuration):
     assert yaml.safe_load(written.text["yaml"]) == dict(written.values)
 
 
-keys = st.sampled_from(sorted(setting.key for group in TRL_GROUPS for setting in group.settings)) | st.text(max_size=5)
+keys = st.sampled_from(sorted(row.key for group in TRL_GROUPS for row in group.settings)) | st.text(max_size=5)
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 anything = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import batchbridge_history
 from batchbridge.contract.reading import Context, Source
 from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.settings import holds
@@ -49,5 +48,5 @@ def our_rule(settings: Mapping[str, Any], world: int, version: str) -> str | Non
     adapter = TrlAdapter()
     reading = adapter.read(Source(values=dict(settings)), Context(framework_version=version, world_size=world))
     phases = ("config", "construction") if holds("<0.18", version) else ("config",)
-    found = [*reading.findings, *adapter.check(reading), *batchbridge_history.batchbridge_check(reading)]
+    found = [*reading.findings, *adapter.check(reading)]
     return next((f.code for f in found if f.severity == "error" and f.phase in phases), None)

@@ -47,6 +47,7 @@ LIKE = {
         "optimizer_step.step_may_span": "none",
         "objective.old_logprobs": "rollout_start",
     },
+    "the first of several lengths": {"horizon": Horizon(epochs=2, rollouts=40, optimizer_steps=5)},
     "sequence mean": {"loss.policy.aggregation": "sequence_mean"},
     "sequence sum over a constant": {
         "loss.policy.aggregation": "sequence_sum_over_constant",
@@ -55,6 +56,9 @@ LIKE = {
     "plain sums": {"loss.policy.aggregation": "token_sum"},
     "biased deviation": {"advantage": Advantage(epsilon=1e-8, ddof=0)},
     "leave one out": {"advantage": Advantage(baseline="leave_one_out", scale="none", epsilon=None, ddof=None)},
+    "the deviation of the others": {
+        "advantage": Advantage(baseline="leave_one_out", scale="group_others", epsilon=1e-6, ddof=1, maximum=2.0)
+    },
     "clipped advantages over the batch": {
         "advantage": Advantage(scale="batch", epsilon=1e-6, ddof=1, minimum=-0.5, maximum=0.5)
     },
