@@ -167,10 +167,9 @@ RESUME = (
 1.16.0, read in the others."""
 
 
-def behaviour(reading: Reading) -> Behaviour | None:
-    """What TRL does with these settings; None while the sizes are unknown."""
-    facts = facts_of(reading)
-    if facts is None or facts.rollout is None or facts.loss is None:
+def behaviour(facts: Facts) -> Behaviour | None:
+    """What TRL does with these settings; None where they give no rollout."""
+    if facts.rollout is None or facts.loss is None:
         return None
     row = _denominator(facts)
     window, micro_steps = facts.sizes.window, facts.micro_steps_per_rollout

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Adapter, CannotWrite, Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.key_table import Key
+from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, spec_of
-from batchbridge.kit.versions import installed, newer_version, readable, unknown_version
-from batchbridge.kit.writing import Problems, objections
+from batchbridge.kit.versions import installed
+from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
@@ -24,23 +24,16 @@ from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
 from batchbridge_trl.world import world_size
 
-if TYPE_CHECKING:
-    pass
+CODES = Codes("BB-TRL-001", "BB-TRL-002", "BB-TRL-005", "BB-TRL-003", "BB-TRL-004", "BB-TRL-006")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class TrlReading(Reading):
-    """A reading that remembers whether a config object was read."""
-
-    from_object: bool = False
-    decided: bool = True
-    """Whether every setting that decides about batches could be read; `native` holds defaults for the others."""
-
-
-class TrlAdapter(Adapter):
+class TrlAdapter(FramedAdapter):
     """Framework `trl`: GRPOTrainer and `trl grpo`."""
 
     framework: ClassVar[str] = "trl"
+    title = "trl"
+    codes = CODES
+    no_configuration = "BB-TRL-006"
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
@@ -61,7 +54,7 @@ class TrlAdapter(Adapter):
     def detect(self, source: Source) -> float:
         """Certain for a config object; else by GRPO's own key names."""
         if source.native is not None:
-            return 1.0 if _is_config(source.native) else 0.0
+            return 1.0 if self.is_configuration(source.native) else 0.0
         if _starts_trls_own(source.argv):
             return 0.97
         keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
@@ -70,36 +63,25 @@ class TrlAdapter(Adapter):
         score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
         return min(0.9, score)
 
-    def read(self, source: Source, context: Context) -> TrlReading:
-        """See `Adapter.read`. Strings convert as TRL's parser converts them; see `values`."""
-        findings = list(source.problems)
-        asked = context.framework_version or installed(self.distribution)
-        version = asked and readable(asked, tables.NEWEST)
-        if version is None or not tables.is_known(version):
-            findings.append(
-                unknown_version(
-                    "trl", version, known=self.versions, newest=tables.NEWEST, codes=("BB-TRL-001", "BB-TRL-002")
-                )
-            )
-            return self._reading(version, findings, context)
-        if asked is not None and version != asked:
-            findings.append(_newer(asked))
+    def is_configuration(self, native: object) -> bool:
+        """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
+        return _is_a("GRPOConfig", native)
+
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
+        """See `FramedAdapter.read`. Strings convert as TRL's parser converts them; see `values`."""
         rows = settings_of(self.groups, version)
         if source.native is not None:
-            if not _is_config(source.native):
-                findings.append(_not_read(f"a {type(source.native).__name__} is no GRPOConfig"))
-                return self._reading(version, findings, context)
             given, places = _from_object(source.native, rows)
         else:
-            findings += [_no_text(key) for key in source.values if not isinstance(key, str)]
+            found += [_no_text(key) for key in source.values if not isinstance(key, str)]
             source, recipe, problem = recipe_of(source)
-            findings += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
+            found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
             given, places = _from_values(recipe) if recipe else ({}, {})
             arguments, argument_places = _from_values(source)
             given, places = {**given, **arguments}, {**places, **argument_places}
         script = _script_of_ones_own(source.argv)
         native = {key: row.default for key, row in rows.items()}
-        parsed = source.path is not None or bool(source.argv)
+        parsed = source.path is not None or bool(source.argv) or source.native is not None
         bad = set()
         takes = {key: row for key, row in rows.items() if not row.fixed}
         near = near_names((key for key in given if key not in takes), takes, cutoff=0.75)
@@ -107,48 +89,42 @@ class TrlAdapter(Adapter):
             row = takes.get(key)
             if row is None:
                 unknown = self._unknown_key(places[key], near.get(key, ()), version)
-                findings.append(_perhaps_the_scripts(unknown, script) if script else unknown)
+                found.append(_perhaps_the_scripts(unknown, script) if script else unknown)
                 continue
             try:
-                native[key] = convert(row, value, parsed=parsed or source.native is not None)
+                native[key] = convert(row, value, parsed=parsed)
             except WrongValue as wrong:
                 bad.add(key)
-                findings.append(_wrong_value(places.get(key) or Where(key, _printable(value)), value, wrong))
+                found.append(_wrong_value(places.get(key) or Where(key, _printable(value)), value, wrong))
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.size is not None and too_large(world.size):
             bad.add(WORLD)
-            findings.append(_wrong_value(Where(WORLD), world.size, TOO_LARGE))
+            found.append(_wrong_value(Where(WORLD), world.size, TOO_LARGE))
             native[WORLD] = None
         elif world.provenance is not None:
             origin = world.provenance
             places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
         if world.size is None and WORLD not in bad:
-            findings.append(_world_missing(world.reason))
-        told = None
+            found.append(_world_missing(world.reason))
+        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=places)
         sizes = None if bad & _DECIDING else sizes_of(native)
-        if sizes is not None and not bad:
-            told = meaning(native, sizes, version)
+        if sizes is None:
+            return reading
+        from batchbridge_trl.behaviour import behaviour
+        from batchbridge_trl.rules import Facts
+
+        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, source.native is not None)
+        reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
+        told = None if bad else meaning(native, sizes, version)
+        if told is None:
+            return reading
         spelled = {**native, **given}
         provenance = {
             path: self._provenance(entry, places, spelled, rows, version, source, world.provenance)
-            for path, entry in (told or {}).items()
+            for path, entry in told.items()
         }
-        spec = spec_of(told) if told is not None else None
-        reading = dataclasses.replace(
-            self._reading(version, findings, context),
-            spec=spec,
-            provenance=provenance,
-            native=native,
-            given=places,
-            from_object=source.native is not None,
-            decided=not bad & _DECIDING,
-        )
-        if bad & _DECIDING:
-            return reading
-        from batchbridge_trl.behaviour import behaviour
-
-        return dataclasses.replace(reading, behaviour=behaviour(reading))
+        return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """TRL's own rules and known defects; see `rules`."""
@@ -156,36 +132,29 @@ class TrlAdapter(Adapter):
 
         return check(reading)
 
-    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
-        """YAML for `trl grpo --config` and a Python call; for TRL `framework_version` (None: the newest known).
-
-        Of generation_batch_size and steps_per_generation only the first is written. The world size is accelerate's
-        business and stands in a comment. Raises `CannotWrite`.
-        """
-        from batchbridge_trl.forms import python_text, yaml_text
+    def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
+        """Of generation_batch_size and steps_per_generation only the first."""
         from batchbridge_trl.writing import settings_for
 
-        version = readable(framework_version or tables.NEWEST, tables.NEWEST)
-        problems = Problems(self)
-        problems.need(tables.is_known(version), f"trl {version} is not known; known are {self.versions}")
-        values = settings_for(spec, problems, version) if tables.is_known(version) else {}
-        if (
-            spec.carried.router_loss_coefficient is None
-            and tables.is_known(version)
-            and tables.holds(">=1.7,<1.14", version)
-        ):
-            values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
-        if not problems:
-            context = Context(framework_version=version, world_size=spec.topology.world_size)
-            problems.extend(objections(_TRL, spec, values, context))
-        if problems:
-            raise CannotWrite(self.framework, problems)
-        world = spec.topology.world_size
-        return Written(
-            values=values,
-            framework_version=version,
-            text={"yaml": yaml_text(values, version, world), "python": python_text(values, version, world)},
-        )
+        return settings_for(spec, problems, version)
+
+    def context_of(self, spec: Spec, version: str) -> Context:
+        """With the world size, which is accelerate's."""
+        return Context(framework_version=version, world_size=spec.topology.world_size)
+
+    def write(self, spec: Spec, framework_version: str | None = None) -> Written:
+        """YAML for `trl grpo --config` and a Python call; the world size stands in a comment. See `Adapter.write`."""
+        from batchbridge_trl.forms import python_text, yaml_text
+
+        written = super().write(spec, framework_version)
+        settings = written.values, written.framework_version, spec.topology.world_size
+        return dataclasses.replace(written, text={"yaml": yaml_text(*settings), "python": python_text(*settings)})
+
+    def difference(self, version: str) -> str:
+        """See `declared`."""
+        from batchbridge_trl.declared import difference
+
+        return difference() if installed("trl") == version else ""
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]
@@ -197,12 +166,11 @@ class TrlAdapter(Adapter):
 
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
-        return any(cls.__name__ == "GRPOTrainer" and cls.__module__.startswith("trl.") for cls in type(trainer).__mro__)
+        return _is_a("GRPOTrainer", trainer)
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""
-        if not self.owns(trainer):
-            raise NotImplementedError(f"{self.framework}: {type(trainer).__name__} is no GRPOTrainer")
+        self.require_own(trainer)
         dataset = getattr(trainer, "train_dataset", None)
         context = Context(
             framework_version=installed(self.distribution),
@@ -210,15 +178,6 @@ class TrlAdapter(Adapter):
             dataset_size=len(dataset) if dataset is not None and hasattr(dataset, "__len__") else None,
         )
         return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
-
-    def _reading(self, version: str | None, findings: Sequence[Finding], context: Context) -> TrlReading:
-        """A reading that could say nothing but its findings."""
-        return TrlReading(
-            framework=self.framework,
-            framework_version=version,
-            findings=tuple(findings),
-            dataset_size=context.dataset_size,
-        )
 
     def _unknown_key(self, place: Where, near: Sequence[str], version: str) -> Finding:
         key = place.key or ""
@@ -316,10 +275,6 @@ _DECIDING = frozenset(
 """Keys without which nothing about batches can be said."""
 
 
-_TRL = TrlAdapter()
-"""Whose parser reads what any adapter of TRL's settings writes."""
-
-
 def _starts_trls_own(argv: Sequence[str]) -> bool:
     """Whether words start the script that TRL ships, whose parser takes TRL's settings and nothing else."""
     program = tuple(argv[1:] if argv and _name(argv[0]).startswith("python") else argv)
@@ -347,9 +302,9 @@ def _perhaps_the_scripts(unknown: Finding, script: str) -> Finding:
     )
 
 
-def _is_config(native: object) -> bool:
-    """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""
-    return any(cls.__name__ == "GRPOConfig" and cls.__module__.startswith("trl.") for cls in type(native).__mro__)
+def _is_a(name: str, thing: object) -> bool:
+    """Whether something is of a class of TRL's with this name, or of a subclass."""
+    return any(cls.__name__ == name and cls.__module__.startswith("trl.") for cls in type(thing).__mro__)
 
 
 def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:
@@ -397,18 +352,6 @@ def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any
     elif isinstance(batch, int) and isinstance(steps, int):
         given["steps_per_generation"] = None
     return given, {key: Where(key, _printable(value)) for key, value in given.items() if value != rows[key].default}
-
-
-def _newer(version: str) -> Finding:
-    """The warning for a version without rows of its own, with what it declares otherwise where it is installed."""
-    from batchbridge_trl.declared import difference
-
-    differs = difference() if installed("trl") == version else ""
-    return newer_version("trl", version, newest=tables.NEWEST, code="BB-TRL-002", difference=differs)
-
-
-def _not_read(message: str) -> Finding:
-    return Finding("BB-TRL-006", "error", "config", message)
 
 
 def _no_text(key: object) -> Finding:

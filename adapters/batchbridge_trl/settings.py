@@ -37,14 +37,6 @@ NEWEST = "1.16.0"
 """The newest version whose rows are complete; `write` writes for it when nobody names one."""
 
 
-def is_known(version: str) -> bool:
-    """Whether the rows are complete for `version`. Development and pre-releases of an unknown version are not known."""
-    try:
-        return holds(VERSIONS, version)
-    except ValueError:
-        return False
-
-
 def transformers_of(version: str) -> str:
     """The transformers release that is assumed beside TRL `version`."""
     return next(release for versions, release in TRANSFORMERS if holds(versions, version))

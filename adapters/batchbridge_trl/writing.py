@@ -43,6 +43,8 @@ def settings_for(spec: Spec, problems: Problems, version: str) -> dict[str, Any]
         )
     if holds("<1.6", version) and CORRECTION_CAP[0] in values:
         values[CORRECTION_CAP[1]] = values.pop(CORRECTION_CAP[0])
+    if spec.carried.router_loss_coefficient is None and holds(">=1.7,<1.14", version):
+        values["router_aux_loss_coef"] = None  # its default was 0.001, and None is how TRL leaves the model's own
     rows = settings_of(TRAINER_GROUPS, version)
     return {key: value for key, value in values.items() if key in rows and not rows[key].fixed}
 

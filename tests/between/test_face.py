@@ -53,7 +53,7 @@ def test_a_reading_is_taken_wherever_a_configuration_is(reading: batchbridge.Rea
 def test_a_path_and_a_dict_are_converted(frameworks: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(TRL + "dataset_name: mine\n")
-    monkeypatch.setattr("batchbridge_trl.config.installed", lambda distribution: "1.16.0")
+    monkeypatch.setattr("batchbridge.kit.frame.installed", lambda distribution: "1.16.0")
     found = batchbridge.convert(path, "open_r1", world_size=8, dataset_size=7_680)
     settings = {"per_device_train_batch_size": 8, "num_generations": 8, "num_train_epochs": 1, "beta": 0.04}
     again = batchbridge.convert({**settings, "output_dir": "x"}, "open_r1", world_size=8)
@@ -97,4 +97,4 @@ def test_results_are_represented_on_one_short_line(reading: batchbridge.Reading)
         assert len(repr(result)) < 200, result
         assert "\n" not in repr(result)
         assert type(result).__name__ in repr(result)
-    assert repr(reading).startswith("<TrlReading: trl 1.16.0, valid, ")
+    assert repr(reading).startswith("<RunReading: trl 1.16.0, valid, ")

@@ -10,7 +10,7 @@ from batchbridge.kit import rule_table
 from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
-from batchbridge_trl.sizes import FIELDS, Rollout, Sizes, sizes_of
+from batchbridge_trl.sizes import FIELDS, Rollout, Sizes
 from batchbridge_trl.world import KEY as WORLD
 
 MICRO, ACCUMULATION = FIELDS["micro"], FIELDS["accumulation"]
@@ -91,14 +91,5 @@ Rule = rule_table.Rule[Facts]
 
 def facts_of(reading: Reading) -> Facts | None:
     """The facts of a reading; None while they are unknown, or a default stands where a value could not be read."""
-    sizes = sizes_of(reading.native)
-    if reading.framework_version is None or sizes is None or not getattr(reading, "decided", True):
-        return None
-    return Facts(
-        reading.native,
-        sizes,
-        sizes.resolve(),
-        reading.dataset_size,
-        reading.framework_version,
-        getattr(reading, "from_object", False),
-    )
+    facts: Facts | None = getattr(reading, "run", None)
+    return None if facts is None else facts._replace(prompts=reading.dataset_size)

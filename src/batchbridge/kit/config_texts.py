@@ -33,11 +33,14 @@ def _yaml(tree: Mapping[str, Any], depth: int) -> list[str]:
         if isinstance(value, dict):
             lines += [f"{'  ' * depth}{key}:", *_yaml(value, depth + 1)]
         else:
-            lines.append(f"{'  ' * depth}{key}: {_yaml_value(value)}")
+            lines.append(f"{'  ' * depth}{key}: {yaml_value(value)}")
     return lines
 
 
-def _yaml_value(value: Any) -> str:
+def yaml_value(value: Any) -> str:
+    """A value as YAML on one line, which PyYAML and everybody else read alike; texts have quotes, whatever they say."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)}: {yaml_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, float):
         mantissa, exponent, power = repr(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}{exponent}{power}"

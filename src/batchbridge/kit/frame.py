@@ -47,19 +47,24 @@ class FramedAdapter(Adapter):
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """The settings that say `spec`, by native key; what they cannot say goes to `problems`."""
 
-    @abstractmethod
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The forms in which settings are handed over."""
+        return {}
+
+    def is_configuration(self, native: object) -> bool:
+        """Whether an object is a configuration of the framework's."""
+        return False
 
     def read(self, source: Source, context: Context) -> RunReading:
         """See `Adapter.read`. Interpolations are followed, resolvers are not run."""
         found = list(source.problems)
         version = self.readable_version(context, found)
-        if version is not None and source.native is not None:
+        foreign = source.native is not None and not self.is_configuration(source.native)
+        if version is not None and foreign:
             text = f"a {type(source.native).__name__} is no configuration of {self.name}"
             found.append(Finding(self.no_configuration or self.codes.wrong_value, "error", "config", text))
         empty = not source.values and not source.argv and source.problems
-        if version is None or source.native is not None or empty:
+        if version is None or foreign or empty:
             return self.unread(version or self.asked_version(context)[0], found, context)
         return self.read_settings(source, context, version, found)
 
