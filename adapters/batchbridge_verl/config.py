@@ -230,13 +230,8 @@ def _other_strategy(engine: str, told: HydraSaid, version: str) -> Finding:
     by_key = tables.chosen_by_key(engine, version)
     way = f"model_engine={engine}" if by_key else f"--config-name=ppo_{engine}_trainer.yaml"
     key = ENGINE if ENGINE in told.places else f"{ACTOR}strategy"
-    return Finding(
-        "BB-VERL-007",
-        "error",
-        "config",
-        f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does",
-        where=(told.places.get(key) or Where(key, engine),),
-        fixes=(Fix(way, {ENGINE: engine} if by_key else {}),),
-        native="ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException",
-        source="verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0",
-    )
+    text = f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does"
+    where, fixes = (told.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: engine} if by_key else {}),)
+    native = "ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException"
+    source = "verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0"
+    return Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native, source=source)
