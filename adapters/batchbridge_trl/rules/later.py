@@ -139,6 +139,15 @@ def _unbounded_constant(facts: Facts) -> str | None:
     return "loss_type = dr_grpo divides by max_completion_length, which is unset" if unbounded else None
 
 
+_NOT_IN_LIGER = (
+    "top_entropy_quantile",
+    "importance_sampling_level",
+    "off_policy_mask_threshold",
+    "entropy_coef",
+    "use_adaptive_entropy",
+)
+
+
 LATER: tuple[Rule, ...] = (
     UPDATING(
         "BB-TRL-020",
@@ -152,13 +161,7 @@ LATER: tuple[Rule, ...] = (
     BUILDING(
         "BB-TRL-042",
         _beyond_liger,
-        (
-            "top_entropy_quantile",
-            "importance_sampling_level",
-            "off_policy_mask_threshold",
-            "entropy_coef",
-            "use_adaptive_entropy",
-        ),
+        _NOT_IN_LIGER,
         "NotImplementedError or ValueError",
         f"trl 0.20.0 to 1.13.0 {INIT}",
         setting("use_liger_kernel", False),
