@@ -78,10 +78,7 @@ class EasyR1Adapter(FramedAdapter):
         """See `FramedAdapter.read`."""
         said = _said(source, version)
         said.findings += _unknown_keys(said, version)
-        rows = settings_of(version)
-        native, unread = NATIVELY.values(
-            rows.values(), said, {key: row.default for key, row in rows.items()}, source.env
-        )
+        native, unread = NATIVELY.values(settings_of(version).values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
