@@ -78,10 +78,7 @@ class EasyR1Adapter(FramedAdapter):
         """See `FramedAdapter.read`."""
         said = _said(source, version)
         said.findings += _unknown_keys(said, version)
-        rows = settings_of(version)
-        native, unread = NATIVELY.values(
-            rows.values(), said, {key: row.default for key, row in rows.items()}, source.env
-        )
+        native, unread = NATIVELY.values(settings_of(version).values(), said, {}, source.env)
         blocked = unread or any(one.code in (CODES.wrong_value, "BB-EZR1-007") for one in said.findings)
         world = 0 if blocked else NATIVELY.devices(native, NODES, GPUS, said, context)
         reading = dataclasses.replace(
@@ -202,20 +199,9 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
     unknown = [key for key in said.places if key not in known and key not in groups and not key.startswith(free)]
     near = near_names(unknown, known, cutoff=0.85)
     for key in unknown:
-        place = said.places[key]
-        found.append(
-            Finding(
-                "BB-EZR1-003",
-                "error",
-                "config",
-                f"{key} is no setting of EasyR1 {version}",
-                where=(place,),
-                fixes=(
-                    *(Fix(f"write {name}", {key: None, name: place.value}) for name in near.get(key, ())),
-                    Fix(f"remove {key}"),
-                ),
-                native=f"omegaconf: ConfigKeyError: Key '{key.rpartition('.')[2]}' not in ...",
-                source="EasyR1 trainer/main.py: OmegaConf.merge into the structured PPOConfig",
-            )
-        )
+        place, name = said.places[key], key.rpartition(".")[2]
+        fixes = [Fix(f"write {other}", {key: None, other: place.value}) for other in near.get(key, ())]
+        text, native = f"{key} is no setting of EasyR1 {version}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
+        ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
+        found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))
     return found

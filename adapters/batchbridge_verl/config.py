@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where
 from batchbridge.kit import Context, NativeStep
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
@@ -18,11 +19,9 @@ from batchbridge_verl.given import (
     CONFIGS,
     ENTRIES,
     NATIVELY,
-    Said,
+    PROGRAM,
     refused_fields,
-    said,
     unknown_keys,
-    words_after_entry,
 )
 from batchbridge_verl.meaning import meaning
 from batchbridge_verl.run import GPUS, NODES, Run
@@ -69,7 +68,7 @@ class VerlAdapter(FramedAdapter):
         """Certain for a command that starts one of verl's trainers; else by its own key names."""
         if source.native is not None:
             return 0.0
-        module, _ = words_after_entry(source.argv)
+        module, _ = PROGRAM.words_after_entry(source.argv)
         if module is not None:
             return 1.0 if module in ENTRIES else 0.4 if _keys(source) & {"actor_rollout_ref"} else 0.0
         keys = _keys(source)
@@ -80,7 +79,7 @@ class VerlAdapter(FramedAdapter):
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """See `FramedAdapter.read`."""
-        told_by_user = said(source)
+        told_by_user = PROGRAM.said(source)
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
@@ -194,7 +193,7 @@ def _keys(source: Source) -> set[str]:
     return plain | nested | {key.partition(".")[0] for key in plain}
 
 
-def _engine(told: Said, version: str) -> str | None:
+def _engine(told: HydraSaid, version: str) -> str | None:
     """fsdp, megatron, veomni or torchtitan, as model_engine, the configuration's name or the strategy says; None with a
     finding."""
     named, strategy = told.values.get(ENGINE), told.values.get(f"{ACTOR}strategy")
@@ -226,18 +225,13 @@ def _engine(told: Said, version: str) -> str | None:
     return None
 
 
-def _other_strategy(engine: str, told: Said, version: str) -> Finding:
+def _other_strategy(engine: str, told: HydraSaid, version: str) -> Finding:
     """A command that asks for an engine in a way that its version does not have."""
     by_key = tables.chosen_by_key(engine, version)
     way = f"model_engine={engine}" if by_key else f"--config-name=ppo_{engine}_trainer.yaml"
     key = ENGINE if ENGINE in told.places else f"{ACTOR}strategy"
-    return Finding(
-        "BB-VERL-007",
-        "error",
-        "config",
-        f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does",
-        where=(told.places.get(key) or Where(key, engine),),
-        fixes=(Fix(way, {ENGINE: engine} if by_key else {}),),
-        native="ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException",
-        source="verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0",
-    )
+    text = f"{key} = {engine} does not choose the configuration of verl {version} with that engine; {way} does"
+    where, fixes = (told.places.get(key) or Where(key, engine),), (Fix(way, {ENGINE: engine} if by_key else {}),)
+    native = "ConfigAttributeError: Key 'megatron' is not in struct; or hydra: MissingConfigException"
+    source = "verl 0.4.0 to 0.9.1 trainer/config: model_engine/ since 0.7.1, with megatron since 0.8.0"
+    return Finding("BB-VERL-007", "error", "config", text, where, fixes, native=native, source=source)

@@ -25,7 +25,7 @@ from batchbridge_verl.run import (
     TRAINER_MODE,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ROLLOUT, SETTINGS, holds
+from batchbridge_verl.settings import ACTOR, ALONE, ROLLOUT, holds
 from batchbridge_verl.terms import (
     AGGREGATIONS,
     BETAS,
@@ -54,7 +54,7 @@ def meaning(run: Run) -> dict[str, Told] | None:
         return None
     if run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]:
         return None
-    told = told_by((row for row in SETTINGS if run[row.key] is not None), run.native) | CONSTANTS
+    told = told_by((row for row in ALONE if run[row.key] is not None), run.native) | CONSTANTS
     keys = (*PARALLEL[run.engine][:2], run.context_key)
     for name, size, key in zip(("tensor", "pipeline", "context"), run.parallel, keys, strict=True):
         told[f"topology.{name}_parallel"] = Told(size, key, None if key else f"{run.engine} has none")

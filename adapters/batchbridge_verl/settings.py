@@ -196,6 +196,7 @@ SETTINGS = (
 )
 """What is read, and what holds where a version's configuration has no such key (`default`). What one key decides alone
 has its canonical field beside it."""
+ALONE = tuple(row for row in SETTINGS if row.field)
 BY_KEY: Mapping[str, Key] = {row.key: row for row in SETTINGS}
 
 READ_THOUGH_NOT_SHIPPED: Mapping[str, tuple[str | None, str]] = {

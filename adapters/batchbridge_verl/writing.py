@@ -26,12 +26,12 @@ from batchbridge_verl.run import (
 )
 from batchbridge_verl.settings import (
     ACTOR,
+    ALONE,
     BY_KEY,
     ENGINE,
     NEWEST,
     REFERENCE,
     ROLLOUT,
-    SETTINGS,
     defaults_of,
     engines_of,
     holds,
@@ -54,7 +54,7 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     """The native settings that say `spec`, world size included; what they cannot say goes to `problems`, and whatever
     is overlooked here comes out when `write` reads its own work."""
     to = _target(spec, version)
-    alone = written_by(SETTINGS, spec, problems)
+    alone = written_by(ALONE, spec, problems)
     values = {key: value for key, value in alone.items() if value is not None}
     for part in (_write_sizes, _write_order, _write_staleness, _write_loss, _write_objective, write_carried):
         part(spec, to, values, problems)

@@ -24,7 +24,7 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    return rule_table.findings(RULES, run, run.version, lambda keys: reading.where(*keys))
+    return rule_table.checked(reading.framework, RULES, run, run.version, lambda keys: reading.where(*keys))
 
 
 def defects(run: Run) -> tuple[Defect, ...]:

@@ -66,6 +66,11 @@ def _too_many_batches(run: Run) -> str | None:
     return f"{MAX_TRIES} = {tries} batches of {MINI_ROLLOUT} = {size} prompts stay below {PROMPTS} = {run[PROMPTS]}"
 
 
+def _more_tries(run: Run) -> tuple[Fix, ...]:
+    size = -(-run[PROMPTS] // run[MAX_TRIES])
+    return (Fix(f"{MAX_TRIES} = -1", {MAX_TRIES: -1}), Fix(f"{MINI_ROLLOUT} = {size}", {MINI_ROLLOUT: size}))
+
+
 def _forward_splits(run: Run) -> str | None:
     if run[DYNAMIC] or not run.plain or run[FORWARD] < 1 or not run.replicas or run.completions_per_rollout % run.world:
         return None
@@ -204,10 +209,7 @@ REFUSED: tuple[Rule, ...] = (
         "RuntimeError (ValueError before 0.3.3): num_try_make_batch >= max_try_make_batch. Generated too many. Also "
         "without online_filtering.",
         "EasyR1 trainer/ray_trainer.py _make_batch_data",
-        lambda run: (
-            Fix(f"{MAX_TRIES} = -1", {MAX_TRIES: -1}),
-            *(Fix(f"{MINI_ROLLOUT} = {size}", {MINI_ROLLOUT: size}) for size in (-(-run[PROMPTS] // run[MAX_TRIES]),)),
-        ),
+        _more_tries,
         ">=0.3.1",
     ),
     GENERATING(

@@ -29,6 +29,7 @@ from batchbridge_easyr1.settings import (
     ROLLOUT,
 )
 
+_OFFLOAD = f"{ACTOR}fsdp.enable_cpu_offload"
 _WORKER = "EasyR1 0.3.0 to 0.3.3.dev0 workers/fsdp_workers.py FSDPWorker._init_dist_mesh"
 
 
@@ -86,11 +87,9 @@ def _micro_fixes(run: Run) -> tuple[Fix, ...]:
 
 
 def _offload(run: Run) -> str | None:
-    if not run[f"{ACTOR}fsdp.enable_cpu_offload"] or not run.plain or not run.share or run.share == run[MICRO]:
+    if not run[_OFFLOAD] or not run.plain or not run.share or run.share == run[MICRO]:
         return None
-    return (
-        f"{ACTOR}fsdp.enable_cpu_offload with {run.share // run[MICRO]} micro-batches per optimizer step: it needs one"
-    )
+    return f"{_OFFLOAD} with {run.share // run[MICRO]} micro-batches per optimizer step: it needs one"
 
 
 def _ulysses(run: Run) -> str | None:
@@ -181,13 +180,10 @@ REFUSED_SIZES: tuple[Rule, ...] = (
     STARTING(
         "BB-EZR1-016",
         _offload,
-        (f"{ACTOR}fsdp.enable_cpu_offload", MICRO, BATCH),
+        (_OFFLOAD, MICRO, BATCH),
         "ValueError: cannot use FSDP's CPU offload when gradient accumulation is enabled.",
         _WORKER,
-        lambda run: (
-            Fix(f"{ACTOR}fsdp.enable_cpu_offload = false", {f"{ACTOR}fsdp.enable_cpu_offload": False}),
-            Fix(f"{MICRO} = {run.share}", {MICRO: run.share}),
-        ),
+        lambda run: (Fix(f"{_OFFLOAD} = false", {_OFFLOAD: False}), Fix(f"{MICRO} = {run.share}", {MICRO: run.share})),
     ),
     STARTING(
         "BB-EZR1-017",

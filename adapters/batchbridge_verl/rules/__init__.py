@@ -9,8 +9,6 @@ Codes are stable, and a number is never used again; 001 to 011 belong to reading
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_verl.rules.later import LATER
@@ -23,7 +21,7 @@ from batchbridge_verl.rules.validated import OF_ACTOR, OF_VALIDATION, SIZES
 from batchbridge_verl.rules.validated_critic import OF_CRITIC, OF_REWARDS
 from batchbridge_verl.run import Run
 
-__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects", "places"]
+__all__ = ["RULES", "VALIDATED", "Rule", "check", "defects"]
 
 VALIDATED: tuple[Rule, ...] = (*SIZES, *OF_ACTOR, OF_REWARDS, *OF_CRITIC, OF_VALIDATION)
 RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *LATER_SIZES, *NAMES, *SILENT_STEPS, *UNREPORTED)
@@ -34,17 +32,12 @@ def check(reading: Reading) -> list[Finding]:
     run = getattr(reading, "run", None)
     if not isinstance(run, Run):
         return []
-    return rule_table.checked(reading.framework, RULES, run, run.version, places(reading, run))
-
-
-def places(reading: Reading, run: Run) -> Callable[[tuple[str, ...]], tuple[Where, ...]]:
-    """The places of a row's keys: of those that were given or have a value, else of the first."""
 
     def where(keys: tuple[str, ...]) -> tuple[Where, ...]:
         said = [key for key in keys if key in reading.given or run.native.get(key) is not None]
         return reading.where(*(said or keys[:1]))
 
-    return where
+    return rule_table.checked(reading.framework, RULES, run, run.version, where)
 
 
 def defects(run: Run) -> tuple[Defect, ...]:

@@ -32,6 +32,7 @@ from batchbridge_verl.terms import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MO
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 _MODE_KEY = "trainer.v1.trainer_mode"
+_LOG_PROB, _LOG_PROB_PER_GPU = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
 _ROLLOUT_SIZES = tuple(f"{ROLLOUT}{name}_parallel_size" for name in ("tensor_model", "data", "pipeline_model"))
 
 
@@ -128,10 +129,9 @@ def _global_micro_unread(run: Run) -> str | None:
 
 
 def _global_log_prob_unread(run: Run) -> str | None:
-    whole, per_gpu = f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
-    if run[DYNAMIC] or run.legacy or run[whole] is None or run[per_gpu] is not None:
+    if run[DYNAMIC] or run.legacy or run[_LOG_PROB] is None or run[_LOG_PROB_PER_GPU] is not None:
         return None
-    return f"{whole} = {run[whole]} is deprecated, and the engine workers do not read it"
+    return f"{_LOG_PROB} = {run[_LOG_PROB]} is deprecated, and the engine workers do not read it"
 
 
 def _two_kinds_of_batches(run: Run) -> str | None:
@@ -257,12 +257,10 @@ LATER = (
     STARTING(
         "BB-VERL-050",
         _global_log_prob_unread,
-        (f"{ROLLOUT}log_prob_micro_batch_size", f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"),
+        (_LOG_PROB, _LOG_PROB_PER_GPU),
         "AssertionError: self.config.rollout.log_prob_micro_batch_size_per_gpu is not None",
         "verl 0.9.1 engine_workers.py:636",
-        lambda run: (
-            fix({f"{ROLLOUT}log_prob_micro_batch_size": None, f"{ROLLOUT}log_prob_micro_batch_size_per_gpu": 1}),
-        ),
+        lambda run: (fix({_LOG_PROB: None, _LOG_PROB_PER_GPU: 1}),),
         ENGINE_WORKERS,
     ),
     GENERATING._replace(undecided=True)(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
-from batchbridge_verl.rules.row import setting
+from batchbridge_verl.rules.row import either, setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
@@ -126,6 +127,16 @@ def _is_range(value: object) -> bool:
 
 _BUILD = "verl 0.6.1 to 0.9.1 workers/config/optimizer.py build_optimizer"
 
+_CORRECTIONS = tuple(
+    f"{_CORRECTION}{name}" for name in ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
+)
+
+
+def _other_estimator(run: Run) -> tuple[Fix, ...]:
+    key = f"{ACTOR}kl_loss_type" if run[f"{ACTOR}use_kl_loss"] else "algorithm.kl_penalty"
+    return setting(key, "k3")(run)
+
+
 NAMES = (
     STARTING(
         "BB-VERL-081",
@@ -166,22 +177,14 @@ NAMES = (
         (f"{ACTOR}kl_loss_type", "algorithm.kl_penalty"),
         "NotImplementedError, without a message, in core_algos.kl_penalty_forward; a trailing + before 0.8.0 too",
         "verl 0.4.0 to 0.9.1 core_algos.kl_penalty",
-        lambda run: setting(f"{ACTOR}kl_loss_type" if run[f"{ACTOR}use_kl_loss"] else "algorithm.kl_penalty", "k3")(
-            run
-        ),
+        _other_estimator,
     ),
     UPDATING(
         "BB-VERL-085",
         _correction,
-        tuple(
-            f"{_CORRECTION}{name}"
-            for name in ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
-        ),
+        _CORRECTIONS,
         "ValueError: Invalid rollout_is: ...; or of rollout_rs, or of a threshold",
         "verl 0.6.1 to 0.9.1 trainer/ppo/rollout_corr_helper.py",
-        lambda run: (
-            *setting(f"{_CORRECTION}rollout_is", None)(run),
-            *setting(f"{_CORRECTION}rollout_rs", None)(run),
-        ),
+        either((f"{_CORRECTION}rollout_is", None), (f"{_CORRECTION}rollout_rs", None)),
     ),
 )

@@ -61,6 +61,11 @@ def setting(key: str, value: Any) -> Fixes:
     return lambda run: (Fix(f"{key}={'null' if value is None else value}", {key: value}),)
 
 
+def either(*changes: tuple[str, Any]) -> Fixes:
+    """One of several settings, whatever the run."""
+    return lambda run: tuple(way for key, value in changes for way in setting(key, value)(run))
+
+
 def shared(run: Run) -> int:
     """Devices of one replica."""
     return max(math.prod(run.parallel), 1)

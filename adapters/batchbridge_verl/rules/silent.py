@@ -11,6 +11,7 @@ from batchbridge_verl.rules.row import (
     AGGREGATION,
     ESTIMATOR,
     MODE,
+    either,
     fix,
     setting,
 )
@@ -19,12 +20,6 @@ from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
 
 _FACTOR = f"{ACTOR}loss_scale_factor"
-
-
-# ---- the batch
-
-
-# ---- the order
 
 
 # ---- the loss
@@ -61,6 +56,12 @@ def _micro_batch_scope(run: Run) -> str | None:
     if run[AGGREGATION] in ("seq-mean-token-mean", "seq-mean-token-sum") and holds(">=0.6.1", run.version):
         return "the mean over sequences leaves fully masked ones out, micro-batch by micro-batch"
     return None
+
+
+def _engine_workers(run: Run) -> tuple[Fix, ...]:
+    if holds(">=0.7.1", run.version):
+        return setting("trainer.use_legacy_worker_impl", "disable")(run)
+    return (Fix("verl 0.8.0 or later"),)
 
 
 def _geometric_mean(run: Run) -> str | None:
@@ -140,9 +141,12 @@ def _clip_unused(run: Run) -> str | None:
     return f"{key} = {run[key]} has no effect: {sides[0]} = {run[sides[0]]} and {sides[1]} = {run[sides[1]]} count"
 
 
+def _other_norm(run: Run) -> str:
+    return f"{ACTOR}grad_clip" if clip_grad_key(run).endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
+
+
 def _norm_unused(run: Run) -> str | None:
-    used = clip_grad_key(run)
-    other = f"{ACTOR}grad_clip" if used.endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
+    used, other = clip_grad_key(run), _other_norm(run)
     if other not in run.given or run[other] == run[used]:
         return None
     return f"{other} = {run[other]} has no effect: {used} = {run[used]} bounds the gradient"
@@ -169,6 +173,12 @@ def _dtype_unread(run: Run) -> str | None:
     if run[f"{_MIXED}.param_dtype"] is not None:
         return None
     return f"{_DTYPE} = {run[_DTYPE]} is not read: with {_MIXED} null the engine computes in bf16"
+
+
+def _mixed_precision(run: Run) -> tuple[Fix, ...]:
+    if run[_DTYPE] not in ("float32", "fp32"):
+        return (fix({f"{_MIXED}.param_dtype": run[_DTYPE]}),)
+    return (fix({f"{_MIXED}.{part}_dtype": "fp32" for part in ("param", "reduce", "buffer")}),)
 
 
 # ---- what runs, and has no canonical words
@@ -273,11 +283,7 @@ UNREPORTED = (
         (AGGREGATION, MICRO, DYNAMIC),
         "a micro-batch's loss is divided by the number of micro-batches or scaled by its rows; ranks are averaged",
         "verl 0.6.1 dp_actor.py:434; emulated in exp_agg",
-        lambda run: (
-            setting("trainer.use_legacy_worker_impl", "disable")(run)
-            if holds(">=0.7.1", run.version)
-            else (Fix("verl 0.8.0 or later"),)
-        ),
+        _engine_workers,
         "<0.8.0",
     ),
     SILENT(
@@ -286,15 +292,7 @@ UNREPORTED = (
         (f"{ACTOR}grad_clip", f"{ACTOR}optim.clip_grad"),
         "the setting is not read",
         "verl 0.9.1 workers/engine/fsdp/transformer_impl.py:806; 0.7.1 dp_actor.py:396",
-        lambda run: (
-            fix(
-                {
-                    clip_grad_key(run): run[
-                        f"{ACTOR}grad_clip" if clip_grad_key(run).endswith("clip_grad") else f"{ACTOR}optim.clip_grad"
-                    ]
-                }
-            ),
-        ),
+        lambda run: (fix({clip_grad_key(run): run[_other_norm(run)]}),),
     ),
     WRONG(
         "BB-VERL-087",
@@ -335,10 +333,7 @@ UNREPORTED = (
         (f"{ACTOR}use_kl_loss", "algorithm.use_kl_in_reward"),
         "NOTICE: You have both enabled in-reward kl and kl loss.",
         "verl 0.4.0 to 0.9.1 validate_config",
-        lambda run: (
-            *setting("algorithm.use_kl_in_reward", False)(run),
-            *setting(f"{ACTOR}use_kl_loss", False)(run),
-        ),
+        either(("algorithm.use_kl_in_reward", False), (f"{ACTOR}use_kl_loss", False)),
     ),
     STANDING(
         "BB-VERL-073",
@@ -354,11 +349,7 @@ UNREPORTED = (
         (_DTYPE,),
         "mixed_precision null means param_dtype bfloat16",
         "verl 0.8.0 to 0.9.1 workers/engine/fsdp/transformer_impl.py _build_fsdp_module",
-        lambda run: (
-            fix({f"{_MIXED}.{part}_dtype": "fp32" for part in ("param", "reduce", "buffer")})
-            if run[_DTYPE] in ("float32", "fp32")
-            else fix({f"{_MIXED}.param_dtype": run[_DTYPE]}),
-        ),
+        _mixed_precision,
         OF_V1,
     ),
     STANDING(

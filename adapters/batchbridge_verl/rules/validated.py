@@ -11,7 +11,19 @@ from collections.abc import Callable, Mapping
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import IN_CONFIG
-from batchbridge_verl.rules.row import AGGREGATION, DEVICES, Fixes, Rule, Test, fix, mini_fixes, near, setting, shared
+from batchbridge_verl.rules.row import (
+    AGGREGATION,
+    DEVICES,
+    Fixes,
+    Rule,
+    Test,
+    either,
+    fix,
+    mini_fixes,
+    near,
+    setting,
+    shared,
+)
 from batchbridge_verl.run import DYNAMIC, GLOBAL_MICRO, GROUP, MICRO, MINI, PARALLEL, PROMPTS, Run
 from batchbridge_verl.settings import ACTOR, REFERENCE, ROLLOUT, holds
 from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS
@@ -311,7 +323,7 @@ OF_ACTOR = (
         (MICRO, DYNAMIC),
         "AssertionError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or ...",
         ACTOR_CONFIG,
-        lambda run: (*setting(MICRO, 1)(run), *setting(DYNAMIC, True)(run)),
+        either((MICRO, 1), (DYNAMIC, True)),
         DATACLASSES,
     ),
     IN_CONFIG(

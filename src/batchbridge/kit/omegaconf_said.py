@@ -115,7 +115,7 @@ class Natively:
                     why = f"it depends on {', '.join(names)}, which the script does not say"
                     found = self.left_open(row.key, why, said, names, ())
                 elif row.key not in merged or not reads(row.key):
-                    native[row.key] = row.kind.convert(row.default)
+                    native[row.key] = row.default
                     continue
                 elif (value := resolver.get(row.key)) != "???":
                     native[row.key] = row.kind.convert(value)

@@ -1,0 +1,158 @@
+"""What a user said to a program that Hydra configures: a command line with overrides, a primary configuration with its
+defaults list, or a mapping. Nothing is composed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchbridge.contract.reading import Source
+from batchbridge.kit.hydra_overrides import NotRead, Override, parse_override
+from batchbridge.kit.omegaconf_said import Said, place_of
+from batchbridge.kit.values import shown
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.reading.files import load_source
+
+_TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name", "--config-dir": "path"}
+
+
+@dataclass
+class HydraSaid(Said):
+    """What is said, the entry point, and the configuration that a command line names.
+
+    from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
+    the configuration lacks.
+    """
+
+    entry: str | None = None
+    config: str | None = None
+    folder: str | None = None
+    from_file: bool = False
+    entry_from_words: bool = False
+
+
+@dataclass(frozen=True)
+class HydraProgram:
+    """A framework's programs. title: its name in sentences. entries: module that starts one to the program's name, the
+    first being meant where none is named. packages: beginnings of its modules. configs: its own configurations. group:
+    a key that its defaults list may override. codes: of a program or configuration that is not read, of an override
+    that is not, and of a key that is given twice."""
+
+    title: str
+    entries: Mapping[str, str]
+    packages: tuple[str, ...]
+    configs: Collection[str]
+    group: str
+    codes: tuple[str, str, str]
+
+    def said(self, source: Source) -> HydraSaid:
+        """What `source` says."""
+        usual = next(iter(self.entries.values()))
+        if not source.argv:
+            result = HydraSaid(entry=usual, from_file=source.path is not None, unknown=dict(source.unknown))
+            self._from_mapping(source.values, source.lines, source.path, result)
+            return result
+        module, words = self.words_after_entry(source.argv)
+        result = HydraSaid(entry=usual if module is None else self.entries.get(module), entry_from_words=True)
+        if module is None:
+            words = [word for word in words if "=" in word or word.startswith("~")]
+        elif result.entry is None:
+            text = f"{module} is none of the trainers that are read here: {', '.join(self.entries)}"
+            self._not_read(result, text, Where(module))
+        overrides = _without_flags(words, result)
+        self._base_file(result)
+        seen: set[str] = set()
+        for word in overrides:
+            if (override := self._override(word, result)) is not None:
+                self._put(override, source, result, twice=override.key in seen)
+                seen.add(override.key)
+        result.put_on_top(source)
+        result.unknown = {key.lstrip("+~"): tuple(names) for key, names in source.unknown.items()}
+        return result
+
+    def words_after_entry(self, argv: Sequence[str]) -> tuple[str | None, list[str]]:
+        """The module or script that starts training, and the words after it; (None, all words) where there is none."""
+        for index, word in enumerate(argv):
+            module = word.removesuffix(".py").replace("/", ".").lstrip(".")
+            if module.startswith(self.packages) and "=" not in word:
+                return module, list(argv[index + 1 :])
+        return None, list(argv)
+
+    def _override(self, word: str, result: HydraSaid) -> Override | None:
+        try:
+            return parse_override(word)
+        except NotRead as error:
+            text, native = f"this override is not read: {error}", "hydra: OverrideParseException, or a sweep"
+            code, place, grammar = self.codes[1], Where(word[:60]), "hydra-core 1.3.2 OverrideParser.g4"
+            found = Finding(code, "error", "config", text, (place,), native=native, source=grammar, undecided=True)
+            result.findings.append(found)
+            return None
+
+    def _put(self, override: Override, source: Source, result: HydraSaid, *, twice: bool) -> None:
+        key, value, line = override.key, override.value, source.lines.get(override.word.partition("=")[0])
+        place = place_of(key, value, line, source.path)
+        if twice and (before := result.values.get(key)) != value:
+            text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
+            result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
+        result.put(key, value, place, override.operation)
+
+    def _base_file(self, result: HydraSaid) -> None:
+        """The configuration that `--config-path` and `--config-name` name, where it is not the framework's own."""
+        if result.config is None or result.config in self.configs:
+            return
+        file = Path(result.folder or ".") / f"{result.config}.yaml"
+        loaded = load_source(file)
+        if loaded.values:
+            result.findings += loaded.problems
+            self._from_mapping(loaded.values, loaded.lines, loaded.path, result)
+            return
+        text = f"the configuration {result.config} is none of {self.title}'s own and is not found as {file.name}"
+        fix = Fix("run the check where the file lies, or give its path")
+        self._not_read(result, text, Where("--config-name", result.config), fix)
+
+    def _from_mapping(
+        self, values: Mapping[Any, Any], lines: Mapping[str, int], path: Path | None, result: HydraSaid
+    ) -> None:
+        listed = values.get("defaults")
+        if isinstance(listed, list):
+            for entry in listed:
+                self._default(entry, place_of("defaults", entry, lines.get("defaults"), path), result)
+            values = {key: value for key, value in values.items() if key != "defaults"}
+        result.put_mapping(values, lines, path)
+
+    def _default(self, entry: Any, place: Where, result: HydraSaid) -> None:
+        """An entry of the defaults list."""
+        override = f"override {self.group}"
+        if isinstance(entry, str) and entry in self.configs:
+            result.config = entry
+        elif isinstance(entry, Mapping) and list(entry) == [override]:
+            result.put(self.group, entry[override], Where(override, shown(entry[override]), place.file, place.line))
+        elif entry != "_self_":
+            known = ", ".join(self.configs)
+            text = f"the defaults list names {shown(entry)}, which is not followed; {self.title}'s own are {known}"
+            self._not_read(result, text, place)
+
+    def _not_read(self, result: HydraSaid, text: str, place: Where, *fixes: Fix) -> None:
+        result.findings.append(Finding(self.codes[0], "error", "config", text, (place,), fixes, undecided=True))
+
+
+def _without_flags(words: list[str], result: HydraSaid) -> list[str]:
+    """The overrides among the words; Hydra's own flags go to `result`."""
+    overrides: list[str] = []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("-"):
+            overrides.append(word)
+            continue
+        flag, equals, value = word.partition("=")
+        kind = _TAKES_VALUE.get(flag)
+        if kind is None:
+            continue
+        value = value if equals else words.pop(0) if words else ""
+        if kind == "name":
+            result.config = value.removesuffix(".yaml")
+        else:
+            result.folder = value
+    return overrides
