@@ -10,10 +10,10 @@ Imports torch; EasyR1 only inside functions that a worker runs.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from batchbridge import CannotAttach
 from batchbridge.kit import Normaliser, Row, proven
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.measuring import Measured
-from batchbridge.kit.patches import Patches, rebound, temporarily
+from batchbridge.kit.patches import Patches, rebound
 from batchbridge.kit.probing import ProbeBatch, batches, normaliser, verdict
 from batchbridge.kit.workers import Orders, Receipt, Recorder, TrainedRow, facts
 from batchbridge_easyr1.clock import Ticks, schedule_of
@@ -223,9 +223,18 @@ class ActorLayer:
         self._last = step
         return metrics
 
-    def _one_step(self, rows: int, **more: Any) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def _one_step(self, rows: int, **more: Any) -> Iterator[None]:
         """The native loop sees one mini-batch of `rows` rows, once; and `more` of its settings."""
-        return temporarily(self._config, global_batch_size_per_device=rows, ppo_epochs=1, **more)
+        settings = {"global_batch_size_per_device": rows, "ppo_epochs": 1, **more}
+        own = {name: getattr(self._config, name) for name in settings}
+        for name, value in settings.items():
+            setattr(self._config, name, value)
+        try:
+            yield
+        finally:
+            for name, value in own.items():
+                setattr(self._config, name, value)
 
     def _average(self, values: Any, mask: Any, mode: str, eps: float = 1e-8) -> Any:
         """This micro-batch's share of the step's weighted sum, times T over its own tokens: `update_policy` multiplies
