@@ -20,7 +20,7 @@ from batchbridge.kit.ranks import deal, steps_of_rollout
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.kit.workers_ray import install_everywhere
-from batchbridge_openrlhf.experiences import IDENTITY, identify
+from batchbridge_openrlhf.engine import IDENTITY, identify
 from batchbridge_openrlhf.sampling import SeededEngines, reach, release
 
 

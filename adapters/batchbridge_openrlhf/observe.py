@@ -19,7 +19,7 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
 from batchbridge.kit.workers_ray import install_everywhere
 from batchbridge_openrlhf.driver import in_worker, prompt_tokens
-from batchbridge_openrlhf.experiences import IDENTITY, identify
+from batchbridge_openrlhf.engine import IDENTITY, identify
 
 
 class Observer:

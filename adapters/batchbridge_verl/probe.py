@@ -10,7 +10,6 @@ import torch
 
 from batchbridge import CannotAttach, Spec
 from batchbridge.kit.measuring import Rows, Tap
-from batchbridge.kit.patches import temporarily
 from batchbridge.kit.probing import CUT, ProbeBatch, batches, normaliser, verdict
 from batchbridge_verl.watching import Watch, responses_of
 
@@ -50,7 +49,7 @@ def _run(worker: Any, data: Any) -> None:
 @contextlib.contextmanager
 def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch]) -> Iterator[None]:
     """While a loss is probed: a forward pass is none, its log-probabilities are the probe's."""
-    remaining = iter(made)
+    remaining, native = iter(made), vars(engine).get("forward_step")
 
     def forward_step(micro_batch: Any, loss_function: Callable[..., Any], forward_only: bool) -> Any:
         from verl.utils.device import get_device_id
@@ -65,8 +64,14 @@ def _leaves_in(engine: Any, tap: Tap, made: list[ProbeBatch]) -> Iterator[None]:
         loss, metrics = loss_function(model_output=output, data=micro_batch, dp_group=engine.get_data_parallel_group())
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    with temporarily(engine, forward_step=forward_step):
+    engine.forward_step = forward_step
+    try:
         yield
+    finally:
+        if native is None:
+            del engine.forward_step
+        else:
+            engine.forward_step = native
 
 
 @contextlib.contextmanager

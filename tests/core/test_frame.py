@@ -4,21 +4,17 @@ the patches of a worker."""
 from __future__ import annotations
 
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 
-from batchbridge import CannotAttach, Source, Where
+from batchbridge import Source, Where
 from batchbridge.kit import Context
 from batchbridge.kit.key_table import Codes, Key
 from batchbridge.kit.native_steps import dealt_steps, rollouts_of
 from batchbridge.kit.omegaconf_kinds import BOOL, FLOAT, INT, OPTIONAL_INT, TEXT, structured
 from batchbridge.kit.omegaconf_said import Natively, Said
-from batchbridge.kit.patches import Patches
 from batchbridge.kit.rule_table import BUILDING, NOTE, OPEN, SILENT, STANDING, WRONG, defects, findings
 from batchbridge.kit.typed_values import WrongValue
-from batchbridge.kit.worker_layer import put_on, remove
-from batchbridge.kit.workers_ray import part_with_actor
 from batchbridge.kit.writing import Problems
 
 NATIVELY = Natively(Codes.of("BB-TOY"), "it fails", "toy 1.0")
@@ -129,26 +125,6 @@ def test_steps_are_dealt_out_rollout_by_rollout_and_pass_by_pass():
     ]
     assert [step.rows[0].pass_index for step in steps] == [0, 1, 0, 1]
     assert list(rollouts_of([[0]], prompts=2, size=1, most=1)) == []
-
-
-def test_a_worker_whose_layer_fails_is_unpatched():
-    worker = SimpleNamespace(step="native")
-
-    def fails(patches: Patches):
-        patches.set(worker, "step", "ours", what="", why="")
-        raise CannotAttach({"loss": "it is another"})
-
-    with pytest.raises(CannotAttach):
-        put_on(worker, fails)
-    remove(worker)
-    assert vars(worker) == {"step": "native"}
-
-
-def test_one_part_of_a_process_trains():
-    actor, critic = SimpleNamespace(actor=1), SimpleNamespace(actor=None)
-    assert part_with_actor({"a": actor, "b": critic}) is actor
-    with pytest.raises(CannotAttach, match="2 actors"):
-        part_with_actor({"a": actor, "b": actor})
 
 
 def test_problems_say_what_is_open_not_whole_or_without_a_word():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.contract import plugins
-from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Context, Reading, Source
-from batchbridge.errors import Problem
 from batchbridge.meaning.spec import MicroBatch
 from batchbridge.reading.read import read_source
 
@@ -25,25 +23,6 @@ def cut_of(micro: MicroBatch) -> tuple[Cut, Cut]:
     if micro.forward_completions_per_device is not None and tokens is None:
         return training, ("completions", micro.forward_completions_per_device)
     return training, training
-
-
-def why_not(
-    request: Request, settings: Mapping[str, Any], *, started: bool, keys: str, problems: Sequence[Problem] = ()
-) -> str | None:
-    """Why the micro-batches of a requested spec cannot be brought about by native `settings`; None where they can.
-
-    started: the workers have started with their own, which `keys` set. problems: what the settings cannot say.
-    """
-    if request.spec.micro_batch.tokens_per_device is None:
-        return "give micro_batch.tokens_per_device; fixed sizes, and budgets of forward-only passes alone, stay its own"
-    if problems:
-        return "; ".join(problem.reason for problem in problems)
-    if started:
-        return (
-            "its workers have started with their micro-batches; wrap before init_workers(), or set "
-            f"{keys} in the configuration"
-        )
-    return objection(request.reading, settings, request.spec.micro_batch)
 
 
 def objection(reading: Reading, settings: Mapping[str, Any], asked: MicroBatch) -> str | None:

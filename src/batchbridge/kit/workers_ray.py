@@ -2,52 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batchbridge.errors import CannotAttach
-from batchbridge.kit import worker_layer
-from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Orders, Receipt
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What trains in every process of a group of workers. part: finds it in a worker, in the worker's own process.
-    engine: the module whose `install(part, orders)` patches it (with `worker_layer.put_on`)."""
-
-    part: Callable[[Any], Any]
-    engine: str
-
-    def install(self, worker: Any, orders: Orders | None) -> Receipt | None:
-        """Patches one worker, and answers; orders None: undoes it."""
-        if orders is None:
-            worker_layer.remove(self.part(worker))
-            return None
-        receipt: Receipt = importlib.import_module(self.engine).install(self.part(worker), orders)
-        return receipt
-
-    def probe(self, worker: Any) -> None:
-        """See `WorkerLayer.probe`."""
-        worker_layer.probe(self.part(worker))
-
-    def install_everywhere(self, group: Any, name: str, orders: Orders, patches: Patches) -> list[Receipt]:
-        """Patches and probes every worker of a group, which the trainer has under `name`. Raises `CannotAttach`."""
-        receipts = install_everywhere(group.workers, orders, self.install, self.probe)
-        what, why = f"orders in {len(receipts)} training workers", "every optimizer step is measured there"
-        patches.made(name, lambda: _undo(group.workers, self.install), what=what, why=why)
-        return receipts
-
-
-def part_with_actor(held: Mapping[str, Any]) -> Any:
-    """The one of a process's workers, by name, that has an `actor`. Raises `CannotAttach`."""
-    actors = [worker for worker in held.values() if getattr(worker, "actor", None) is not None]
-    if len(actors) != 1:
-        raise CannotAttach({"actor": f"{len(actors)} actors in one training worker ({', '.join(held)})"})
-    return actors[0]
 
 
 def install_everywhere(

@@ -25,14 +25,13 @@ import verl
 
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.ranks import layout
-from batchbridge.kit.worker_layer import remove
 from batchbridge.kit.workers import Orders
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, double, relative_error, step_gradient
 from batchbridge.testing.snapshots import watched
-from batchbridge_easyr1.engine import install
+from batchbridge_easyr1.engine import install, remove
 from batchbridge_on_cpu.easyr1.workers import actor_worker, batch, full_gradient
 from batchbridge_on_cpu.steps import GROUP, PROMPTS, Case, Steps, bar, spec_of
 

@@ -26,10 +26,9 @@ from verl.workers.actor import dp_actor
 
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.probing import TOKENS
-from batchbridge.kit.worker_layer import probe, remove
 from batchbridge.ledger import read_steps
 from batchbridge.meaning.plan import Plan
-from batchbridge_easyr1.engine import install
+from batchbridge_easyr1.engine import install, probe, remove
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in."""

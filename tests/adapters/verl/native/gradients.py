@@ -16,14 +16,13 @@ torch.set_num_threads(1)
 from batchbridge.errors import BatchDrift
 from batchbridge.kit.ranks import layout
 from batchbridge.kit.versions import holds
-from batchbridge.kit.worker_layer import probe, remove
 from batchbridge.kit.workers import Orders
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Objective, Spec
 from batchbridge.testing.oracle import Sample, relative_error
 from batchbridge_on_cpu.steps import PROMPTS, Case, Steps, bar, spec_of
 from batchbridge_on_cpu.verl.workers import batch, full_gradient, training_worker
-from batchbridge_verl.engine import install
+from batchbridge_verl.engine import install, probe, remove
 from batchbridge_verl.terms import KL_CLAMP, LOSS_MODES, aggregations_of
 
 VERSION = importlib.metadata.version("verl")

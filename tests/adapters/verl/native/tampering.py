@@ -16,9 +16,8 @@ from verl.workers.engine.fsdp import transformer_impl
 
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE
-from batchbridge.kit.worker_layer import probe, remove
 from batchbridge.meaning.plan import Plan
-from batchbridge_verl.engine import install
+from batchbridge_verl.engine import install, probe, remove
 
 TAMPERED = 3
 """The optimizer step that something else has a hand in."""
