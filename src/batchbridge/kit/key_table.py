@@ -112,7 +112,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     file = None if source.path is None else str(source.path)
     found = Given({key: row.default for key, row in rows.items()}, {}, [])
-    said = dict(settings_in(source.values, rows))
+    said = _gathered(settings_in(source.values, rows), rows)
     near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
     for key, value in said.items():
         line = source.lines.get(key)
@@ -136,6 +136,32 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
             message = f"the key {shown(key)} is no text, and every setting's name is"
             found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
     return found
+
+
+def _gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
+    """Settings by key; what a command line gives below a row that takes mappings (`row.a.b=1`) is part of its value."""
+    found: dict[str, Any] = {}
+    for key, value in said:
+        row = None if key in rows or key.count(".") > MAX_DEPTH else _above(key, rows)
+        if row is None:
+            found[key] = value
+            continue
+        whole = found[row] = dict(found[row]) if isinstance(found.get(row), Mapping) else {}
+        *inside, last = key[len(row) + 1 :].split(".")
+        for part in inside:
+            whole[part] = dict(whole[part]) if isinstance(whole.get(part), Mapping) else {}
+            whole = whole[part]
+        whole[last] = value
+    return found
+
+
+def _above(key: str, rows: Mapping[str, Key]) -> str | None:
+    """The row that takes mappings and that `key` stands below."""
+    while "." in key:
+        key = key.rpartition(".")[0]
+        if key in rows:
+            return key if rows[key].kind.takes({}) else None
+    return None
 
 
 def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
