@@ -10,12 +10,12 @@ is read and written by the row. What several settings decide together is the ada
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, named
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
@@ -24,6 +24,8 @@ from batchbridge.meaning.findings import Finding, Fix, Where
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
+UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """Native value to canonical value, one to one; or two functions, there and back (which raise `Unsayable`)."""
 
@@ -77,6 +79,52 @@ class Key(NamedTuple):
             return self.kind.convert(value)
         except WrongValue as wrong:
             raise Unsayable(f"{self.key} is {wrong}") from None
+
+
+class Together(NamedTuple):
+    """Settings that only together say canonical fields.
+
+        Together(("kl_loss", "kl_reward"), ("objective.kl_placement",), {(True, False): ("loss",), ...})
+
+    values: native values, in the order of `keys`, to canonical ones, in that of `fields`; `...` for a setting that does
+    not matter there, which is then not written. The first row that fits counts, both ways.
+    """
+
+    keys: tuple[str, ...]
+    fields: tuple[str, ...]
+    values: Mapping[tuple[Any, ...], tuple[Any, ...]]
+
+    def told(self, native: Mapping[str, Any]) -> dict[str, Told]:
+        """The fields. Raises `ValueError` where no row fits."""
+        have = [native[key] for key in self.keys]
+        for ours, theirs in self.values.items():
+            if all(one is ... or one == value for one, value in zip(ours, have, strict=True)):
+                pairs = zip(self.fields, theirs, strict=True)
+                return {field: Told(value, self.keys[0], None, self.keys[1:]) for field, value in pairs}
+        raise ValueError(f"{', '.join(self.keys)}: what {', '.join(map(repr, have))} mean together is not known")
+
+    def says(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of canonical values by field; None is any value of a field that may be unknown. Raises
+        `Unsayable`."""
+        asked = [(said.get(field), said.get(field) is None and field.startswith(UNKNOWN)) for field in self.fields]
+        for ours, theirs in self.values.items():
+            if all(free or value == one for (value, free), one in zip(asked, theirs, strict=True)):
+                return {key: one for key, one in zip(self.keys, ours, strict=True) if one is not ...}
+        values = ", ".join(f"{field} = {said.get(field)}" for field in self.fields)
+        raise Unsayable(f"{values}: no values of {', '.join(self.keys)} say that", *self.fields)
+
+
+def recorded(table: Mapping[str, Sequence[Any]]) -> Iterator[Key]:
+    """Rows of settings from data, such as a JSON file: key to (name of its kind, default), and the canonical field where
+    it has the setting's own value."""
+    return (Key(key, named(kind), default, *field) for key, (kind, default, *field) in table.items())
+
+
+def recorded_together(table: Iterable[Mapping[str, Any]]) -> Iterator[Together]:
+    """Rows of several settings from data: keys, fields, and values as pairs of lists, "*" where any value will do."""
+    for row in table:
+        values = {tuple(... if one == "*" else one for one in ours): tuple(theirs) for ours, theirs in row["values"]}
+        yield Together(tuple(row["keys"]), tuple(row["fields"]), values)
 
 
 def keys_of(table: Iterable[Key], version: str) -> dict[str, Key]:

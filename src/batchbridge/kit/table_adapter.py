@@ -18,7 +18,7 @@ from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source, Written
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.config_texts import nested_yaml
-from batchbridge.kit.key_table import Codes, Key, Unsayable, keys_of, read_values, told_by
+from batchbridge.kit.key_table import Codes, Key, Together, Unsayable, keys_of, read_values, told_by
 from batchbridge.kit.rule_table import Rule, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.versions import holds, installed, newer_version, readable, unknown_version
@@ -34,6 +34,8 @@ class TableAdapter(Adapter):
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""
+    together: ClassVar[Sequence[Together]] = ()
+    """Settings that only together say canonical fields."""
     constants: ClassVar[Mapping[str, Any]] = {}
     """Canonical fields that the framework's code fixes, with their values."""
     codes: ClassVar[Codes]
@@ -108,6 +110,8 @@ class TableAdapter(Adapter):
             told |= told_by(rows.values(), given.native)
             if len(worlds := _worlds(rows)) > 1:
                 told[WORLD] = Told(devices, None, " x ".join(worlds), tuple(worlds))
+            for several in self.together:
+                told |= several.told(given.native)
             told |= self.derive(given.native)
         except ValueError as left_open:
             finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
@@ -146,6 +150,11 @@ class TableAdapter(Adapter):
                     values[row.key] = row.default if value is None and row.default is not None else row.says(value)
                 except Unsayable as why:
                     problems.add(f"{path} = {value}: {why}", path)
+        for several in self.together:
+            try:
+                values |= several.says(said)
+            except Unsayable as why:
+                problems.add(str(why), *why.fields)
         try:
             values |= {key: value for key, value in self.restate(spec).items() if value is not None}
         except Unsayable as why:

@@ -1,452 +1,347 @@
-"""What SkyRL refuses, ignores or does differently, over native settings; in the order in which it comes to them."""
+"""What SkyRL refuses, ignores or does differently, in the order in which it comes to it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from batchbridge import Fix
 from batchbridge.kit import Phase, Variable, neighbours
 from batchbridge.kit.rule_table import Rule
-from batchbridge_skyrl.meaning import (
-    ESTIMATORS,
-    FULLY_ASYNC,
-    LOOKAHEAD,
-    LOSSES,
-    MAIN,
-    REDUCTIONS,
-    Native,
-    data_parallel,
-    is_async,
-)
-from batchbridge_skyrl.settings import (
-    ALGORITHM,
-    ASYNC,
-    BETAS,
-    BUDGET,
-    CONTEXT,
-    CORRECTION,
-    ENTROPY,
-    ENTRY,
-    ESTIMATOR,
-    GPUS,
-    GROUP,
-    INPUT_TOKENS,
-    KL_LOSS,
-    KL_REWARD,
-    LOSS,
-    MASKED,
-    MAX_SEQ,
-    MICRO,
-    MINI,
-    NODES,
-    PIPELINE,
-    PROMPT_TOKENS,
-    PROMPTS,
-    REDUCTION,
-    SAMPLES,
-    SAMPLING,
-    SCHEDULER,
-    SCHEDULES,
-    STEPWISE,
-    STRATEGY,
-    TENSOR,
-    TURNS,
-    ULYSSES,
-    WARMUP,
-)
+from batchbridge_skyrl.meaning import UNCORRECTED, is_async
+from batchbridge_skyrl.settings import ESTIMATORS, FULLY_ASYNC, LOOKAHEAD, LOSSES, MAIN, SCHEDULES, TOGETHER, Run, full
 
-PLACES = "trainer.placement."
-CRITIC, CRITIC_MINI = "trainer.critic.model.path", "trainer.critic_mini_batch_size"
-ENGINE, WORKERS = "generator.inference_engine.", f"{ASYNC}.num_parallel_generation_workers"
-ASSERTS = "AssertionError"
+RULES: list[Rule[Mapping[str, Any]]] = []
+"""Filled by `_rule`, in the order below."""
+Test = Callable[[Run], str | None]
+REDUCTIONS = [row[0] for row in TOGETHER[1].values]
 
 
-def _devices(native: Native, model: str = "policy") -> int:
-    return int(native[f"{PLACES}{model}_num_nodes"] * native[f"{PLACES}{model}_num_gpus_per_node"])
+def _rule(
+    number: int,
+    symbol: str,
+    *ends: str,
+    phase: Phase = "config",
+    says: str = "AssertionError",
+    fix: Mapping[str, Any] | Callable[[Run], tuple[Fix, ...]] | None = None,
+) -> Callable[[Test], Test]:
+    """Makes a row of a test: its SkyRL symbol, the settings to point at, and a way out, settings or a search."""
+
+    def fixes(native: Mapping[str, Any]) -> tuple[Fix, ...]:
+        if callable(fix):
+            return fix(Run(native))
+        changes = {full(end): value for end, value in (fix or {}).items()}
+        return (Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes),) if changes else ()
+
+    def row(test: Test) -> Test:
+        severity, source = "warning" if phase == "never" else "error", f"skyrl 0.3.0 {symbol}"
+        told = "trains all the same" if phase == "never" else says
+        keys = tuple(map(full, ends))
+        RULES.append(Rule(f"BB-SKYRL-{number:03}", severity, phase, lambda n: test(Run(n)), keys, told, source, fixes))
+        return test
+
+    return row
 
 
-def _replicas(native: Native, model: str = "policy") -> int:
-    return data_parallel(native, _devices(native, model), model)
+def _devices(run: Run, model: str) -> int:
+    return int(run[f"{model}_num_nodes"] * run[f"{model}_num_gpus_per_node"])
 
 
-def _uses_reference(native: Native) -> bool:
-    return bool(native[KL_LOSS] or native[KL_REWARD])
+def _replica(run: Run, model: str) -> int:
+    """Devices of one replica."""
+    if run["trainer.strategy"] != "megatron":
+        return int(run[f"{model}.sequence_parallel_size"])
+    names = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    return math.prod(run[f"{model}.megatron_config.{name}"] for name in names)
 
 
-def _splits(native: Native) -> tuple[int, int]:
-    """Completions of a rollout and of a mini-batch on one replica, as validate_batch_sizes floors them."""
-    replicas = max(_replicas(native), 1)
-    return native[PROMPTS] * native[GROUP] // replicas, native[MINI] * native[GROUP] // replicas
+def _models(run: Run) -> tuple[str, ...]:
+    return ("policy", "ref") if run["use_kl_loss"] or run["use_kl_in_reward"] else ("policy",)
 
 
-def _fit(native: Native) -> bool:
-    rollout, mini = _splits(native)
-    return (
-        native[PROMPTS] % native[MINI] == 0
-        and mini > 0
-        and mini % native[MICRO] == 0
-        and rollout % mini == 0
-        and native[PROMPTS] * native[GROUP] % math.lcm(max(_replicas(native), 1)) == 0
+def _split(run: Run, model: str) -> str | None:
+    """Why a model's mini-batches do not split, as validate_batch_sizes has it; it floors each replica's share."""
+    group, prompts, mini, micro = (
+        run[end]
+        for end in (
+            "n_samples_per_prompt",
+            "train_batch_size",
+            f"{model}_mini_batch_size",
+            "micro_train_batch_size_per_gpu",
+        )
     )
+    replicas = max(_devices(run, model) // _replica(run, model), 1)
+    own, rollout = mini * group // replicas, prompts * group // replicas
+    if prompts % mini:
+        return f"train_batch_size = {prompts} is no multiple of {model}_mini_batch_size = {mini} (prompts both)"
+    if not own or own % micro:
+        return (
+            f"{own} completions of a mini-batch on each of {replicas} replicas: no multiple of {micro}, a micro-batch"
+        )
+    return f"{rollout} completions of a rollout on each replica: no multiple of {own}" if rollout % own else None
 
 
-def _nearest(native: Native) -> tuple[Fix, ...]:
-    sizes = [Variable(key, native[key]) for key in (MINI, MICRO, PROMPTS)]
-    found = neighbours(sizes, lambda now: _fit({**native, **now}))
+def _nearest(run: Run) -> tuple[Fix, ...]:
+    ends = ("policy_mini_batch_size", "micro_train_batch_size_per_gpu", "train_batch_size")
+    sizes = [Variable(full(end), run[end]) for end in ends]
+
+    def fits(now: Mapping[str, int]) -> bool:
+        return _split(Run(run | now), "policy") is None and _tail(Run(run | now)) is None
+
+    found = neighbours(sizes, fits)
     return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
 
 
-def _mini(native: Native) -> str | None:
-    if native[PROMPTS] % native[MINI] == 0:
-        return None
-    return f"{PROMPTS} = {native[PROMPTS]} is no multiple of {MINI} = {native[MINI]} (prompts both)"
-
-
-def _micro(native: Native) -> str | None:
-    rollout, mini = _splits(native)
-    if mini == 0:
-        return (
-            f"{MINI} x {GROUP} = {native[MINI] * native[GROUP]} completions for {_replicas(native)} replicas: none each"
-        )
-    if mini % native[MICRO]:
-        return f"a replica has {mini} completions of a mini-batch, no multiple of {MICRO} = {native[MICRO]}"
-    if rollout % mini:
-        return f"a replica has {rollout} completions of a rollout, no multiple of {mini}, those of a mini-batch"
-    return None
-
-
-def _tail(native: Native) -> str | None:
-    replicas = math.lcm(_replicas(native), _replicas(native, "ref") if _uses_reference(native) else 1)
-    total = native[PROMPTS] * native[GROUP]
-    if replicas < 1 or total % replicas == 0:
-        return None
-    return (
-        f"{PROMPTS} x {GROUP} = {total} completions are no multiple of {replicas}, the replicas' common multiple: the \
-prompts behind the last multiple are dropped, and the mini-batches are then counted against {PROMPTS}"
-    )
-
-
-def _critic(native: Native) -> str | None:
-    if native[CRITIC] is None:
-        return None
-    replicas = max(_devices(native, "critic") // native["trainer.critic.sequence_parallel_size"], 1)
-    mini, rollout = (native[key] * native[GROUP] // replicas for key in (CRITIC_MINI, PROMPTS))
-    if native[PROMPTS] % native[CRITIC_MINI] == 0 and mini and mini % native[MICRO] == 0 and rollout % mini == 0:
-        return None
-    return (
-        f"{CRITIC_MINI} = {native[CRITIC_MINI]} (prompts) does not split {PROMPTS} = {native[PROMPTS]} on {replicas} \
-replicas into whole micro-batches of {native[MICRO]}"
-    )
-
-
-def _parallel(native: Native) -> str | None:
-    keys = (TENSOR, PIPELINE, CONTEXT) if native[STRATEGY] == "megatron" else (ULYSSES,)
-    for model in ("policy", *(["ref"] if _uses_reference(native) else [])):
-        size = math.prod(native[key.replace("policy", model)] for key in keys)
-        if _devices(native, model) % size:
-            return (
-                f"{_devices(native, model)} devices of the {model} model are no multiple of {size}, those of a replica"
-            )
-    return None
-
-
-def _megatron(native: Native) -> str | None:
-    if native[STRATEGY] != "megatron":
-        return None
-    if native[CRITIC] is not None:
-        return "megatron trains no critic"
-    if native[ULYSSES] > 1:
-        return f"{ULYSSES} = {native[ULYSSES]}: megatron has {CONTEXT} instead"
-    if native[CONTEXT] > 1 and not native["trainer.remove_microbatch_padding"]:
-        return f"{CONTEXT} = {native[CONTEXT]} needs trainer.remove_microbatch_padding"
-    if native[SCHEDULER] != "constant_with_warmup":
-        return f"{SCHEDULER} = {native[SCHEDULER]}: megatron has only constant_with_warmup"
-    return None
-
-
-def _asynchronous(native: Native) -> str | None:
-    """Source: fully_async_trainer.FullyAsyncRayPPOTrainer.__init__."""
-    if native[ENTRY] in (FULLY_ASYNC,) and not native[f"{ASYNC}.enabled"]:
-        return f"{ASYNC}.enabled is off, and {FULLY_ASYNC} asserts it"
-    if not is_async(native):
-        return None
-    ages, mini, workers = native[f"{ASYNC}.max_staleness_steps"], native[MINI], native[WORKERS]
-    if not mini <= workers <= mini * (ages + 1):
-        return f"{WORKERS} = {workers} is not between {mini} and {mini * (ages + 1)}: {MINI}, and {ages + 1} times that"
-    if native[PROMPTS] != mini:
-        return f"{PROMPTS} = {native[PROMPTS]} is not {MINI} = {mini}: a rollout is one optimizer step"
-    if native[SAMPLING] is not None:
-        return f"{SAMPLING} = {native[SAMPLING]}: not with a fully asynchronous trainer"
-    if native[f"{ASYNC}.sample_full_batch"] and not native[MASKED]:
-        return f"{ASYNC}.sample_full_batch needs {MASKED}"
-    if native["generator.batched"] or native[f"{PLACES}colocate_all"]:
-        return "generator.batched and trainer.placement.colocate_all must be off with a fully asynchronous trainer"
-    if native[LOSS] in LOSSES and LOSSES[native[LOSS]].old != "sampler":
-        return f"{LOSS} = {native[LOSS]} needs log-probabilities that a fully asynchronous trainer does not have"
-    return None
-
-
-def _names(native: Native) -> str | None:
-    if native[REDUCTION] not in REDUCTIONS:
-        return f"{REDUCTION} = {native[REDUCTION]}: one of {', '.join(REDUCTIONS)}"
-    if native[ENTRY] not in (None, MAIN, FULLY_ASYNC, LOOKAHEAD):
-        return None  # a program of its own may register more
-    if native[LOSS] not in LOSSES:
-        return f"{LOSS} = {native[LOSS]}: one of {', '.join(LOSSES)}"
-    if native[ESTIMATOR] not in ESTIMATORS:
-        return f"{ESTIMATOR} = {native[ESTIMATOR]}: one of {', '.join(ESTIMATORS)}"
-    return None
-
-
-def _off_policy(native: Native) -> str | None:
-    asked = any(native[f"{CORRECTION}.{name}"] for name in ("tis_ratio_type", "sequence_mask_metric"))
-    if (asked or native[f"{ALGORITHM}.use_tis"]) and native[LOSS] in ("clip_cov", "kl_cov"):
-        return f"{CORRECTION} with {LOSS} = {native[LOSS]} is not implemented"
-    return None
-
-
-def _one_correction(native: Native) -> str | None:
-    sides = [f"{CORRECTION}.token_mask_is_threshold_{side}" for side in ("low", "high")]
-    if (native[sides[0]] is None) == (native[sides[1]] is None):
-        return None
-    return "only one of the two token_mask_is_threshold is given: nothing is masked"
-
-
-def _stepwise(native: Native) -> str | None:
-    if native["generator.merge_stepwise_output"] and not native[STEPWISE]:
-        return f"generator.merge_stepwise_output needs {STEPWISE}"
-    if native[STEPWISE] and native[ESTIMATOR] in ("gae", "reinforce++"):
-        return f"{ESTIMATOR} = {native[ESTIMATOR]} has an advantage for each token, {STEPWISE} one for a trajectory"
-    if native[STEPWISE] and native[REDUCTION] == "token_mean_legacy":
-        return f"{REDUCTION} = token_mean_legacy is not there for {STEPWISE}"
-    return None
-
-
-def _lengths(native: Native) -> str | None:
-    prompt, most = native[PROMPT_TOKENS], native[INPUT_TOKENS]
-    if most < prompt or (native[TURNS] == 1 and most != prompt):
-        return (
-            f"{INPUT_TOKENS} = {most} must {'be' if native[TURNS] == 1 else 'be at least'} {PROMPT_TOKENS} = {prompt}"
-        )
-    return None
-
-
-def _placement(native: Native) -> str | None:
-    engines = math.prod(
-        native[f"{ENGINE}{name}"]
-        for name in ("num_engines", *(f"{kind}_parallel_size" for kind in ("tensor", "pipeline", "data")))
-    )
-    if native[f"{PLACES}colocate_all"]:
-        if engines != _devices(native):
-            return f"{engines} devices generate and {_devices(native)} train, but colocate_all shares them"
-    elif native[f"{PLACES}colocate_policy_ref"] and _uses_reference(native):
-        if _devices(native) != _devices(native, "ref"):
-            return (
-                f"the reference has {_devices(native, 'ref')} devices, the policy {_devices(native)}, and shares them"
-            )
-    return None
-
-
-def _betas(native: Native) -> str | None:
-    betas = native[BETAS]
-    if isinstance(betas, list) and len(betas) == 2 and all(type(b) in (int, float) and 0 <= b < 1 for b in betas):
-        return None
-    return f"{BETAS} is no list of two numbers from 0 to below 1"
-
-
-def _when(broken: Callable[[Native], bool], message: str) -> Callable[[Native], str | None]:
-    return lambda native: message if broken(native) else None
-
-
-def _row(
-    number: int,
-    test: Callable[[Native], str | None],
-    keys: tuple[str, ...],
-    symbol: str,
-    says: str = ASSERTS,
-    phase: Phase = "config",
-    **more: Any,
-) -> Rule[Native]:
-    severity = "error" if phase != "never" else "warning"
-    return Rule(
-        f"BB-SKYRL-{number:03}", severity, phase, test, keys, native=says, source=f"skyrl 0.3.0 {symbol}", **more
-    )
-
-
-RULES: tuple[Rule[Native], ...] = (
-    _row(
-        10, _betas, (BETAS,), "OptimizerConfig, torch.optim.AdamW", "ValueError: Invalid beta parameter", "worker_start"
-    ),
-    _row(11, _lengths, (INPUT_TOKENS, PROMPT_TOKENS, TURNS), "utils.validate_generator_cfg"),
-    _row(
-        12,
-        _when(lambda native: (native[f"{SAMPLES}.logprobs"] or 0) > 1, f"{SAMPLES}.logprobs is 0, 1 or null"),
-        (f"{SAMPLES}.logprobs",),
-        "utils.validate_generator_cfg",
-        "ValueError: logprobs if set should be 0 or 1",
-        fixes=lambda native: (Fix(f"{SAMPLES}.logprobs = 1", {f"{SAMPLES}.logprobs": 1}),),
-    ),
-    _row(13, _megatron, (STRATEGY, ULYSSES, CONTEXT, SCHEDULER, CRITIC), "utils.validate_megatron_cfg"),
-    _row(
-        14,
-        _when(lambda native: native[ESTIMATOR] == "gae" and native[CRITIC] is None, f"gae needs {CRITIC}"),
-        (ESTIMATOR, CRITIC),
-        "utils.validate_cfg",
-    ),
-    _row(
-        15,
-        _when(lambda native: native[KL_LOSS] and native[KL_REWARD], "KL is in the loss or in the reward, not in both"),
-        (KL_LOSS, KL_REWARD),
-        "utils.validate_cfg",
-        fixes=lambda native: (
-            Fix(f"{KL_LOSS} = false", {KL_LOSS: False}),
-            Fix(f"{KL_REWARD} = false", {KL_REWARD: False}),
-        ),
-    ),
-    _row(
-        16, _parallel, (NODES, GPUS, ULYSSES, TENSOR, PIPELINE, CONTEXT), "utils.validate_batch_sizes, init_device_mesh"
-    ),
-    _row(17, _mini, (PROMPTS, MINI), "utils.validate_batch_sizes", fixes=_nearest),
-    _row(18, _micro, (MINI, MICRO, PROMPTS, GROUP, NODES, GPUS), "utils.validate_batch_sizes", fixes=_nearest),
-    _row(19, _critic, (CRITIC_MINI, PROMPTS, MICRO), "utils.validate_batch_sizes"),
-    _row(
-        20,
-        _when(
-            lambda native: native["trainer.max_ckpts_to_keep"] == 0, "trainer.max_ckpts_to_keep is not 0; -1 keeps all"
-        ),
-        ("trainer.max_ckpts_to_keep",),
-        "utils.validate_cfg",
-        "ValueError",
-        fixes=lambda native: (Fix("keep all", {"trainer.max_ckpts_to_keep": -1}),),
-    ),
-    _row(21, _names, (LOSS, ESTIMATOR, REDUCTION), "utils.validate_cfg, ppo_utils registries"),
-    _row(22, _stepwise, (STEPWISE, ESTIMATOR, REDUCTION), "utils.validate_cfg", "ValueError"),
-    _row(
-        23,
-        _when(
-            lambda native: native[REDUCTION] == "seq_mean_token_sum_norm" and native[MAX_SEQ] is None,
-            f"{REDUCTION} = seq_mean_token_sum_norm divides by {MAX_SEQ}, which is not given",
-        ),
-        (MAX_SEQ, REDUCTION),
-        "utils.validate_cfg",
-        "ValueError",
-    ),
-    _row(24, _off_policy, (LOSS, f"{CORRECTION}.tis_ratio_type"), "utils.validate_cfg", "NotImplementedError"),
-    _row(25, _placement, (f"{PLACES}colocate_all", NODES, GPUS), "utils.validate_cfg"),
-    _row(
-        26,
-        _when(
-            lambda native: native[SCHEDULER] not in SCHEDULES,
-            f"the schedule is none of {', '.join(SCHEDULES)}, or needs arguments, which are not handed on",
-        ),
-        (SCHEDULER,),
-        "FSDPStrategy._fsdp_init_train_model, transformers get_scheduler",
-        "ValueError",
-        "worker_start",
-    ),
-    _row(
-        27,
-        _asynchronous,
-        (f"{ASYNC}.enabled", PROMPTS, MINI, WORKERS, LOSS),
-        "FullyAsyncRayPPOTrainer.__init__",
-        phase="construction",
-    ),
-    _row(
-        28,
-        _tail,
-        (PROMPTS, GROUP, NODES, GPUS),
-        "trainer._remove_tail_data, preprocess.compute_prompt_mini_batch_boundaries",
-        phase="first_rollout",
-        fixes=_nearest,
-    ),
-    _row(
-        29,
-        _when(
-            lambda native: native[SAMPLING] == "replace",
-            f"{SAMPLING} = replace gives two groups one uid, and mini-batches are cut by uids that must differ: the first "
-            "rollout with a group to replace ends the run",
-        ),
-        (SAMPLING,),
-        "trainer_utils.handle_replace_sampling, preprocess.compute_prompt_mini_batch_boundaries",
-        phase="first_rollout",
-        fixes=lambda native: (Fix(f"{SAMPLING} = filter", {SAMPLING: "filter"}),),
-    ),
-    _row(
-        40,
-        _when(
-            lambda native: native[REDUCTION] == "token_mean_legacy",
-            f"{REDUCTION} = token_mean_legacy: tokens of short micro-batches weigh more, so {MICRO} changes the gradient",
-        ),
-        (REDUCTION, MICRO),
-        "ppo_utils.apply_loss_reduction_to_advantages_minibatch",
-        "trains it",
-        "never",
-        fixes=lambda native: (Fix(f"{REDUCTION} = token_mean", {REDUCTION: "token_mean"}),),
-    ),
-    _row(
-        41,
-        _when(
-            lambda native: native[ENTROPY],
-            "entropy is averaged by micro-batch, so its weights depend on how steps are cut",
-        ),
-        (ENTROPY, MICRO, BUDGET),
-        "worker.PolicyWorkerBase._forward_backward_micro",
-        "trains it",
-        "never",
-    ),
-    _row(
-        42,
-        _when(
-            lambda native: native[ESTIMATOR] == "grpo" and native[GROUP] == 1,
-            f"{GROUP} = 1 with grpo: a group of one has mean 0, so that the advantage is the plain reward",
-        ),
-        (GROUP, ESTIMATOR),
-        "ppo_utils.compute_grpo_outcome_advantage",
-        "trains it",
-        "never",
-    ),
-    _row(
-        43,
-        _when(
-            lambda native: native[f"{ASYNC}.enabled"] and native[ENTRY] == MAIN,
-            f"{ASYNC}.enabled with {MAIN}: its trainer is synchronous whatever that says",
-        ),
-        (f"{ASYNC}.enabled", ENTRY),
-        "entrypoints.main_base.BasePPOExp.get_trainer",
-        "trains synchronously",
-        "never",
-    ),
-    _row(
-        44,
-        _when(
-            lambda native: native[f"{ALGORITHM}.advantage_batch_normalize"],
-            "advantage_batch_normalize subtracts a mean over padding too, so that it depends on the longest completion",
-        ),
-        (f"{ALGORITHM}.advantage_batch_normalize",),
-        "trainer._normalize_advantages",
-        "trains it",
-        "never",
-    ),
-    _row(
-        45,
-        _one_correction,
-        (f"{CORRECTION}.token_mask_is_threshold_low",),
-        "off_policy_correction_utils",
-        "ignores it",
-        "never",
-    ),
-    _row(
-        46,
-        _when(
-            lambda native: native[SCHEDULER] == "constant" and native[WARMUP] > 0,
-            f"{WARMUP} does nothing with {SCHEDULER} = constant",
-        ),
-        (WARMUP, SCHEDULER),
-        "transformers get_scheduler",
-        "ignores it",
-        "never",
-        fixes=lambda native: (Fix("warm up", {SCHEDULER: "constant_with_warmup"}),),
-    ),
+@_rule(
+    10,
+    "OptimizerConfig, torch.optim.AdamW",
+    "policy.optimizer_config.adam_betas",
+    says="ValueError",
+    phase="worker_start",
 )
+def _betas(run: Run) -> str | None:
+    betas = run["policy.optimizer_config.adam_betas"]
+    good = isinstance(betas, list) and len(betas) == 2 and all(type(b) in (int, float) and 0 <= b < 1 for b in betas)
+    return None if good else "adam_betas is no list of two numbers from 0 to below 1"
+
+
+@_rule(11, "utils.validate_generator_cfg", "max_input_length", "trainer.max_prompt_length", "max_turns")
+def _lengths(run: Run) -> str | None:
+    most, prompt, turns = run["max_input_length"], run["trainer.max_prompt_length"], run["max_turns"]
+    wrong = most < prompt or (turns == 1 and most != prompt)
+    return f"max_input_length = {most} with max_prompt_length = {prompt} and {turns} turns" if wrong else None
+
+
+@_rule(
+    12,
+    "utils.validate_generator_cfg",
+    "generator.sampling_params.logprobs",
+    says="ValueError",
+    fix={"generator.sampling_params.logprobs": 1},
+)
+def _logprobs(run: Run) -> str | None:
+    return "logprobs is 0, 1 or null" if (run["generator.sampling_params.logprobs"] or 0) > 1 else None
+
+
+@_rule(
+    13, "utils.validate_megatron_cfg", "trainer.strategy", "policy.sequence_parallel_size", "trainer.critic.model.path"
+)
+def _megatron(run: Run) -> str | None:
+    wrong = run["policy.sequence_parallel_size"] > 1 or run["trainer.critic.model.path"] is not None
+    return (
+        "megatron has no critic and no sequence_parallel_size"
+        if run["trainer.strategy"] == "megatron" and wrong
+        else None
+    )
+
+
+@_rule(14, "utils.validate_cfg", "advantage_estimator", "trainer.critic.model.path")
+def _gae(run: Run) -> str | None:
+    alone = run["advantage_estimator"] == "gae" and run["trainer.critic.model.path"] is None
+    return "advantage_estimator = gae needs trainer.critic.model.path" if alone else None
+
+
+@_rule(15, "utils.validate_cfg", "use_kl_loss", "use_kl_in_reward", fix={"use_kl_in_reward": False})
+def _kl(run: Run) -> str | None:
+    return (
+        "use_kl_loss and use_kl_in_reward exclude each other"
+        if run["use_kl_loss"] and run["use_kl_in_reward"]
+        else None
+    )
+
+
+@_rule(
+    16, "utils.validate_batch_sizes, Worker.init_worker_process_group", "policy_num_nodes", "policy_num_gpus_per_node"
+)
+def _replicas(run: Run) -> str | None:
+    torn = [model for model in _models(run) if _devices(run, model) % _replica(run, model)]
+    text = "{} devices of the {} are no multiple of {}, those of a replica"
+    return text.format(_devices(run, torn[0]), torn[0], _replica(run, torn[0])) if torn else None
+
+
+@_rule(
+    17,
+    "utils.validate_batch_sizes",
+    "train_batch_size",
+    "policy_mini_batch_size",
+    "micro_train_batch_size_per_gpu",
+    fix=_nearest,
+)
+def _policy(run: Run) -> str | None:
+    return _split(run, "policy")
+
+
+@_rule(18, "utils.validate_batch_sizes", "train_batch_size", "critic_mini_batch_size", "micro_train_batch_size_per_gpu")
+def _critic(run: Run) -> str | None:
+    return None if run["trainer.critic.model.path"] is None else _split(run, "critic")
+
+
+@_rule(19, "utils.validate_cfg", "max_ckpts_to_keep", says="ValueError", fix={"max_ckpts_to_keep": -1})
+def _checkpoints(run: Run) -> str | None:
+    return "max_ckpts_to_keep is a number from 1, or -1 for all" if run["max_ckpts_to_keep"] == 0 else None
+
+
+@_rule(20, "utils.validate_cfg, ppo_utils registries", "policy_loss_type", "advantage_estimator", "loss_reduction")
+def _names(run: Run) -> str | None:
+    own = run["entrypoint"] not in (None, MAIN, FULLY_ASYNC, LOOKAHEAD)  # a program of its own may register more
+    known = {"loss_reduction": REDUCTIONS} | (
+        {} if own else {"policy_loss_type": LOSSES, "advantage_estimator": ESTIMATORS}
+    )
+    known["advantage_estimator"] = [*known.get("advantage_estimator", [run["advantage_estimator"]]), "maxrl"]
+    wrong = [end for end, names in known.items() if run[end] not in names]
+    return f"{wrong[0]} = {run[wrong[0]]}: known are {', '.join(known[wrong[0]])}" if wrong else None
+
+
+@_rule(21, "utils.validate_cfg", "step_wise_trajectories", "advantage_estimator", "loss_reduction", says="ValueError")
+def _stepwise(run: Run) -> str | None:
+    if not run["step_wise_trajectories"]:
+        return "merge_stepwise_output needs step_wise_trajectories" if run["merge_stepwise_output"] else None
+    wrong = run["advantage_estimator"] in ("gae", "reinforce++") or run["loss_reduction"] == "token_mean_legacy"
+    return "step_wise_trajectories takes neither gae, reinforce++ nor token_mean_legacy" if wrong else None
+
+
+@_rule(22, "utils.validate_cfg", "algorithm.max_seq_len", "loss_reduction", says="ValueError")
+def _constant(run: Run) -> str | None:
+    missing = run["loss_reduction"] == "seq_mean_token_sum_norm" and run["algorithm.max_seq_len"] is None
+    return "loss_reduction = seq_mean_token_sum_norm divides by max_seq_len, which is not given" if missing else None
+
+
+@_rule(
+    23, "utils.validate_cfg", "policy_loss_type", "tis_ratio_type", "sequence_mask_metric", says="NotImplementedError"
+)
+def _corrected(run: Run) -> str | None:
+    asked = run["tis_ratio_type"] or run["sequence_mask_metric"] or run["use_tis"]
+    return (
+        "clip_cov and kl_cov take no off_policy_correction"
+        if asked and run["policy_loss_type"] in UNCORRECTED[:2]
+        else None
+    )
+
+
+@_rule(24, "utils.validate_cfg", "colocate_all", "generator.inference_engine.num_engines", "policy_num_gpus_per_node")
+def _shared(run: Run) -> str | None:
+    sizes = ("num_engines", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    engines, devices = math.prod(run[f"inference_engine.{size}"] for size in sizes), _devices(run, "policy")
+    if not run["colocate_all"]:
+        apart = run["colocate_policy_ref"] and any(_devices(run, model) != devices for model in _models(run))
+        return "the reference shares the policy's devices, and has another number of them" if apart else None
+    return f"{engines} devices generate, {devices} train, and colocate_all shares them" if engines != devices else None
+
+
+@_rule(
+    25,
+    "get_megatron_optimizer_param_scheduler, transformers get_scheduler",
+    "policy.optimizer_config.scheduler",
+    says="ValueError",
+    phase="worker_start",
+    fix={"policy.optimizer_config.scheduler": "constant_with_warmup"},
+)
+def _schedule(run: Run) -> str | None:
+    known = SCHEDULES[:1] if run["trainer.strategy"] == "megatron" else SCHEDULES
+    name = run["policy.optimizer_config.scheduler"]
+    return f"{name} is no schedule that needs no arguments: {', '.join(known)}" if name not in known else None
+
+
+@_rule(
+    26,
+    "FullyAsyncRayPPOTrainer.__init__",
+    "fully_async.enabled",
+    "train_batch_size",
+    "num_parallel_generation_workers",
+    "policy_loss_type",
+    phase="construction",
+)
+def _asynchronous(run: Run) -> str | None:
+    if not is_async(run):
+        return f"{FULLY_ASYNC} needs fully_async.enabled" if run["entrypoint"] == FULLY_ASYNC else None
+    mini, workers, ages = (
+        run[end] for end in ("policy_mini_batch_size", "num_parallel_generation_workers", "max_staleness_steps")
+    )
+    demands = {
+        f"policy_mini_batch_size = train_batch_size = {run['train_batch_size']}": run["train_batch_size"] == mini,
+        f"num_parallel_generation_workers from {mini} to {mini * (ages + 1)}": mini <= workers <= mini * (ages + 1),
+        "dynamic_sampling.type = null": run["dynamic_sampling.type"] is None,
+        "zero_variance_filter for sample_full_batch": run["zero_variance_filter"] or not run["sample_full_batch"],
+        "generator.batched and colocate_all off": not (run["generator.batched"] or run["colocate_all"]),
+        "policy_loss_type = rollout_is or dppo": run["policy_loss_type"] in {"rollout_is", "dppo"}
+        or run["policy_loss_type"] not in LOSSES,
+    }
+    missing = [demand for demand, met in demands.items() if not met]
+    return f"fully asynchronous training needs {', '.join(missing)}" if missing else None
+
+
+@_rule(
+    27,
+    "trainer._remove_tail_data, preprocess.compute_prompt_mini_batch_boundaries",
+    "train_batch_size",
+    "n_samples_per_prompt",
+    "policy_num_gpus_per_node",
+    phase="first_rollout",
+    fix=_nearest,
+)
+def _tail(run: Run) -> str | None:
+    replicas = math.lcm(*(max(_devices(run, model) // _replica(run, model), 1) for model in _models(run)))
+    total = run["train_batch_size"] * run["n_samples_per_prompt"]
+    return (
+        f"{total} completions of a rollout are no multiple of {replicas} replicas: prompts are cut off and then missed"
+        if total % replicas
+        else None
+    )
+
+
+@_rule(
+    28,
+    "trainer_utils.handle_replace_sampling, preprocess.compute_prompt_mini_batch_boundaries",
+    "dynamic_sampling.type",
+    phase="first_rollout",
+    fix={"dynamic_sampling.type": "filter"},
+)
+def _replace(run: Run) -> str | None:
+    text = "replace gives two groups one uid, and mini-batches assert that uids differ: a replaced group ends the run"
+    return text if run["dynamic_sampling.type"] == "replace" else None
+
+
+@_rule(
+    40,
+    "ppo_utils.apply_loss_reduction_to_advantages_minibatch",
+    "loss_reduction",
+    phase="never",
+    fix={"loss_reduction": "token_mean"},
+)
+def _legacy(run: Run) -> str | None:
+    text = "token_mean_legacy averages each micro-batch by itself: micro_train_batch_size_per_gpu changes the gradient"
+    return text if run["loss_reduction"] == "token_mean_legacy" else None
+
+
+@_rule(41, "worker.PolicyWorkerBase._forward_backward_micro", "use_entropy_loss", phase="never")
+def _entropy(run: Run) -> str | None:
+    return (
+        "entropy is averaged in each micro-batch: how steps are cut changes the gradient"
+        if run["use_entropy_loss"]
+        else None
+    )
+
+
+@_rule(42, "ppo_utils.compute_grpo_outcome_advantage", "n_samples_per_prompt", "advantage_estimator", phase="never")
+def _alone(run: Run) -> str | None:
+    alone = run["n_samples_per_prompt"] == 1 and run["advantage_estimator"] == "grpo"
+    return "a group of one has mean 0 and deviation 1, so that the reward itself is the advantage" if alone else None
+
+
+@_rule(43, "entrypoints.main_base.BasePPOExp.get_trainer", "fully_async.enabled", "entrypoint", phase="never")
+def _synchronous(run: Run) -> str | None:
+    wrong = run["fully_async.enabled"] and run["entrypoint"] == MAIN
+    return f"{MAIN} trains synchronously, whatever fully_async.enabled says" if wrong else None
+
+
+@_rule(44, "trainer._normalize_advantages", "advantage_batch_normalize", phase="never")
+def _normalized(run: Run) -> str | None:
+    text = "advantage_batch_normalize takes its mean over padding too: the longest completion changes every advantage"
+    return text if run["advantage_batch_normalize"] else None
+
+
+@_rule(45, "off_policy_correction_utils.off_policy_correction_enabled", "token_mask_is_threshold_low", phase="never")
+def _half(run: Run) -> str | None:
+    sides = [run[f"token_mask_is_threshold_{side}"] is None for side in ("low", "high")]
+    return "with only one token_mask_is_threshold nothing is masked" if sides[0] != sides[1] else None
