@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from batchbridge import Behaviour, Finding, Source, Spec, Where
 from batchbridge.kit.config_texts import shell_word
@@ -28,7 +28,9 @@ class SkyRLAdapter(TableAdapter):
     newest_version = "0.3.0"
     keys = KEYS
     together = TOGETHER
-    constants: Mapping[str, Any] = {  # Source: FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes
+    constants: ClassVar[
+        Mapping[str, Any]
+    ] = {  # Source: FSDPStrategy._fsdp_init_train_model, utils.validate_batch_sizes
         "order.last_optimizer_step": "error",
         "carried.optimizer": "adamw",
         "carried.optimizer_epsilon": 1e-8,
@@ -63,7 +65,7 @@ class SkyRLAdapter(TableAdapter):
             del values["generator.inference_engine.async_engine"]
         for key in [key for key in values if program not in (None, MAIN)]:
             if not any(key == row or key.startswith(f"{row}.") for row in rows):
-                place = Where(key[:60], shown(values.pop(key)), source.path and str(source.path), source.lines.get(key))
+                place = Where(key[:60], shown(values.pop(key)), str(source.path or "") or None, source.lines.get(key))
                 text = f"{key[:60]} is a setting of {program} itself, whose code is not read"
                 problems.append(Finding(self.codes.unknown_key, "warning", "config", text, (place,)))
         values |= {"entrypoint": program} if program else {}

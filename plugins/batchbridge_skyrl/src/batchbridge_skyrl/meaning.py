@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from batchbridge.kit.values import Told
-from batchbridge_skyrl.settings import ENTRIES, ESTIMATORS, FACTS, FULLY_ASYNC, LOOKAHEAD, LOSSES, MAIN, Run, full
+from batchbridge_skyrl.settings import ENTRIES, FACTS, KNOWN, LOOKAHEAD, MAIN, Run, full
 
 CLIPS = {"regular": "eps_clip", "dual_clip": "eps_clip", "gspo": "eps_clip", "clip_cov": "eps_clip"}
 CLIPS |= {"rollout_is": "eps_clip", "cispo": "cispo.cispo_eps_clip", "dppo": "dppo.delta"}
@@ -174,11 +174,8 @@ def open_terms(run: Run) -> Iterator[str]:
     entry = run["entrypoint"]
     if entry is not None and (term := ENTRIES.get(entry, f"code {entry}")):
         yield f"rollout: {term}"
-    for group, end, known in (
-        ("advantage", "advantage_estimator", ESTIMATORS),
-        ("objective", "policy_loss_type", LOSSES),
-    ):
-        if run[end] not in known:
+    for group, end in (("advantage", "advantage_estimator"), ("objective", "policy_loss_type")):
+        if run[end] not in KNOWN[end]:
             yield f"{group}: {run[end]}"
     for key, (group, *needs) in FACTS["open"].items():
         if run[key] != FACTS["settings"][key][1] and (not needs or run[needs[0]] in needs[1]):

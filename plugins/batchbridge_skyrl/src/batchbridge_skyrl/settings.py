@@ -1,5 +1,5 @@
-"""SkyRL's settings. `settings.json` is the table: every dotted field of SkyRLTrainConfig with its kind, its default (null
-for a path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
+"""SkyRL's settings. `settings.json` is the table: each field of SkyRLTrainConfig with its kind, its default (null for a
+path in the user's home, and for one that follows another setting) and, where it has one of its own, its canonical
 field; what several settings say together; the modules that start a trainer, each with a name for what its own code does
 to rewards; and settings that the schema has no field for, with the setting and values that they need to act.
 
@@ -61,7 +61,10 @@ KEYS = (
 )
 """Of two rows for one key the later counts."""
 TOGETHER = tuple(recorded_together(FACTS["together"]))
-ESTIMATORS, LOSSES = ([row[0] for row in several.values if row[0] is not ...] for several in TOGETHER[2:4])
+KNOWN = {
+    row.keys[0].rpartition(".")[2]: [ours[0] for ours in row.values if ours[0] is not ...] for row in TOGETHER[1:4]
+}
+"""Names that loss_reduction, advantage_estimator and policy_loss_type have rows for."""
 
 
 @cache
