@@ -29,6 +29,7 @@ FOUR = {
     "trainer.placement.ref_num_gpus_per_node": 4,
     "trainer.placement.critic_num_gpus_per_node": 4,
     "generator.inference_engine.num_engines": 4,
+    "trainer.seed": 42,
 }
 ALGORITHM, ASYNC = "trainer.algorithm.", "trainer.fully_async."
 CORRECTION = f"{ALGORITHM}off_policy_correction."
@@ -154,7 +155,7 @@ def _invalid(name: str, code: int, values: dict[str, Any]) -> InvalidCase:
 class TestSkyRLAdapter(AdapterContract):
     adapter_class = SkyRLAdapter
     framework_modules = ("skyrl", "torch", "ray", "omegaconf")
-    unknown_version = "99.0"
+    unknown_version = "0.2.0"
     written_version = "0.3.0"
     rules = RULES
     valid = (

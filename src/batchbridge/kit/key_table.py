@@ -123,7 +123,7 @@ def recorded(table: Mapping[str, Sequence[Any]]) -> Iterator[Key]:
 def recorded_together(table: Iterable[Mapping[str, Any]]) -> Iterator[Together]:
     """Rows of several settings from data: keys, fields, and values as pairs of lists, "*" where any value will do."""
     for row in table:
-        values = {tuple(... if one == "*" else one for one in ours): tuple(theirs) for ours, theirs in row["values"]}
+        values = {tuple(... if one == "*" else one for one in ours): tuple(said) for ours, said in row["values"]}
         yield Together(tuple(row["keys"]), tuple(row["fields"]), values)
 
 

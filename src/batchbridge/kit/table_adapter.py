@@ -55,7 +55,7 @@ class TableAdapter(Adapter):
         return source
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings that follow others where nobody gave them, by native key."""
+        """Settings that follow others where nobody gave them, or null, by native key."""
         return {}
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
@@ -63,7 +63,8 @@ class TableAdapter(Adapter):
         return {}
 
     def restate(self, spec: Spec) -> Mapping[str, Any]:
-        """The settings behind `derive`, by native key, None where the default will do. Raises `Unsayable`."""
+        """The settings behind `derive`, by native key, None where the default will do, whatever a row says. Raises
+        `Unsayable`."""
         return {}
 
     @abstractmethod
@@ -93,7 +94,9 @@ class TableAdapter(Adapter):
         source = self.settings_of(source, rows)
         given = read_values(source, rows, self.framework, self.codes)
         found += [*source.problems[already:], *given.findings]
-        given.native.update({key: value for key, value in self.filled(given.native).items() if key not in given.places})
+        for key, value in self.filled(given.native).items():
+            if key not in given.places or given.native[key] is None:
+                given.native[key] = value
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
             self._reading(version, found, context), native=given.native, given=given.places, findings=tuple(found)
@@ -156,7 +159,10 @@ class TableAdapter(Adapter):
             except Unsayable as why:
                 problems.add(str(why), *why.fields)
         try:
-            values |= {key: value for key, value in self.restate(spec).items() if value is not None}
+            restated = self.restate(spec)
+            values = {
+                key: value for key, value in {**values, **restated}.items() if key not in restated or value is not None
+            }
         except Unsayable as why:
             problems.add(str(why), *why.fields)
         world = spec.topology.world_size

@@ -24,7 +24,7 @@ class SkyRLAdapter(TableAdapter):
 
     framework = "skyrl"
     distribution = "skyrl"
-    versions = ">=0.3,<0.4"
+    versions = ">=0.3"
     newest_version = "0.3.0"
     keys = KEYS
     together = TOGETHER

@@ -114,7 +114,11 @@ def _kl(run: Run) -> str | None:
     return "use_kl_loss and use_kl_in_reward exclude each other" if both else None
 
 
-@_rule(16, f"{SIZES}, Worker.init_worker_process_group", "policy_num_nodes policy_num_gpus_per_node")
+@_rule(
+    16,
+    f"{SIZES}, Worker.init_worker_process_group",
+    "policy_num_nodes policy_num_gpus_per_node policy.sequence_parallel_size",
+)
 def _replicas(run: Run) -> str | None:
     torn = [model for model in _models(run) if _devices(run, model) % _replica(run, model)]
     text = "{} devices of the {} are no multiple of {}, those of a replica"
