@@ -115,13 +115,13 @@ class Together(NamedTuple):
 
 
 def recorded(table: Mapping[str, Sequence[Any]]) -> Iterator[Key]:
-    """Rows of settings from data, such as a JSON file: key to (name of its kind, default), and the canonical field where
+    """Rows of settings from data such as a JSON file: key to (name of its kind, default), and the canonical field where
     it has the setting's own value."""
     return (Key(key, named(kind), default, *field) for key, (kind, default, *field) in table.items())
 
 
 def recorded_together(table: Iterable[Mapping[str, Any]]) -> Iterator[Together]:
-    """Rows of several settings from data: keys, fields, and values as pairs of lists, "*" where any value will do."""
+    """Rows of several settings from data: keys, fields, and values as pairs of lists; "*" where any value will do."""
     for row in table:
         values = {tuple(... if one == "*" else one for one in ours): tuple(said) for ours, said in row["values"]}
         yield Together(tuple(row["keys"]), tuple(row["fields"]), values)

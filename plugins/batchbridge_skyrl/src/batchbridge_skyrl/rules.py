@@ -45,7 +45,8 @@ def _devices(run: Run, model: str) -> int:
 
 def _replica(run: Run, model: str) -> int:
     """Devices of one replica."""
-    kinds = ("tensor_model", "pipeline_model", "context") if run["trainer.strategy"] == "megatron" else ()
+    megatron = run["trainer.strategy"] == "megatron" and model != "critic"
+    kinds = ("tensor_model", "pipeline_model", "context") if megatron else ()
     sizes = [f"megatron_config.{kind}_parallel_size" for kind in kinds] or ["sequence_parallel_size"]
     return math.prod(run[f"{model}.{size}"] for size in sizes)
 
@@ -97,9 +98,12 @@ def _logprobs(run: Run) -> str | None:
 
 @_rule(13, "utils.validate_megatron_cfg", "trainer.strategy policy.sequence_parallel_size trainer.critic.model.path")
 def _megatron(run: Run) -> str | None:
-    wrong = run["policy.sequence_parallel_size"] > 1 or run["trainer.critic.model.path"] is not None
-    wrong = wrong and run["trainer.strategy"] == "megatron"
-    return "megatron has no critic and no sequence_parallel_size" if wrong else None
+    packs = run["policy.megatron_config.context_parallel_size"] == 1 or run["remove_microbatch_padding"]
+    right = run["policy.sequence_parallel_size"] == 1 and run["trainer.critic.model.path"] is None and packs
+    text = (
+        "megatron takes no critic, no sequence_parallel_size, and context_parallel_size with remove_microbatch_padding"
+    )
+    return None if right or run["trainer.strategy"] != "megatron" else text
 
 
 @_rule(14, CONFIG, "advantage_estimator trainer.critic.model.path")
