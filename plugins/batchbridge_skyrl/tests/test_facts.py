@@ -1,9 +1,9 @@
-"""SkyRL's own launch scripts and functions, as they were recorded: `launch_scripts.json` and `vectors.json` say of what.
+"""SkyRL's own launch scripts and functions, as they were recorded.
 
 `launch_scripts.json`: for each script its digest, its program, and the settings with a kind that it gives: place in
-`keys`, the word, and what SkyRL's own loader made of it where that is spelled otherwise. All settings of every script
-were compared when it was recorded; the rest are paths, names and engine settings. `vectors.json`: what SkyRL's functions
-gave on a CPU, with their digests.
+`keys`, the word, and the value of SkyRL's own loader where that is spelled otherwise. All settings of every script were
+compared when it was recorded; the rest are paths, names and settings of engines. `vectors.json`: the results of SkyRL's
+functions on a CPU, with the digests of their code.
 """
 
 from __future__ import annotations

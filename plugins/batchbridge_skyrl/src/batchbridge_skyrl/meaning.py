@@ -8,37 +8,33 @@ from typing import Any
 from batchbridge.kit.values import Told
 from batchbridge_skyrl.settings import ENTRIES, FACTS, KNOWN, LOOKAHEAD, MAIN, Run, full
 
-CLIPS = {"regular": "eps_clip", "dual_clip": "eps_clip", "gspo": "eps_clip", "clip_cov": "eps_clip"}
-CLIPS |= {"rollout_is": "eps_clip", "cispo": "cispo.cispo_eps_clip", "dppo": "dppo.delta"}
+CLIPS = dict.fromkeys(("regular", "dual_clip", "gspo", "clip_cov", "rollout_is"), "eps_clip")
+CLIPS |= {"cispo": "cispo.cispo_eps_clip", "dppo": "dppo.delta"}
 """Losses with clip bounds, and their settings' beginning. Source: ppo_utils."""
 UNCORRECTED = ("clip_cov", "kl_cov", "importance_sampling", "cross_entropy")
 """Losses that do not call apply_off_policy_correction. Source: ppo_utils."""
 CORRECTION = "off_policy_correction"
+NAMED = {"advantage_estimator": "advantage", "policy_loss_type": "objective"}
+"""Settings whose values without a row are open terms of a group."""
 
 
 def derive(run: Run) -> dict[str, Told]:
     """Canonical values by field."""
+    size = run["policy_mini_batch_size"] * run["n_samples_per_prompt"]
+    opened, corrected = tuple(sorted(open_terms(run))), "; ".join(corrections(run)) or None
+    correction = [key for key in run if f".{CORRECTION}." in key]
     told = {
-        "optimizer_step.completions_per_step": _by(
-            run["policy_mini_batch_size"] * run["n_samples_per_prompt"],
-            "prompts of a mini-batch x completions",
-            "policy_mini_batch_size",
-            "n_samples_per_prompt",
-        ),
-        "objective.sampler_correction": _by(
-            "; ".join(corrections(run)) or None, CORRECTION, "tis_ratio_type", "sequence_mask_metric", "use_tis"
-        ),
-        "open_terms": _by(tuple(sorted(open_terms(run))), "named", "advantage_estimator", "policy_loss_type"),
+        "optimizer_step.completions_per_step": _by(size, "product", "policy_mini_batch_size", "n_samples_per_prompt"),
+        "objective.sampler_correction": _by(corrected, CORRECTION, "use_tis", "tis_imp_ratio_cap", *correction),
+        "open_terms": _by(opened, "named", "entrypoint", "algorithm.temperature", *NAMED, *FACTS["open"]),
     }
     for part in (_sizes, _terms, _objective, _sampled, _staleness):
         told |= part(run)
-    for field, place in (("carried.beta1", 0), ("carried.beta2", 1)):
-        told[field] = _by(
-            run["policy.optimizer_config.adam_betas"][place], "adam_betas", "policy.optimizer_config.adam_betas"
-        )
-    if run["policy.optimizer_config.scheduler"] == "constant":
-        note = "transformers' constant has no warm-up"
-        told["carried.warmup_steps"] = _by(0.0, note, "policy.optimizer_config.scheduler")
+    betas, scheduler = (f"policy.optimizer_config.{name}" for name in ("adam_betas", "scheduler"))
+    for place, value in enumerate(run[betas], 1):
+        told[f"carried.beta{place}"] = _by(value, "one of adam_betas", betas)
+    if run[scheduler] == "constant":
+        told["carried.warmup_steps"] = _by(0.0, "transformers' constant has no warm-up", scheduler)
     return told
 
 
@@ -64,18 +60,15 @@ def _sizes(run: Run) -> dict[str, Told]:
     told["topology.context_parallel"] = _is(run, context)
     if megatron and run[f"{config}moe_router_load_balancing_type"] != "none":
         told["carried.router_loss_coefficient"] = _is(run, f"{config}moe_aux_loss_coeff")
-    micro, forward, budget = (
-        "micro_train_batch_size_per_gpu",
-        "micro_forward_batch_size_per_gpu",
-        "max_tokens_per_microbatch",
-    )
+    micro, forward = "micro_train_batch_size_per_gpu", "micro_forward_batch_size_per_gpu"
+    budget = "max_tokens_per_microbatch"
     if run[budget] > 0:  # a longer completion is a micro-batch of its own
         told["micro_batch.tokens_per_device"] = _is(run, budget)
         return told | {"micro_batch.cap": _by("soft", "sequences are not split", budget)}
     told["micro_batch.completions_per_device"] = _is(run, micro)
-    return told | (
-        {} if run[forward] == run[micro] else {"micro_batch.forward_completions_per_device": _is(run, forward)}
-    )
+    if run[forward] != run[micro]:
+        told["micro_batch.forward_completions_per_device"] = _is(run, forward)
+    return told
 
 
 def _terms(run: Run) -> dict[str, Told]:
@@ -174,7 +167,7 @@ def open_terms(run: Run) -> Iterator[str]:
     entry = run["entrypoint"]
     if entry is not None and (term := ENTRIES.get(entry, f"code {entry}")):
         yield f"rollout: {term}"
-    for group, end in (("advantage", "advantage_estimator"), ("objective", "policy_loss_type")):
+    for end, group in NAMED.items():
         if run[end] not in KNOWN[end]:
             yield f"{group}: {run[end]}"
     for key, (group, *needs) in FACTS["open"].items():

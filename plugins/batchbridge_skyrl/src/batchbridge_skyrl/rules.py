@@ -126,7 +126,7 @@ def _row(number: int, test: Test, ends: str, symbol: str, phase: Phase = "config
 
 SIZES, ROLLOUT = "utils.validate_batch_sizes", f"train_batch_size {STEP} {MICRO} n_samples_per_prompt"
 DEVICES, CUT = "policy_num_nodes policy_num_gpus_per_node", "preprocess.compute_prompt_mini_batch_boundaries"
-RULES = (
+_ROWS = (
     _row(10, _betas, "policy.optimizer_config.adam_betas", "FSDPStrategy, torch.optim.AdamW", "worker_start"),
     _row(11, _lengths, "max_input_length trainer.max_prompt_length max_turns", "utils.validate_generator_cfg"),
     _row(16, _replicas, f"{DEVICES} policy.sequence_parallel_size", "Worker.init_worker_process_group"),
@@ -137,3 +137,4 @@ RULES = (
     _row(27, _tail, f"{ROLLOUT} {DEVICES}", f"trainer._remove_tail_data, {CUT}", "first_rollout", _nearest),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-SKYRL"),
 )
+RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

@@ -9,7 +9,8 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit import parse_scalar
 from batchbridge.kit.key_table import Unsayable
-from batchbridge_skyrl.meaning import CLIPS, CORRECTION
+from batchbridge.kit.omegaconf import number
+from batchbridge_skyrl.meaning import CLIPS, CORRECTION, NAMED
 from batchbridge_skyrl.settings import ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
 
 NODE = 8
@@ -98,9 +99,8 @@ def _sampled(spec: Spec) -> dict[str, Any]:
     if stale.mode != "sync":
         said["colocate_all"] = False
     if stale.mode == "bounded":
-        prompts = rollout.prompts_per_rollout
         said |= {"fully_async.enabled": True, "max_staleness_steps": stale.maximum}
-        said["num_parallel_generation_workers"] = prompts
+        said["num_parallel_generation_workers"] = rollout.prompts_per_rollout
         if rollout.group_filter == "drop_zero_variance":
             said |= {"dynamic_sampling.type": None, "zero_variance_filter": True, "sample_full_batch": True}
     return said
@@ -108,14 +108,13 @@ def _sampled(spec: Spec) -> dict[str, Any]:
 
 def _correction(spec: Spec) -> dict[str, Any]:
     said: dict[str, Any] = {}
-    for part in (spec.objective.sampler_correction or "").split("; ") if spec.objective.sampler_correction else ():
+    for part in filter(None, (spec.objective.sampler_correction or "").split("; ")):
         found = re.fullmatch(r"(\w+) \[(-|[\d.e+-]+), (-|[\d.e+-]+)\]", part)
         if found is None or found[1] not in WORDS:
             raise Unsayable(f"SkyRL has no {part}", "objective.sampler_correction")
         level, _, kind = found[1].partition("_")
         for side, bound in (("low", found[2]), ("high", found[3])):
-            if bound != "-":
-                said[f"{CORRECTION}.{WORDS[found[1]]}_{side}"] = float(bound)
+            said |= {} if bound == "-" else {f"{CORRECTION}.{WORDS[found[1]]}_{side}": number(bound)}
         if kind == "truncate":
             said["tis_ratio_type"] = level
         elif found[1] in ("sequence_mask", "sequence_geometric_mask"):
@@ -136,6 +135,6 @@ def _opened(spec: Spec) -> dict[str, Any]:
             said["entrypoint"] = entries[0] if entries else value
         elif (group, end) in names:
             said[names[group, end]] = parse_scalar(value)
-        elif group in ("advantage", "objective"):
-            said["advantage_estimator" if group == "advantage" else "policy_loss_type"] = name
+        else:
+            said |= {setting: name for setting, own in NAMED.items() if own == group}
     return said
