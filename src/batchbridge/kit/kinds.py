@@ -118,14 +118,18 @@ _NAMED = {
     "number": real(),
     "positive": real(0),
     "share": real(0, 1),
+    "seed": whole(0, 2**32 - 1),
     "flag": flag,
     "text": text,
 }
 
 
 def named(name: str) -> Kind:
-    """The kind of a short name, for tables that are data: `natural`, `count`, `whole`, `number`, `positive` (from 0),
-    `share` (0 to 1), `flag`, `text`, `anything`, or words, `a|b`; with `?` behind it, null too. Raises `KeyError`."""
+    """The kind of a short name, for tables that are data. Raises `KeyError`.
+
+    `natural`, `count`, `whole`, `number`, `positive` (from 0), `share` (0 to 1), `seed` (numpy's), `flag`, `text`,
+    `anything`, or words, `a|b`; with `?` behind it, null too.
+    """
     if name.endswith("?"):
         return optional(named(name[:-1]))
     return one_of(*name.split("|")) if "|" in name else _NAMED[name]

@@ -24,9 +24,11 @@ def derive(run: Run) -> dict[str, Told]:
     opened, corrected = tuple(sorted(open_terms(run))), "; ".join(corrections(run)) or None
     correction = [key for key in run if f".{CORRECTION}." in key]
     told = {
-        "optimizer_step.completions_per_step": _by(size, "product", "policy_mini_batch_size", "n_samples_per_prompt"),
+        "optimizer_step.completions_per_step": _by(
+            size, "one times the other", "policy_mini_batch_size", "n_samples_per_prompt"
+        ),
         "objective.sampler_correction": _by(corrected, CORRECTION, "use_tis", "tis_imp_ratio_cap", *correction),
-        "open_terms": _by(opened, "named", "entrypoint", "algorithm.temperature", *NAMED, *FACTS["open"]),
+        "open_terms": _by(opened, "by name", "entrypoint", "algorithm.temperature", *NAMED, *FACTS["open"]),
     }
     for part in (_sizes, _terms, _objective, _sampled, _staleness):
         told |= part(run)
@@ -80,10 +82,10 @@ def _terms(run: Run) -> dict[str, Told]:
     if reduction == "seq_mean_token_sum_norm":
         told["loss.policy.constant"] = _is(run, "algorithm.max_seq_len")
     if run["use_kl_loss"] and run["kl_loss_coef"] and reduction != "sequence_mean":
-        told["loss.kl.aggregation"] = _by("sequence_mean", "always", "use_kl_loss")
+        told["loss.kl.aggregation"] = _by("sequence_mean", "KL is a mean over completions", "use_kl_loss")
     if run["use_entropy_loss"] and run["entropy_loss_coef"] and reduction != "token_mean_legacy":
-        told["loss.entropy.aggregation"] = _by("token_mean", "always", "use_entropy_loss")
-        told["loss.entropy.denominator_scope"] = _by("micro_batch", "always", "use_entropy_loss")
+        told["loss.entropy.aggregation"] = _by("token_mean", "entropy is a mean over tokens", "use_entropy_loss")
+        told["loss.entropy.denominator_scope"] = _by("micro_batch", "of a micro-batch", "use_entropy_loss")
     if run["advantage_estimator"] == "grpo" and run["n_samples_per_prompt"] == 1:
         for field, value in {"baseline": "none", "scale": "none", "ddof": None, "epsilon": None}.items():
             told[f"advantage.{field}"] = _by(value, "mean 0 and deviation 1 of a group of one", "n_samples_per_prompt")
@@ -96,9 +98,9 @@ def _objective(run: Run) -> dict[str, Told]:
         told[f"clip_{side}"] = _is(run, f"{clip}_{side}")
     if run["policy_loss_type"] == "dual_clip":
         told["dual_clip"] = _is(run, "clip_ratio_c")
-    off = _by(0.0, "off", "use_entropy_loss")
+    off = _by(0.0, "use_entropy_loss is off", "use_entropy_loss")
     told["entropy_coefficient"] = _is(run, "entropy_loss_coef") if run["use_entropy_loss"] else off
-    told["kl_coefficient"] = _by(0.0, "off", "use_kl_loss", "use_kl_in_reward")
+    told["kl_coefficient"] = _by(0.0, "both switches are off", "use_kl_loss", "use_kl_in_reward")
     if run["use_kl_loss"] or run["use_kl_in_reward"]:
         told |= {"kl_coefficient": _is(run, "kl_loss_coef"), "kl_estimator": _is(run, "kl_estimator_type")}
         for field, bound in (
