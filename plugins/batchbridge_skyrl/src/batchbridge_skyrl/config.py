@@ -41,14 +41,11 @@ class SkyRLAdapter(TableAdapter):
     rules = RULES
 
     def detect(self, source: Source) -> float:
-        """Certain of a program that is known; else the share of keys that are SkyRL's, of which one names a prompt's
-        completions, the policy or the algorithm as no other framework does."""
+        """Certain of a program that is known; else the share of keys that are SkyRL's."""
         if _program(source) in ENTRIES:
             return 1.0
-        said = [key for key, _ in settings_in(source.values, FACTS["settings"])]
-        ours = [key for key in said if key in FACTS["settings"]]
-        marks = ("trainer.algorithm.", "trainer.policy.", "trainer.placement.", "generator.")
-        return 0.95 * len(ours) / len(said) if any(key.startswith(marks) for key in ours) else 0.0
+        said = [key in FACTS["settings"] for key, _ in settings_in(source.values, FACTS["settings"])]
+        return 0.95 * sum(said) / len(said) if said else 0.0
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """Values as `OmegaConf.from_cli` reads them, a renamed setting under its new name, and the program.
@@ -88,12 +85,11 @@ class SkyRLAdapter(TableAdapter):
         return restate(spec)
 
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
-        run = Run(native)
-        legacy, timed = run["loss_reduction"] == "token_mean_legacy", is_async(run)
+        run, timed = Run(native), is_async(Run(native))
         return Behaviour(
             order="permutations by a torch.Generator of trainer.seed, which goes on from epoch to epoch",
             membership="groups as they finish" if timed else "consecutive groups, the same in every pass",
-            denominator_scope="micro_batch" if legacy else "optimizer_step",
+            denominator_scope="micro_batch" if run["loss_reduction"].endswith("legacy") else "optimizer_step",
             denominator_formula=f"{run['loss_reduction']}, multiplied into the advantages",
             lr_tick="optimizer step",
             resume="exact at the end of a rollout",

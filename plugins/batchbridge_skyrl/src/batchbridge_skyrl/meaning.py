@@ -14,6 +14,8 @@ CLIPS |= {"cispo": "cispo.cispo_eps_clip", "dppo": "dppo.delta"}
 UNCORRECTED = ("clip_cov", "kl_cov", "importance_sampling", "cross_entropy")
 """Losses that do not call apply_off_policy_correction. Source: ppo_utils."""
 CORRECTION = "off_policy_correction"
+SLICES = "loss: token_mean of slices"
+"""Means over slices of micro_train_batch_size_per_gpu completions, where micro-batches are cut by tokens."""
 NAMED = {"advantage_estimator": "advantage", "policy_loss_type": "objective"}
 """Settings whose values without a row are open terms of a group."""
 
@@ -130,8 +132,7 @@ def corrections(run: Run) -> Iterator[str]:
     )
     for word, setting, on in masks:
         bounds = [run[f"{CORRECTION}.{setting}_{side}"] for side in ("low", "high")]
-        both = word == "token_mask" and None in bounds
-        if on and not both and bounds != [None, None]:
+        if on and bounds != [None, None] and not (word == "token_mask" and None in bounds):
             yield f"{word} [{', '.join('-' if bound is None else str(bound) for bound in bounds)}]"
 
 
@@ -144,21 +145,19 @@ def _sampled(run: Run) -> dict[str, Told]:
     else:
         told["carried.max_completion_tokens"] = _is(run, length)
     if run["max_turns"] > 1:
-        told["carried.max_total_tokens"] = _by(
-            run[most] + run[length], "input and output of the last turn", most, length
-        )
+        total = run[most] + run[length]
+        told["carried.max_total_tokens"] = _by(total, "input and output of the last turn", most, length)
     return told
 
 
 def _staleness(run: Run) -> dict[str, Told]:
-    oldest = "max_staleness_steps"
     if run["entrypoint"] == LOOKAHEAD:
-        said = {"mode": _by("lookahead", "the program", "entrypoint"), "maximum": _by(1, "the program", "entrypoint")}
+        mode, oldest = _by("lookahead", "the program", "entrypoint"), _by(1, "the program", "entrypoint")
     elif is_async(run):
-        said = {"mode": _by("bounded", "the program", "fully_async.enabled"), "maximum": _is(run, oldest)}
+        mode, oldest = _by("bounded", "the program", "fully_async.enabled"), _is(run, "max_staleness_steps")
     else:
         return {}
-    told = {f"staleness.{field}": entry for field, entry in said.items()}
+    told = {"staleness.mode": mode, "staleness.maximum": oldest}
     if run["sample_full_batch"]:
         told["rollout.group_filter"] = _by("drop_zero_variance", "sample_full_batch", "sample_full_batch")
     return told
@@ -178,4 +177,4 @@ def open_terms(run: Run) -> Iterator[str]:
     if run["algorithm.temperature"] not in (None, run["generator.sampling_params.temperature"]):
         yield f"objective: temperature {run['algorithm.temperature']}"
     if run["loss_reduction"] == "token_mean_legacy" and run["max_tokens_per_microbatch"] > 0:
-        yield "loss: token_mean of slices"
+        yield SLICES

@@ -120,8 +120,8 @@ def _asynchronous(run: Run) -> str | None:
 
 def _row(number: int, test: Test, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
     keys, source, more = tuple(map(full, ends.split())), f"skyrl 0.3.0 {symbol}", {"fixes": fixes} if fixes else {}
-    code = f"BB-SKYRL-{number:03}"
-    return Rule(code, "error", phase, lambda native: test(Run(native)), keys, "AssertionError", source, **more)
+    args = (lambda native: test(Run(native)), keys, "AssertionError", source)
+    return Rule(f"BB-SKYRL-{number:03}", "error", phase, *args, **more)
 
 
 SIZES, ROLLOUT = "utils.validate_batch_sizes", f"train_batch_size {STEP} {MICRO} n_samples_per_prompt"

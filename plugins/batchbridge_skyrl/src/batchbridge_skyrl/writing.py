@@ -7,10 +7,9 @@ import re
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import parse_scalar
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.omegaconf import number
-from batchbridge_skyrl.meaning import CLIPS, CORRECTION, NAMED
+from batchbridge_skyrl.meaning import CLIPS, CORRECTION, NAMED, SLICES
 from batchbridge_skyrl.settings import ENTRIES, FACTS, FULLY_ASYNC, LOOKAHEAD, MAIN, TOGETHER, full
 
 NODE = 8
@@ -123,18 +122,23 @@ def _correction(spec: Spec) -> dict[str, Any]:
 
 
 def _opened(spec: Spec) -> dict[str, Any]:
-    """Terms whose names are SkyRL's; of others the reading back says that they are not there."""
+    """Terms whose names are SkyRL's. Estimators and losses of a program of its own come with the program."""
     said: dict[str, Any] = {}
     names = {(group, key.rpartition(".")[2]): key for key, (group, *_) in FACTS["open"].items()}
     names |= {("objective", "temperature"): "trainer.algorithm.temperature"}
-    for group, _, name in (term.partition(": ") for term in spec.open_terms):
+    own = any(term.startswith("rollout: code ") for term in spec.open_terms)
+    ahead = spec.staleness.mode != "sync"
+    for term in spec.open_terms:
+        group, _, name = term.partition(": ")
         end, _, value = name.partition(" ")
-        ahead = spec.staleness.mode != "sync"
-        entries = [entry for entry, own in ENTRIES.items() if own == name and ("async" in entry) == ahead]
+        entries = [entry for entry, does in ENTRIES.items() if does == name and ("async" in entry) == ahead]
         if group == "rollout" and (entries or end == "code"):
             said["entrypoint"] = entries[0] if entries else value
         elif (group, end) in names:
-            said[names[group, end]] = parse_scalar(value)
-        else:
-            said |= {setting: name for setting, own in NAMED.items() if own == group}
+            flags, amount = {"True": True, "False": False}, number(value)
+            said[names[group, end]] = flags.get(value, value if amount is None else amount)
+        elif term == "advantage: maxrl" or (own and group in NAMED.values()):
+            said |= {setting: name for setting, of in NAMED.items() if of == group}
+        elif term != SLICES:
+            raise Unsayable(f"open_terms has {term}, and SkyRL has no such term", "open_terms")
     return said
