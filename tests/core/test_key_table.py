@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchbridge import Behaviour, CannotWrite, Fix, Source
+from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source
 from batchbridge.kit import Context
-from batchbridge.kit.key_table import Codes, Key, Unsayable, keys_of, read_values
-from batchbridge.kit.kinds import count, flag, natural, one_of, optional, real, text, whole
-from batchbridge.kit.rule_table import Rule
+from batchbridge.kit.key_table import Codes, Key, Together, Unsayable, keys_of, read_values, recorded, recorded_together
+from batchbridge.kit.kinds import anything, count, flag, named, natural, one_of, optional, real, text, whole
+from batchbridge.kit.omegaconf import typed
+from batchbridge.kit.rule_table import Rule, recorded_rules
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told
@@ -231,3 +233,130 @@ def test_what_no_row_says_is_refused_by_its_field(changes: Mapping[str, Any], fi
     with pytest.raises(CannotWrite) as refused:
         Table().write(spec)
     assert field in {path for problem in refused.value.problems for path in problem.fields}
+
+
+# ---- rows as data, and settings that only together say a field
+
+
+PLACEMENT = Together(
+    ("kl_loss", "kl_reward"),
+    ("objective.kl_placement",),
+    {(True, False): ("loss",), (False, True): ("reward",), (False, False): ("none",)},
+)
+FILTER = Together(
+    ("filter", "tolerance"), ("rollout.group_filter",), {(True, ...): ("drop_zero_variance",), (False, ...): ("none",)}
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("natural", 8, 0),
+        ("count?", None, -1),
+        ("share", 0.5, 2),
+        ("a|b", "b", "c"),
+        ("a|b?", None, 1),
+        ("seed", 7, 2**32),
+    ],
+)
+def test_kinds_have_names_for_tables_that_are_data(name: str, good: Any, bad: Any) -> None:
+    assert named(name).takes(good)
+    assert not named(name).takes(bad)
+    with pytest.raises(KeyError):
+        named("naturals")
+
+
+def test_settings_that_only_together_say_a_field_are_read_and_written_by_the_first_row_that_fits() -> None:
+    told = PLACEMENT.told({"kl_loss": False, "kl_reward": True})
+    assert told == {"objective.kl_placement": Told("reward", "kl_loss", None, ("kl_reward",))}
+    assert PLACEMENT.says({"objective.kl_placement": "none"}) == {"kl_loss": False, "kl_reward": False}
+    assert PLACEMENT.says({"objective.kl_placement": None}) == {"kl_loss": True, "kl_reward": False}  # may be unknown
+    assert FILTER.told({"filter": True, "tolerance": 3})["rollout.group_filter"].value == "drop_zero_variance"
+    assert FILTER.says({"rollout.group_filter": "none"}) == {"filter": False}  # what does not matter is not written
+    with pytest.raises(Unsayable) as refused:
+        FILTER.says({"rollout.group_filter": None})
+    assert refused.value.fields == ("rollout.group_filter",)
+    with pytest.raises(ValueError, match="kl_loss, kl_reward"):
+        PLACEMENT.told({"kl_loss": True, "kl_reward": True})
+
+
+def test_rows_may_be_data() -> None:
+    one, two = recorded({"seed": ["seed", 42, "order.seed"], "path": ["anything", None]})
+    assert (one.key, one.default, one.fields, one.kind.expected) == (
+        "seed",
+        42,
+        ("order.seed",),
+        named("seed").expected,
+    )
+    assert (two.fields, two.default) == ((), None)
+    (row,) = recorded_together([{"keys": ["filter", "tolerance"], "fields": ["f"], "values": [[[True, "*"], ["x"]]]}])
+    assert row.told({"filter": True, "tolerance": 1})["f"].value == "x"
+    data = {"code": 7, "phase": "config", "when": {"a": [1], "b": {"not": [None]}}, "message": "not both"}
+    (rule,) = recorded_rules([{**data, "native": "ValueError", "source": "toy 1.0", "fix": {"b": None}}], "BB-TOY")
+    assert (rule.code, rule.severity, rule.keys) == ("BB-TOY-007", "error", ("a", "b"))
+    assert rule.test({"a": 1, "b": 2}) == "a = 1, b = 2: not both"
+    assert rule.test({"a": 1, "b": None}) is rule.test({"a": 2, "b": 2}) is None
+    assert rule.fixes({}) == (Fix("b = None", {"b": None}),)
+    (silent,) = recorded_rules([{**data, "phase": "never", "native": "trains it", "source": "toy 1.0"}], "BB-TOY")
+    assert (silent.severity, silent.silent) == ("warning", True)
+
+
+class Nodes(Table):
+    """Framework `toy` on nodes x gpus, with a total that follows the batch, and free settings of an engine."""
+
+    keys = (
+        *Table.keys[:-1],
+        Key("nodes", natural, 1, "topology.world_size"),
+        Key("gpus", natural, 1, "topology.world_size"),
+        Key("total", optional(natural)),
+        Key("engine", anything, {}),
+    )
+
+    def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"total": native["batch"]}
+
+    def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
+        said = Finding("BB-TOY-099", "note", "config", "a command")
+        return dataclasses.replace(source, problems=(*source.problems, said)) if source.argv else source
+
+
+def test_devices_may_be_a_product_of_settings() -> None:
+    context = Context(framework_version="2.0")
+    told = Nodes().read(Source(values={**WHOLE, "nodes": 2, "gpus": 4}), context)
+    assert told.spec is not None
+    assert told.spec.topology.world_size == 8
+    assert told.provenance["topology.world_size"].keys == ("nodes", "gpus")
+    written = Nodes().write(told.spec)
+    assert (written.values["nodes"], written.values["gpus"]) == (1, 8)
+    six = Context(framework_version="2.0", world_size=6)
+    spec = Nodes().read(Source(values={**WHOLE, "nodes": 2}), six).spec
+    assert spec is not None
+    assert spec.topology.world_size == 6  # three of each node, which nobody said
+    for values in ({"nodes": 2, "gpus": 4}, {"nodes": 4}):  # 6 is neither 8 nor a multiple of 4
+        assert [found.code for found in Nodes().read(Source(values={**WHOLE, **values}), six).findings] == [
+            "BB-TOY-003"
+        ]
+
+
+def test_settings_may_follow_others_and_stand_below_a_mapping() -> None:
+    read_it = Nodes().read(Source(values={**WHOLE, "engine.a.b": 1, "engine.c": 2}), ON_TWO)
+    assert read_it.native["engine"] == {"a": {"b": 1}, "c": 2}
+    assert read_it.native["total"] == 16
+    assert Nodes().read(Source(values={**WHOLE, "total": None}), ON_TWO).native["total"] == 16
+    assert Nodes().read(Source(values={**WHOLE, "total": 5}), ON_TWO).native["total"] == 5
+    assert [found.code for found in Nodes().read(Source(values={**WHOLE, "batch.x": 1}), ON_TWO).findings] == [
+        "BB-TOY-004"
+    ]
+
+
+def test_an_adapter_may_read_command_lines_in_its_own_way() -> None:
+    found = Nodes().read(Source(values=WHOLE, argv=("toy",)), ON_TWO).findings
+    assert [one.code for one in found] == ["BB-TOY-099"]
+
+
+def test_text_is_a_number_where_omegaconf_says_so() -> None:
+    assert typed({"lr": "1e-6", "betas": [0.9, "1e-3"], "name": "run-1"}) == {
+        "lr": 1e-6,
+        "betas": [0.9, 1e-3],
+        "name": "run-1",
+    }

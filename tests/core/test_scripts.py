@@ -37,6 +37,7 @@ def codes(source: Source) -> list[str]:
         ("A=1 sudo -u me nice -n 5 python t.py", "python t.py", {}),
         ("timeout -k 5 60 python t.py", "python t.py", {}),
         ("uv run --active t.py --a 1", "python t.py --a 1", {}),
+        ("uv run --env-file job.env -m m a=1", "m a=1", {}),
         ("uv run --with x python -m m --a 1", "python -m m --a 1", {}),
         ("ray job submit --address=http://h:1 --no-wait -- python3 -m m --a 1", "python3 -m m --a 1", {}),
         ("ray job submit --working-dir . -- env X=1 python3 -m m", "python3 -m m", {}),

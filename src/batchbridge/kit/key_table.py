@@ -10,12 +10,12 @@ is read and written by the row. What several settings decide together is the ada
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, named
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
@@ -26,6 +26,8 @@ from batchbridge.meaning.spec import Spec, walk
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
+UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """Native value to canonical value, one to one; or two functions, there and back (which raise `Unsayable`)."""
 
@@ -83,6 +85,52 @@ class Key(NamedTuple):
             raise Unsayable(f"{self.key} is {wrong}") from None
 
 
+class Together(NamedTuple):
+    """Settings that only together say canonical fields.
+
+        Together(("kl_loss", "kl_reward"), ("objective.kl_placement",), {(True, False): ("loss",), ...})
+
+    values: native values, in the order of `keys`, to canonical ones, in that of `fields`; `...` for a setting that does
+    not matter there, which is then not written. The first row that fits counts, both ways.
+    """
+
+    keys: tuple[str, ...]
+    fields: tuple[str, ...]
+    values: Mapping[tuple[Any, ...], tuple[Any, ...]]
+
+    def told(self, native: Mapping[str, Any]) -> dict[str, Told]:
+        """The fields. Raises `ValueError` where no row fits."""
+        have = [native[key] for key in self.keys]
+        for ours, theirs in self.values.items():
+            if all(one is ... or one == value for one, value in zip(ours, have, strict=True)):
+                pairs = zip(self.fields, theirs, strict=True)
+                return {field: Told(value, self.keys[0], None, self.keys[1:]) for field, value in pairs}
+        raise ValueError(f"{', '.join(self.keys)}: what {', '.join(map(repr, have))} mean together is not known")
+
+    def says(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of canonical values by field; None is any value of a field that may be unknown. Raises
+        `Unsayable`."""
+        asked = [(said.get(field), said.get(field) is None and field.startswith(UNKNOWN)) for field in self.fields]
+        for ours, theirs in self.values.items():
+            if all(free or value == one for (value, free), one in zip(asked, theirs, strict=True)):
+                return {key: one for key, one in zip(self.keys, ours, strict=True) if one is not ...}
+        values = ", ".join(f"{field} = {said.get(field)}" for field in self.fields)
+        raise Unsayable(f"{values}: no values of {', '.join(self.keys)} say that", *self.fields)
+
+
+def recorded(table: Mapping[str, Sequence[Any]]) -> Iterator[Key]:
+    """Rows of settings from data such as a JSON file: key to (name of its kind, default), and the canonical field where
+    it has the setting's own value."""
+    return (Key(key, named(kind), default, *field) for key, (kind, default, *field) in table.items())
+
+
+def recorded_together(table: Iterable[Mapping[str, Any]]) -> Iterator[Together]:
+    """Rows of several settings from data: keys, fields, and values as pairs of lists; "*" where any value will do."""
+    for row in table:
+        values = {tuple(... if one == "*" else one for one in ours): tuple(said) for ours, said in row["values"]}
+        yield Together(tuple(row["keys"]), tuple(row["fields"]), values)
+
+
 def keys_of(table: Iterable[Key], version: str) -> dict[str, Key]:
     """Key to its row in `version`; a later row for one key counts."""
     return {row.key: row for row in table if holds(row.versions, version)}
@@ -116,7 +164,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     file = None if source.path is None else str(source.path)
     found = Given({key: row.default for key, row in rows.items()}, {}, [])
-    said = dict(settings_in(source.values, rows))
+    said = _gathered(settings_in(source.values, rows), rows)
     near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
     for key, value in said.items():
         line = source.lines.get(key)
@@ -140,6 +188,32 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
             message = f"the key {shown(key)} is no text, and every setting's name is"
             found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
     return found
+
+
+def _gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
+    """Settings by key; what a command line gives below a row that takes mappings (`row.a.b=1`) is part of its value."""
+    found: dict[str, Any] = {}
+    for key, value in said:
+        row = None if key in rows or key.count(".") > MAX_DEPTH else _above(key, rows)
+        if row is None:
+            found[key] = value
+            continue
+        whole = found[row] = dict(found[row]) if isinstance(found.get(row), Mapping) else {}
+        *inside, last = key[len(row) + 1 :].split(".")
+        for part in inside:
+            whole[part] = dict(whole[part]) if isinstance(whole.get(part), Mapping) else {}
+            whole = whole[part]
+        whole[last] = value
+    return found
+
+
+def _above(key: str, rows: Mapping[str, Key]) -> str | None:
+    """The row that takes mappings and that `key` stands below."""
+    while "." in key:
+        key = key.rpartition(".")[0]
+        if key in rows:
+            return key if rows[key].kind.takes({}) else None
+    return None
 
 
 def settings_in(values: Mapping[Any, Any], rows: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:

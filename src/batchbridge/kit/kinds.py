@@ -109,3 +109,27 @@ count = whole(0)
 """Whole numbers from 0."""
 flag = Kind("flag", "true or false", _flag)
 text = Kind("text", "text", _text)
+
+_NAMED = {
+    "anything": anything,
+    "natural": natural,
+    "count": count,
+    "whole": whole(),
+    "number": real(),
+    "positive": real(0),
+    "share": real(0, 1),
+    "seed": whole(0, 2**32 - 1),
+    "flag": flag,
+    "text": text,
+}
+
+
+def named(name: str) -> Kind:
+    """The kind of a short name, for tables that are data. Raises `KeyError`.
+
+    `natural`, `count`, `whole`, `number`, `positive` (from 0), `share` (0 to 1), `seed` (numpy's), `flag`, `text`,
+    `anything`, or words, `a|b`; with `?` behind it, null too.
+    """
+    if name.endswith("?"):
+        return optional(named(name[:-1]))
+    return one_of(*name.split("|")) if "|" in name else _NAMED[name]

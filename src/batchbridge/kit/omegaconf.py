@@ -41,6 +41,18 @@ def number(text: str) -> float | None:
     return float(plain.replace(".inf", "inf").replace(".nan", "nan"))
 
 
+def typed(value: Any, depth: int = 0) -> Any:
+    """A value of another YAML loader as OmegaConf's reads it: 1e-6 is a float, also inside lists and mappings."""
+    if isinstance(value, str):
+        found = number(value)
+        return value if found is None else found
+    if depth < MAX_DEPTH and isinstance(value, list):
+        return [typed(part, depth + 1) for part in value]
+    if depth < MAX_DEPTH and isinstance(value, dict):
+        return {key: typed(part, depth + 1) for key, part in value.items()}
+    return value
+
+
 def flatten(values: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """(dotted key, value) of every leaf; an empty mapping is a leaf, and so is one nested too deep."""
     for key, value in values.items():

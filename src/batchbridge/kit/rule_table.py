@@ -7,9 +7,10 @@ phase "config" is the error that a user would see. Nothing here knows what the t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Defect
@@ -87,6 +88,42 @@ WRONG = Make("error", "never")
 NOTE = Make("note", "never")
 STANDING = Make("note", "never", standing=True)
 OPEN = Make("error", "never", undecided=True)
+
+
+def recorded_rules(table: Iterable[Mapping[str, Any]], code: str) -> Iterator[Rule[Mapping[str, Any]]]:
+    """Rows from data such as a JSON file: settings whose values do not go together.
+
+        {"code": 15, "phase": "config", "when": {"kl_loss": [true], "kl_reward": [true]}, "message": "not both",
+         "native": "AssertionError", "source": "toy 1.0 check", "fix": {"kl_reward": false}}
+
+    A row is broken where every setting of `when` has one of its values, or with {"not": [...]} none of them. What is
+    reported never is a warning, all else an error. code: the beginning of the codes.
+    """
+    for row in table:
+        changes = row.get("fix", {})
+        fix = (Fix(", ".join(f"{key} = {value}" for key, value in changes.items()), changes),) if changes else ()
+        yield Rule(
+            f"{code}-{row['code']:03}",
+            "warning" if row["phase"] == "never" else "error",
+            row["phase"],
+            partial(_meets, row["when"], row["message"]),
+            tuple(row["when"]),
+            row["native"],
+            row["source"],
+            partial(_always, fix),
+        )
+
+
+def _meets(when: Mapping[str, Any], message: str, facts: Mapping[str, Any]) -> str | None:
+    for key, values in when.items():
+        wanted = not isinstance(values, Mapping)
+        if (facts[key] in (values if wanted else values["not"])) != wanted:
+            return None
+    return f"{', '.join(f'{key} = {facts[key]}' for key in when)}: {message}"
+
+
+def _always(fix: tuple[Fix, ...], facts: Mapping[str, Any]) -> tuple[Fix, ...]:
+    return fix
 
 
 def findings(

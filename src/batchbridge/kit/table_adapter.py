@@ -9,6 +9,7 @@ and reading back are here.
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from typing import Any, ClassVar
 from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading
-from batchbridge.kit.key_table import Key, Unsayable, keys_of, read_values, told_by
+from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, told_by
 from batchbridge.kit.rule_table import Rule, defects, findings
 from batchbridge.kit.values import Told, spec_of
 from batchbridge.kit.writing import Problems
@@ -31,6 +32,8 @@ class TableAdapter(FramedAdapter):
 
     keys: ClassVar[Sequence[Key]]
     """Every setting, in the order in which they are written."""
+    together: ClassVar[Sequence[Together]] = ()
+    """Settings that only together say canonical fields."""
     constants: ClassVar[Mapping[str, Any]] = {}
     """Canonical fields that the framework's code fixes, with their values."""
     rules: ClassVar[Sequence[Rule[Mapping[str, Any]]]] = ()
@@ -38,12 +41,24 @@ class TableAdapter(FramedAdapter):
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
 
+    def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
+        """The source with its settings as `values`; what is wrong with them is added to its `problems`.
+
+        Default: as it is. Where the framework reads a command line in a way of its own, the adapter does here.
+        """
+        return source
+
+    def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings that follow others where nobody gave them, or null, by native key."""
+        return {}
+
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         """Canonical values that several settings say together. Raises `ValueError` naming what they leave open."""
         return {}
 
     def restate(self, spec: Spec) -> Mapping[str, Any]:
-        """The settings behind `derive`, by native key, None where the default will do. Raises `Unsayable`."""
+        """The settings behind `derive`, by native key, None where the default will do, whatever a row says. Raises
+        `Unsayable`."""
         return {}
 
     @abstractmethod
@@ -58,9 +73,14 @@ class TableAdapter(FramedAdapter):
 
     def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """See `FramedAdapter.read`."""
+        already = len(source.problems)
         rows = keys_of(self.keys, version)
+        source = self.settings_of(source, rows)
         given = read_values(source, rows, self.framework, self.codes)
-        found += given.findings
+        found += [*source.problems[already:], *given.findings]
+        for key, value in self.filled(given.native).items():
+            if key not in given.places or given.native[key] is None:
+                given.native[key] = value
         devices = self._devices(rows, given.native, given.places, context, found)
         reading = dataclasses.replace(
             self.unread(version, found, context), native=given.native, given=given.places, findings=tuple(found)
@@ -74,7 +94,12 @@ class TableAdapter(FramedAdapter):
             told = {
                 path: Told(value, None, f"so in the code of {self.framework}") for path, value in self.constants.items()
             }
-            told |= told_by(rows.values(), given.native) | dict(self.derive(given.native))
+            told |= told_by(rows.values(), given.native)
+            if len(worlds := _worlds(rows)) > 1:
+                told[WORLD] = Told(devices, None, " x ".join(worlds), tuple(worlds))
+            for several in self.together:
+                told |= several.told(given.native)
+            told |= self.derive(given.native)
         except ValueError as left_open:
             finding = Finding(self.codes.undecided, "error", "config", str(left_open), undecided=True)
             return dataclasses.replace(reading, findings=(*found, finding))
@@ -100,15 +125,24 @@ class TableAdapter(FramedAdapter):
         rows = keys_of(self.keys, version)
         said = {path: value for path, value, _ in walk(spec)}
         values: dict[str, Any] = {}
+        before = _worlds(rows)[:-1]  # of a product, the last one says it all
         for row in rows.values():
             for path in row.fields:
-                value = said.get(path)
+                value = 1 if row.key in before else said.get(path)
                 try:
                     values[row.key] = row.default if value is None and row.default is not None else row.says(value)
                 except Unsayable as why:
                     problems.add(f"{path} = {value}: {why}", path)
+        for several in self.together:
+            try:
+                values |= several.says(said)
+            except Unsayable as why:
+                problems.add(str(why), *why.fields)
         try:
-            values |= {key: value for key, value in self.restate(spec).items() if value is not None}
+            restated = self.restate(spec)
+            values = {
+                key: value for key, value in {**values, **restated}.items() if key not in restated or value is not None
+            }
         except Unsayable as why:
             problems.add(str(why), *why.fields)
         world = spec.topology.world_size
@@ -132,31 +166,33 @@ class TableAdapter(FramedAdapter):
         context: Context,
         found: list[Finding],
     ) -> int | None:
-        """The devices that train, or None with a finding: nobody says them, or two do, and not the same number."""
-        row = next((row for row in rows.values() if WORLD in row.fields), None)
-        key = None if row is None else row.key
-        said = self.devices if key is None or native[key] is None else native[key]
+        """The devices that train, or None with a finding: nobody says them, or two do, and not the same number.
+
+        Several settings that say them say a product, such as nodes and devices of a node.
+        """
+        keys = _worlds(rows)
+        name = " x ".join(keys)
+        open_one = any(native[key] is None for key in keys)
+        said = self.devices if not keys or open_one else math.prod(native[key] for key in keys)
         asked = context.world_size
         if said is None and asked is None:
-            text = f"the number of devices is not said{f': {key}' if key else ''}"
+            text = f"the number of devices is not said{f': {name}' if keys else ''}"
             fixes = (Fix("--world-size N"),)
-            found.append(Finding(self.codes.devices, "warning", "config", text, (Where(key),), fixes, undecided=True))
+            place = (Where(keys[0] if keys else None),)
+            found.append(Finding(self.codes.devices, "warning", "config", text, place, fixes, undecided=True))
             return None
-        fixed = key is None or key in places
-        if said is not None and asked is not None and said != asked and fixed:
-            text = f"{asked} devices were asked for, and {key or self.framework} has {said}"
+        free = [key for key in keys if key not in places]
+        rest = math.prod(native[key] for key in keys if key not in free[-1:] and native[key] is not None)
+        if said is not None and asked is not None and said != asked and (not free or asked % rest):
+            text = f"{asked} devices were asked for, and {name or self.framework} has {said}"
             fix = Fix(f"--world-size {said}")
-            where = (
-                (places[key] if key in places else Where("world size", asked),)
-                if key
-                else (Where("world size", asked),)
-            )
+            given = tuple(places[key] for key in keys if key in places)
+            where = given or (Where("world size", asked),)
             found.append(Finding(self.codes.devices, "error", "config", text, where, (fix,)))
             return None
-        devices = asked if asked is not None else said
-        if key is not None:
-            native[key] = devices
-        return devices
+        if asked is not None and free:
+            native[free[-1]] = asked // rest
+        return asked if asked is not None else said
 
     def _origin(self, entry: Told, reading: Reading, version: str) -> Provenance:
         if entry.key is None:
@@ -169,3 +205,8 @@ class TableAdapter(FramedAdapter):
             note=f" (derived: {entry.formula})" if entry.formula else "",
             others=entry.others,
         )
+
+
+def _worlds(rows: Mapping[str, Key]) -> list[str]:
+    """The keys that say the devices: alone, or several their product."""
+    return [key for key, row in rows.items() if WORLD in row.fields]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import marshal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,9 @@ from typing import Any
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
+from batchbridge.kit.key_table import UNKNOWN
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec, walk
-
-UNKNOWN = ("objective.", "carried.", "advantage.")
-"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 
 
 class Problems(list[Problem]):
@@ -79,7 +78,10 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
         rest = {other: value for other, value in values.items() if other != key}
         return _read_back(adapter, rest, context)[0]
 
-    refused = [_refusal(finding, back, without) for finding in (*back.findings, *broken)]
+    def defaults() -> Reading:
+        return _read_back(adapter, {}, dataclasses.replace(context, world_size=1))[0]
+
+    refused = [_refusal(finding, back, without, defaults) for finding in (*back.findings, *broken)]
     yield from refused
     if back.spec is None:
         if not refused:
@@ -97,14 +99,17 @@ def objections(adapter: Adapter, spec: Spec, values: Mapping[str, Any], context:
             yield Problem((path,), f"{path} = {wanted.get(path)}: {adapter.framework} would do {read.get(path)}")
 
 
-def _refusal(finding: Finding, back: Reading, without: Callable[[str], Reading]) -> Problem:
+def _refusal(
+    finding: Finding, back: Reading, without: Callable[[str], Reading], defaults: Callable[[], Reading]
+) -> Problem:
     """A finding as a problem of the fields that come from its keys; where it leaves no spec, each key at its default
-    shows them."""
+    shows them, and where none of these does, all of them at their defaults."""
     keys = {place.key: None for place in finding.where if place.key is not None}
     fields = tuple(path for path, origin in back.provenance.items() if origin.key in keys)
     said = [path for path in fields if path not in finding.message]
     if not fields:
         fields = tuple(dict.fromkeys(path for key in keys for path in _from({key}, without(key))))
+        fields = fields or _from(set(keys), defaults())
     return Problem(fields, f"{finding.message} ({', '.join(said)})" if said else finding.message)
 
 

@@ -60,7 +60,11 @@ WRAPPERS = (
     Wrapper(("stdbuf",), "coreutils 9.4", frozenset({"i", "o", "e"})),
     Wrapper(("timeout",), "coreutils 9.4", frozenset({"k", "s", "kill_after", "signal"}), skipped=1),
     Wrapper(("numactl",), "numactl 2.0", frozenset({"N", "m", "C", "cpunodebind", "membind", "physcpubind"})),
-    Wrapper(("uv", "run"), "uv 0.9", frozenset({"with", "python", "p", "extra", "group", "project", "directory"})),
+    Wrapper(
+        ("uv", "run"),
+        "uv 0.9",
+        frozenset({"with", "python", "p", "extra", "group", "project", "directory", "env_file"}),
+    ),
     Wrapper(("poetry", "run"), "poetry 2"),
     Wrapper(("conda", "run"), "conda 25", frozenset({"n", "name", "p", "prefix", "cwd"})),
     Wrapper(

@@ -1,0 +1,140 @@
+"""What SkyRL refuses, ignores or does differently: `rules.json` has settings whose values do not go together; numbers
+that do not fit are here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from batchbridge import Fix
+from batchbridge.kit import Phase, Variable, neighbours
+from batchbridge.kit.rule_table import Rule, recorded_rules
+from batchbridge_skyrl.meaning import is_async
+from batchbridge_skyrl.settings import FULLY_ASYNC, KNOWN, Run, full
+
+Test = Callable[[Run], str | None]
+STEP, MICRO = "policy_mini_batch_size", "micro_train_batch_size_per_gpu"
+
+
+def _devices(run: Run, model: str) -> int:
+    return int(run[f"{model}_num_nodes"] * run[f"{model}_num_gpus_per_node"])
+
+
+def _replica(run: Run, model: str) -> int:
+    """Devices of one replica."""
+    megatron = run["trainer.strategy"] == "megatron" and model != "critic"
+    kinds = ("tensor_model", "pipeline_model", "context") if megatron else ()
+    sizes = [f"megatron_config.{kind}_parallel_size" for kind in kinds] or ["sequence_parallel_size"]
+    return math.prod(run[f"{model}.{size}"] for size in sizes)
+
+
+def _models(run: Run) -> tuple[str, ...]:
+    return ("policy", "ref") if run["use_kl_loss"] or run["use_kl_in_reward"] else ("policy",)
+
+
+def _split(run: Run, model: str) -> str | None:
+    """Why a model's mini-batches do not split. Each replica's share is floored, as validate_batch_sizes does."""
+    group, prompts, mini = run["n_samples_per_prompt"], run["train_batch_size"], run[f"{model}_mini_batch_size"]
+    replicas = max(_devices(run, model) // _replica(run, model), 1)
+    own, rollout = mini * group // replicas, prompts * group // replicas
+    if prompts % mini:
+        return f"train_batch_size = {prompts} is no multiple of {model}_mini_batch_size = {mini} (prompts both)"
+    if not own or own % run[MICRO]:
+        return (
+            f"{own} completions of a mini-batch on each of {replicas} replicas: no multiple of {MICRO} = {run[MICRO]}"
+        )
+    return f"{rollout} completions of a rollout on each replica: no multiple of {own}" if rollout % own else None
+
+
+def _policy(run: Run) -> str | None:
+    return _split(run, "policy")
+
+
+def _critic(run: Run) -> str | None:
+    return None if run["trainer.critic.model.path"] is None else _split(run, "critic")
+
+
+def _tail(run: Run) -> str | None:
+    replicas = math.lcm(*(max(_devices(run, model) // _replica(run, model), 1) for model in _models(run)))
+    total = run["train_batch_size"] * run["n_samples_per_prompt"]
+    text = (
+        f"{total} completions of a rollout are no multiple of {replicas}, the replicas: prompts are cut off and missed"
+    )
+    return text if total % replicas else None
+
+
+def _nearest(native: Mapping[str, Any]) -> tuple[Fix, ...]:
+    sizes = [Variable(full(end), native[full(end)]) for end in (STEP, MICRO, "train_batch_size")]
+    found = neighbours(sizes, lambda now: not any(test(Run({**native, **now})) for test in (_policy, _tail)))
+    return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
+
+
+def _betas(run: Run) -> str | None:
+    betas = run["policy.optimizer_config.adam_betas"]
+    good = isinstance(betas, list) and len(betas) == 2 and all(type(b) in (int, float) and 0 <= b < 1 for b in betas)
+    return None if good else "adam_betas is no list of two numbers from 0 to below 1"
+
+
+def _lengths(run: Run) -> str | None:
+    most, prompt, turns = run["max_input_length"], run["trainer.max_prompt_length"], run["max_turns"]
+    wrong = most < prompt or (turns == 1 and most != prompt)
+    return f"max_input_length = {most} with max_prompt_length = {prompt} and {turns} turns" if wrong else None
+
+
+def _replicas(run: Run) -> str | None:
+    torn = [model for model in _models(run) if _devices(run, model) % _replica(run, model)]
+    text = "{} devices of the {} are no multiple of {}, those of a replica"
+    return text.format(_devices(run, torn[0]), torn[0], _replica(run, torn[0])) if torn else None
+
+
+def _shared(run: Run) -> str | None:
+    sizes = ("num_engines", "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    engines, devices = math.prod(run[f"inference_engine.{size}"] for size in sizes), _devices(run, "policy")
+    if run["colocate_all"]:
+        return (
+            f"{engines} devices generate, {devices} train, and colocate_all shares them" if engines != devices else None
+        )
+    apart = run["colocate_policy_ref"] and any(_devices(run, model) != devices for model in _models(run))
+    return "the reference shares the policy's devices, and has another number of them" if apart else None
+
+
+def _asynchronous(run: Run) -> str | None:
+    if not is_async(run):
+        return f"{FULLY_ASYNC} needs fully_async.enabled" if run["entrypoint"] == FULLY_ASYNC else None
+    most, loss = run[STEP] * (run["max_staleness_steps"] + 1), run["policy_loss_type"]
+    enough = run[STEP] <= run["num_parallel_generation_workers"] <= most
+    demands = {
+        f"train_batch_size = {STEP}": run["train_batch_size"] == run[STEP],
+        f"num_parallel_generation_workers from {run[STEP]} to {most}": enough,
+        "dynamic_sampling.type = null": run["dynamic_sampling.type"] is None,
+        "zero_variance_filter for sample_full_batch": run["zero_variance_filter"] or not run["sample_full_batch"],
+        "generator.batched and colocate_all off": not (run["generator.batched"] or run["colocate_all"]),
+        "rollout_is or dppo": loss in ("rollout_is", "dppo") or loss not in KNOWN["policy_loss_type"],
+    }
+    missing = [demand for demand, met in demands.items() if not met]
+    return f"fully asynchronous training needs {', '.join(missing)}" if missing else None
+
+
+def _row(number: int, test: Test, ends: str, symbol: str, phase: Phase = "config", fixes: Any = None) -> Rule[Any]:
+    keys, source, more = tuple(map(full, ends.split())), f"skyrl 0.3.0 {symbol}", {"fixes": fixes} if fixes else {}
+    args = (lambda native: test(Run(native)), keys, "AssertionError", source)
+    return Rule(f"BB-SKYRL-{number:03}", "error", phase, *args, **more)
+
+
+SIZES, ROLLOUT = "utils.validate_batch_sizes", f"train_batch_size {STEP} {MICRO} n_samples_per_prompt"
+DEVICES, CUT = "policy_num_nodes policy_num_gpus_per_node", "preprocess.compute_prompt_mini_batch_boundaries"
+_ROWS = (
+    _row(10, _betas, "policy.optimizer_config.adam_betas", "FSDPStrategy, torch.optim.AdamW", "worker_start"),
+    _row(11, _lengths, "max_input_length trainer.max_prompt_length max_turns", "utils.validate_generator_cfg"),
+    _row(16, _replicas, f"{DEVICES} policy.sequence_parallel_size", "Worker.init_worker_process_group"),
+    _row(17, _policy, f"{ROLLOUT} {DEVICES}", SIZES, fixes=_nearest),
+    _row(18, _critic, f"train_batch_size critic_mini_batch_size {MICRO}", SIZES),
+    _row(24, _shared, f"colocate_all inference_engine.num_engines {DEVICES}", "utils.validate_cfg"),
+    _row(26, _asynchronous, f"fully_async.enabled {ROLLOUT}", "FullyAsyncRayPPOTrainer.__init__", "construction"),
+    _row(27, _tail, f"{ROLLOUT} {DEVICES}", f"trainer._remove_tail_data, {CUT}", "first_rollout", _nearest),
+    *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-SKYRL"),
+)
+RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

@@ -1,0 +1,309 @@
+"""The contract that every adapter keeps. What the cases mean was written down from SkyRL's own code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchbridge import Source, Spec
+from batchbridge.kit import (
+    Advantage,
+    Carried,
+    Context,
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    Objective,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Topology,
+)
+from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_skyrl.config import SkyRLAdapter
+from batchbridge_skyrl.rules import RULES
+
+CONTEXT = Context(framework_version="0.3.0", world_size=4, dataset_size=2048)
+FOUR = {
+    "trainer.placement.policy_num_gpus_per_node": 4,
+    "trainer.placement.ref_num_gpus_per_node": 4,
+    "trainer.placement.critic_num_gpus_per_node": 4,
+    "generator.inference_engine.num_engines": 4,
+    "trainer.seed": 42,
+}
+ALGORITHM, ASYNC = "trainer.algorithm.", "trainer.fully_async."
+CORRECTION = f"{ALGORITHM}off_policy_correction."
+SYNC_FREE = {
+    **FOUR,
+    "trainer.placement.colocate_all": False,
+    f"{ASYNC}enabled": True,
+    f"{ASYNC}num_parallel_generation_workers": 512,
+    "trainer.train_batch_size": 256,
+    f"{ALGORITHM}policy_loss_type": "rollout_is",
+}
+"""Fully asynchronous training."""
+CARRIED = Carried(
+    learning_rate=1e-6,
+    lr_schedule="constant",
+    warmup_steps=0.0,
+    optimizer="adamw",
+    beta1=0.9,
+    beta2=0.999,
+    optimizer_epsilon=1e-8,
+    weight_decay=0.01,
+    weight_decay_excludes="nothing",
+    max_gradient_norm=1.0,
+    dropout="on",
+    max_prompt_tokens=512,
+    max_completion_tokens=1024,
+    temperature=1.0,
+    top_p=1.0,
+    top_k=-1,
+    precision="bf16",
+)
+DEFAULTS = Spec(
+    topology=Topology(world_size=4),
+    rollout=Rollout(prompts_per_rollout=1024, completions_per_prompt=5),
+    optimizer_step=OptimizerStep(completions_per_step=1280),
+    loss=Loss(policy=LossTerm(aggregation="token_mean"), kl=LossTerm(aggregation="sequence_mean")),
+    horizon=Horizon(epochs=1.0),
+    micro_batch=MicroBatch(completions_per_device=1),
+    advantage=Advantage(baseline="group_mean", scale="group", epsilon=1e-6, ddof=1),
+    order=Order(seed=42, last_optimizer_step="error"),
+    objective=Objective(
+        surrogate="ppo",
+        ratio_level="token",
+        clip_low=0.2,
+        clip_high=0.2,
+        old_logprobs="rollout_start",
+        kl_placement="loss",
+        kl_estimator="k3",
+        kl_coefficient=0.001,
+        kl_log_ratio_clamp=20.0,
+        kl_clamp=10.0,
+        entropy_coefficient=0.0,
+        nonfinite_step="skip",
+    ),
+    carried=CARRIED,
+)
+"""SkyRL's defaults on four devices: every number from config.py, ppo_utils.py, worker.py and fsdp_strategy.py."""
+DAPO = DEFAULTS.replace(
+    **{
+        "rollout.group_filter": "drop_zero_variance",
+        "rollout.truncated_completions": "mask",
+        "optimizer_step.passes_per_rollout": 2,
+        "loss.policy": LossTerm(aggregation="token_mean", denominator_scope="micro_batch"),
+        "loss.kl": None,
+        "micro_batch.completions_per_device": 8,
+        "micro_batch.forward_completions_per_device": 16,
+        "horizon.epochs": 20.0,
+        "horizon.rollouts": 100,
+        "objective.clip_high": 0.28,
+        "objective.dual_clip": 10.0,
+        "objective.kl_placement": "none",
+        "objective.kl_estimator": None,
+        "objective.kl_coefficient": 0.0,
+        "objective.kl_log_ratio_clamp": None,
+        "objective.kl_clamp": None,
+        "objective.sampler_correction": "token_truncate [-, 2.0]",
+        "carried.warmup_steps": 160.0,
+        "carried.weight_decay": 0.1,
+        "open_terms": ("rollout: overlong_punishment",),
+    }
+)
+DR_GRPO = DEFAULTS.replace(
+    **{
+        "loss.policy": LossTerm(aggregation="sequence_sum_over_constant", constant=1536),
+        "loss.kl": None,
+        "loss.entropy": LossTerm(aggregation="token_mean", denominator_scope="micro_batch"),
+        "micro_batch.completions_per_device": None,
+        "micro_batch.tokens_per_device": 8192,
+        "micro_batch.cap": "soft",
+        "advantage.scale": "none",
+        "advantage.epsilon": None,
+        "advantage.ddof": None,
+        "objective.kl_placement": "reward",
+        "objective.kl_estimator": "k1",
+        "objective.kl_log_ratio_clamp": None,
+        "objective.kl_clamp": None,
+        "objective.entropy_coefficient": 0.01,
+    }
+)
+ASYNCHRONOUS = DEFAULTS.replace(
+    **{
+        "rollout.prompts_per_rollout": 256,
+        "rollout.group_filter": "drop_zero_variance",
+        "staleness.mode": "bounded",
+        "staleness.maximum": 4,
+        "objective.surrogate": "rollout_is",
+        "objective.old_logprobs": "sampler",
+    }
+)
+
+
+def _valid(name: str, values: dict[str, Any], spec: Spec | None = None) -> ValidCase:
+    return ValidCase(
+        name=name, source=Source(values={**FOUR, **values}), context=CONTEXT, spec=spec, source_has_world_size=True
+    )
+
+
+def _invalid(name: str, code: int, values: dict[str, Any]) -> InvalidCase:
+    source = Source(values={**FOUR, **values})
+    return InvalidCase(name=name, source=source, context=CONTEXT, codes=(f"BB-SKYRL-{code:03}",))
+
+
+class TestSkyRLAdapter(AdapterContract):
+    adapter_class = SkyRLAdapter
+    framework_modules = ("skyrl", "torch", "ray", "omegaconf")
+    unknown_version = "0.2.0"
+    written_version = "0.3.0"
+    rules = RULES
+    valid = (
+        _valid("defaults", {}, DEFAULTS),
+        _valid(
+            "dapo",
+            {
+                "entrypoint": "examples.train.algorithms.dapo.main_dapo",
+                f"{ALGORITHM}policy_loss_type": "dual_clip",
+                f"{ALGORITHM}eps_clip_high": 0.28,
+                f"{ALGORITHM}clip_ratio_c": 10.0,
+                f"{ALGORITHM}dynamic_sampling": {"type": "filter", "max_sample_batches": 30},
+                f"{ALGORITHM}loss_reduction": "token_mean_legacy",
+                f"{ALGORITHM}use_kl_loss": False,
+                f"{CORRECTION}tis_ratio_type": "token",
+                "generator.apply_overlong_filtering": True,
+                "trainer.micro_train_batch_size_per_gpu": 8,
+                "trainer.micro_forward_batch_size_per_gpu": 16,
+                "trainer.update_epochs_per_batch": 2,
+                "trainer.epochs": 20,
+                "trainer.max_training_steps": 100,
+                "trainer.policy.optimizer_config": {"num_warmup_steps": 160, "weight_decay": 0.1},
+            },
+            DAPO,
+        ),
+        _valid(
+            "dr. grpo",
+            {
+                f"{ALGORITHM}grpo_norm_by_std": False,
+                f"{ALGORITHM}loss_reduction": "seq_mean_token_sum_norm",
+                f"{ALGORITHM}max_seq_len": 1536,
+                f"{ALGORITHM}use_kl_loss": False,
+                f"{ALGORITHM}use_kl_in_reward": True,
+                f"{ALGORITHM}kl_estimator_type": "k1",
+                f"{ALGORITHM}use_entropy_loss": True,
+                "trainer.max_tokens_per_microbatch": 8192,
+            },
+            DR_GRPO,
+        ),
+        _valid(
+            "fully asynchronous",
+            {
+                **SYNC_FREE,
+                "entrypoint": "examples.train.fully_async.main_fully_async",
+                f"{ALGORITHM}zero_variance_filter": True,
+                f"{ASYNC}sample_full_batch": True,
+            },
+            ASYNCHRONOUS,
+        ),
+        _valid(
+            "megatron, gspo, several turns",
+            {
+                "trainer.strategy": "megatron",
+                "trainer.policy.megatron_config.tensor_model_parallel_size": 2,
+                "trainer.ref.megatron_config.tensor_model_parallel_size": 2,
+                "trainer.policy.megatron_config.moe_router_load_balancing_type": "aux_loss",
+                "trainer.policy.megatron_config.moe_aux_loss_coeff": 0.01,
+                f"{ALGORITHM}policy_loss_type": "gspo",
+                f"{ALGORITHM}loss_reduction": "sequence_mean",
+                f"{CORRECTION}sequence_mask_metric": "geometric",
+                f"{CORRECTION}outlier_token_is_threshold_high": 100.0,
+                f"{ALGORITHM}advantage_estimator": "rloo",
+                "generator.max_turns": 4,
+                "generator.max_input_length": 8192,
+            },
+        ),
+        _valid(
+            "what the schema has no word for",
+            {
+                f"{ALGORITHM}advantage_estimator": "maxrl",
+                f"{ALGORITHM}policy_loss_type": "sapo",
+                f"{ALGORITHM}sapo": {"tau_pos": 1.1},
+                f"{ALGORITHM}temperature": 0.9,
+                "generator.sampling_params": {"min_p": 0.1, "top_k": 20},
+                "generator.zero_reward_on_non_stop": True,
+                "trainer.update_ref_every_epoch": True,
+            },
+        ),
+        _valid(
+            "ppo",
+            {
+                f"{ALGORITHM}advantage_estimator": "gae",
+                f"{ALGORITHM}lambd": 0.95,
+                "trainer.critic.model.path": "some/model",
+                f"{ALGORITHM}loss_reduction": "prompt_mean",
+                f"{ALGORITHM}policy_loss_type": "dppo",
+                f"{ALGORITHM}dppo": {"dppo_type": "binary_kl", "delta_low": 0.05},
+                f"{ALGORITHM}kl_estimator_type": "abs",
+            },
+        ),
+        _valid(
+            "one step ahead", {"entrypoint": "examples.train.async.main_async", "trainer.placement.colocate_all": False}
+        ),
+        _valid("groups of one", {"generator.n_samples_per_prompt": 1, f"{ALGORITHM}policy_loss_type": "cispo"}),
+    )
+    invalid = (
+        _invalid("a stranger", 4, {"trainer.trian_batch_size": 8}),
+        _invalid("no number", 5, {"trainer.epochs": "many"}),
+        _invalid("three betas", 10, {"trainer.policy.optimizer_config.adam_betas": [0.9, 0.99, 0.999]}),
+        _invalid("input", 11, {"generator.max_input_length": 1024}),
+        _invalid("log-probabilities", 12, {"generator.sampling_params.logprobs": 5}),
+        _invalid(
+            "megatron",
+            13,
+            {"trainer.strategy": "megatron", "trainer.policy.sequence_parallel_size": 2},
+        ),
+        _invalid("gae", 14, {f"{ALGORITHM}advantage_estimator": "gae"}),
+        _invalid("kl twice", 15, {f"{ALGORITHM}use_kl_in_reward": True}),
+        _invalid("replicas", 16, {"trainer.policy.sequence_parallel_size": 3}),
+        _invalid("mini-batch", 17, {"trainer.policy_mini_batch_size": 300}),
+        _invalid("micro-batch", 17, {"trainer.micro_train_batch_size_per_gpu": 7}),
+        _invalid("critic", 18, {"trainer.critic.model.path": "a/b", "trainer.critic_mini_batch_size": 300}),
+        _invalid("checkpoints", 19, {"trainer.max_ckpts_to_keep": 0}),
+        _invalid("loss", 20, {f"{ALGORITHM}policy_loss_type": "ppo"}),
+        _invalid("estimator", 20, {f"{ALGORITHM}advantage_estimator": "remax"}),
+        _invalid("reduction", 20, {f"{ALGORITHM}loss_reduction": "token_sum"}),
+        _invalid(
+            "turns", 21, {"generator.step_wise_trajectories": True, f"{ALGORITHM}advantage_estimator": "reinforce++"}
+        ),
+        _invalid("merged turns", 21, {"generator.merge_stepwise_output": True}),
+        _invalid("constant", 22, {f"{ALGORITHM}loss_reduction": "seq_mean_token_sum_norm"}),
+        _invalid("corrected", 23, {f"{ALGORITHM}policy_loss_type": "kl_cov", f"{CORRECTION}tis_ratio_type": "token"}),
+        _invalid("shared", 24, {"generator.inference_engine.num_engines": 2}),
+        _invalid(
+            "reference", 24, {"trainer.placement.colocate_all": False, "trainer.placement.ref_num_gpus_per_node": 2}
+        ),
+        _invalid("schedule", 25, {"trainer.policy.optimizer_config.scheduler": "cosine_with_min_lr"}),
+        _invalid(
+            "megatron's schedule",
+            25,
+            {"trainer.strategy": "megatron", "trainer.policy.optimizer_config.scheduler": "cosine"},
+        ),
+        _invalid("asynchronous, several steps", 26, {**SYNC_FREE, "trainer.train_batch_size": 512}),
+        _invalid("asynchronous, workers", 26, {**SYNC_FREE, f"{ASYNC}num_parallel_generation_workers": 8}),
+        _invalid("asynchronous, loss", 26, {**SYNC_FREE, f"{ALGORITHM}policy_loss_type": "regular"}),
+        _invalid(
+            "tail",
+            27,
+            {"trainer.train_batch_size": 6, "trainer.policy_mini_batch_size": 6, "generator.n_samples_per_prompt": 1},
+        ),
+        _invalid("replace", 28, {f"{ALGORITHM}dynamic_sampling.type": "replace"}),
+    )
+    foreign = (
+        Source(values={"per_device_train_batch_size": 4, "num_generations": 8}),
+        Source(values={"trainer.logger": "console", "actor_rollout_ref.rollout.n": 8, "data.train_batch_size": 4}),
+    )
+    unwritable = (
+        DEFAULTS.replace(**{"order.last_rollout": "pad"}),
+        DEFAULTS.replace(**{"optimizer_step.completions_per_step": 1281}),
+        DEFAULTS.replace(open_terms=("advantage: gdpo",)),
+    )

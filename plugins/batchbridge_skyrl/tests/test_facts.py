@@ -1,0 +1,117 @@
+"""SkyRL's own launch scripts and functions, as they were recorded.
+
+`launch_scripts.json`: for each script its digest, its program, and the settings with a kind that it gives: place in
+`keys`, the word, and the value of SkyRL's own loader where that is spelled otherwise. All settings of every script were
+compared when it was recorded; the rest are paths, names and settings of engines. `vectors.json`: the results of SkyRL's
+functions on a CPU, with the digests of their code.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchbridge import Source
+from batchbridge.kit import Advantage, Context, LossTerm, Row, group_advantages, parse_arguments, token_weights
+from batchbridge_skyrl.config import SkyRLAdapter
+
+SCRIPTS: dict[str, Any] = json.loads(Path(__file__).with_name("launch_scripts.json").read_text(encoding="utf-8"))
+VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
+CONTEXT = Context(framework_version="0.3.0")
+READ = [script for script in SCRIPTS["scripts"] if "rows" in script]
+REFUSED = [script for script in SCRIPTS["scripts"] if "refused" in script]
+DEFAULTS = {
+    "trainer.placement.policy_num_gpus_per_node": 2,
+    "trainer.placement.ref_num_gpus_per_node": 2,
+    "generator.inference_engine.num_engines": 2,
+}
+
+
+def _command(words: list[str]) -> Source:
+    return Source(values=parse_arguments(words), argv=tuple(words))
+
+
+@pytest.mark.parametrize("script", READ, ids=[script["path"] for script in READ])
+def test_a_launch_script_is_read_as_skyrls_loader_reads_it(script: dict[str, Any]) -> None:
+    said = {SCRIPTS["keys"][row[0]]: row[1:] for row in script["rows"]}
+    reading = SkyRLAdapter().read(
+        _command([script["program"], *(f"{key}={row[0]}" for key, row in said.items())]), CONTEXT
+    )
+    theirs = {key: row[1] if len(row) > 1 else json.loads(row[0]) for key, row in said.items()}
+    assert {key: reading.native[key] for key in theirs} == theirs
+    assert [found.message for found in reading.findings if found.severity == "error"] == []
+
+
+@pytest.mark.parametrize("script", REFUSED, ids=[script["path"] for script in REFUSED])
+def test_a_setting_that_skyrls_loader_refuses_is_no_setting(script: dict[str, Any]) -> None:
+    words = [script["program"], *(f"{key}=1" for key in script["refused"])]
+    found = SkyRLAdapter().read(_command(words), CONTEXT).findings
+    assert sorted(one.where[0].key or "" for one in found if one.code == "BB-SKYRL-004") == script["refused"]
+
+
+def test_every_script_was_compared_and_none_differed() -> None:
+    assert SCRIPTS["compared"]["differences"] == 0
+    assert len(READ) == SCRIPTS["compared"]["scripts"]
+
+
+def _rule(case: str, group: int) -> Advantage:
+    settings: dict[str, Any] = {"trainer.algorithm.advantage_estimator": case.partition(",")[0].partition(" ")[0]}
+    if "without" in case or "one" in case:
+        settings["trainer.algorithm.grpo_norm_by_std"] = False
+    values = {**DEFAULTS, **settings, "generator.n_samples_per_prompt": group}
+    spec = SkyRLAdapter().read(Source(values=values), CONTEXT).spec
+    assert spec is not None
+    return spec.advantage
+
+
+@pytest.mark.parametrize("vector", VECTORS["advantages"][:4], ids=lambda vector: vector["case"])
+def test_advantages_are_what_skyrls_functions_give(vector: dict[str, Any]) -> None:
+    rule = _rule(vector["case"], len(vector["rewards"][0]))
+    ours = [value for group in group_advantages(vector["rewards"], rule) for value in group]
+    # SkyRL takes mean and deviation of a group in float32.
+    assert ours == pytest.approx(vector["advantages"], abs=2e-6)
+
+
+def test_maxrl_is_no_advantage_that_the_schema_says() -> None:
+    (vector,) = (one for one in VECTORS["advantages"] if one["case"] == "maxrl")
+    ours = [value for group in group_advantages(vector["rewards"], _rule("maxrl", 4)) for value in group]
+    assert ours != pytest.approx(vector["advantages"], abs=1e-3)
+
+
+@pytest.mark.parametrize("vector", VECTORS["weights"], ids=lambda vector: vector["loss_reduction"])
+def test_token_weights_are_what_skyrl_multiplies_advantages_with(vector: dict[str, Any]) -> None:
+    values = {
+        **DEFAULTS,
+        "trainer.algorithm.loss_reduction": vector["loss_reduction"],
+        "trainer.algorithm.max_seq_len": vector["max_seq_len"],
+    }
+    spec = SkyRLAdapter().read(Source(values=values), CONTEXT).spec
+    assert spec is not None
+    rows = [
+        Row(tokens=tokens, group=place // vector["group"], micro_batch=place // vector["micro_batch"])
+        for place, tokens in enumerate(vector["tokens"])
+    ]
+    ours = token_weights(spec.loss.policy, rows)
+    assert [float(weight) for weight in ours] == pytest.approx(vector["weights"], rel=1e-12)
+    assert token_weights(LossTerm(aggregation="sequence_sum"), rows) != ours  # a control
+
+
+@pytest.mark.parametrize("vector", VECTORS["kl"], ids=lambda vector: vector["kl_estimator_type"])
+def test_kl_has_the_clamps_that_skyrl_has(vector: dict[str, Any]) -> None:
+    values = {**DEFAULTS, "trainer.algorithm.kl_estimator_type": vector["kl_estimator_type"]}
+    spec = SkyRLAdapter().read(Source(values=values), CONTEXT).spec
+    assert spec is not None
+    name, inner, outer = (getattr(spec.objective, f"kl_{field}") for field in ("estimator", "log_ratio_clamp", "clamp"))
+    assert name == vector["kl_estimator_type"]
+    for ratio, value, gradient in zip(vector["log_ratios"], vector["values"], vector["gradients"], strict=True):
+        inside = inner is None or abs(ratio) < inner
+        assert value <= (outer or 1e9)
+        if outer is not None and (not inside or value >= outer):
+            assert gradient == 0.0  # a bound that is reached has no gradient
+
+
+def test_a_replaced_group_ends_the_run() -> None:
+    assert [outcome for _, outcome in VECTORS["replace"]] == ["AssertionError", "AssertionError", "runs"]
