@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchbridge.kit import load_source
+from batchbridge.kit.config_texts import nested_toml
 from batchbridge.reading.toml import parse_toml
 
 RECIPE = """\
@@ -173,3 +174,22 @@ def test_whatever_is_in_a_file_it_is_read_as_python_reads_it_or_refused() -> Non
         missing = [leaf for leaf in _leaves(expected) if "[" not in leaf and leaf not in document.lines]
         assert not missing, (missing, text)
     assert kept > 200
+
+
+def test_settings_written_as_toml_are_read_back() -> None:
+    values = {
+        "steps": 3,
+        "a.b": 1e-06,
+        "a.c.d e": [1, 2.5, True, 'x\x7f\n"é😀', {"k": {"j": []}, "n": {}}],
+        "f": float("inf"),
+        "a.g": False,
+        "a.none": None,
+    }
+    text = nested_toml(values)
+    tree = {
+        "steps": 3,
+        "f": float("inf"),
+        "a": {"b": 1e-06, "g": False, "c": {"d e": values["a.c.d e"]}},
+    }
+    assert tomllib.loads(text) == tree
+    assert text.startswith("steps = 3\nf = inf\n\n[a]\nb = 1e-06\ng = false\n")
