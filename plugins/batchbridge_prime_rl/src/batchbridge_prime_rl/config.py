@@ -15,7 +15,18 @@ from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told
 from batchbridge_prime_rl.meaning import derive
 from batchbridge_prime_rl.rules import RULES
-from batchbridge_prime_rl.settings import BATCH, DEPLOYED, KEYS, NODES, PER_NODE, SECTIONS, SHARED, TOKENS, TRAINING
+from batchbridge_prime_rl.settings import (
+    BATCH,
+    DEPLOYED,
+    KEYS,
+    NAMES,
+    NODES,
+    PER_NODE,
+    SECTIONS,
+    SHARED,
+    TOKENS,
+    TRAINING,
+)
 from batchbridge_prime_rl.writing import restate
 
 
@@ -51,8 +62,7 @@ class PrimeRLAdapter(TableAdapter):
         if _program(source) == "rl" and "@" in source.argv:
             return 1.0
         said = [key for key, _ in settings_in(source.values)]
-        rows = {row.key for row in KEYS}
-        ours = [key for key in said if key in rows or key in SECTIONS or any(key.startswith(f"{row}.") for row in rows)]
+        ours = [key for key in said if key in NAMES or key in SECTIONS or key.startswith(_WHOLE)]
         marks = any(key.startswith(("orchestrator.", "trainer.", "deployment.")) for key in ours)
         return 0.95 * len(ours) / len(said) if marks and any(key.startswith("orchestrator") for key in ours) else 0.0
 
@@ -68,9 +78,11 @@ class PrimeRLAdapter(TableAdapter):
         if native[BATCH] is None and native[TOKENS] is None:
             filled[BATCH] = 128
         filled["trainer.optim.betas2"] = 0.95 if native["trainer.optim.type"] == "muon" else 0.999
+        devices, cp = native[TRAINING], native["trainer.model.cp"]
         if native[DEPLOYED] == "multi_node" and native[NODES]:
-            filled[TRAINING] = native[NODES] * native[PER_NODE]
-        return filled
+            devices = filled[TRAINING] = native[NODES] * native[PER_NODE]
+        filled["orchestrator.num_train_workers"] = max(devices // cp, 1)
+        return filled | {"orchestrator.pad_to_multiple_of": cp}
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         return derive(native)
@@ -93,6 +105,9 @@ class PrimeRLAdapter(TableAdapter):
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The file of `uv run rl @ rl.toml`."""
         return {"toml": nested_toml(values)}
+
+
+_WHOLE = tuple(f"{key}." for key in NAMES)
 
 
 def _program(source: Source) -> str | None:

@@ -1,4 +1,4 @@
-"""What prime-rl's settings mean where no row of `settings` says it. Source: prime-rl 0.8.0, the symbols named at each."""
+"""What prime-rl's settings mean where no row of `settings` says it. Source: prime-rl 0.8.0, what each names."""
 
 from __future__ import annotations
 

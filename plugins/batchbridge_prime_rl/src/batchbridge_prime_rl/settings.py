@@ -26,13 +26,6 @@ ALGORITHM, PENALTY, ROLES = "orchestrator.algo.type", "orchestrator.algo.length_
 DECAY = "orchestrator.algo.decay"
 LOSS, SCHEDULER, NORM = "trainer.loss", "trainer.scheduler", "trainer.optim.max_norm"
 STEPS, LENGTHS = "trainer.max_steps", ("orchestrator.seq_len", "trainer.model.seq_len")
-SHARED = {
-    "max_steps": (STEPS, "orchestrator.max_steps"),
-    "seq_len": LENGTHS,
-    "model.name": ("trainer.model.name", "orchestrator.model.name"),
-    "model.vlm": ("trainer.model.vlm", "orchestrator.model.vlm"),
-}
-"""Settings of the run, and those of its parts that follow them. Source: validation.propagate_shared_fields."""
 DEPLOYED, TRAINING, NODES, PER_NODE = (
     f"deployment.{name}" for name in ("type", "num_train_gpus", "num_train_nodes", "gpus_per_node")
 )
@@ -49,5 +42,14 @@ KEYS = (
     Key(SOURCES, Kind("tables", "a list of tables", _tables), [], meaning="environments, with settings of their own"),
 )
 """Of two rows for one key the later counts."""
+NAMES = frozenset(row.key for row in KEYS)
+_FOLLOWED = ("ckpt.", "log.", "model.", "monitors.", "resume.", "rollout_transport.", "tokenizer.", "weight_broadcast.")
+SHARED = {"max_steps": (STEPS, "orchestrator.max_steps"), "seq_len": LENGTHS} | {
+    key: tuple(part for part in (f"trainer.{key}", f"orchestrator.{key}") if part in NAMES)
+    for key in sorted(NAMES)
+    if key.startswith(_FOLLOWED)
+}
+"""Settings of the run, and those of its parts that follow them. Source: validation.propagate_shared_fields,
+RLConfig.auto_setup_weight_broadcast, auto_setup_resume."""
 SECTIONS = frozenset(row.key[:at] for row in KEYS for at, letter in enumerate(row.key) if letter == ".")
 """Tables: an empty one says nothing here."""
