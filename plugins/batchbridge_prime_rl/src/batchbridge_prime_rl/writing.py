@@ -35,6 +35,8 @@ NODE = 8
 
 def restate(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
+    if spec.horizon.optimizer_steps is None:
+        raise Unsayable("prime-rl counts its run in optimizer steps", "horizon.optimizer_steps")
     said: dict[str, Any] = {GROUP: spec.rollout.completions_per_prompt, "max_steps": spec.horizon.optimizer_steps}
     for part in (_devices, _lengths, _objective, _optimizer, _opened):
         said |= part(spec)
