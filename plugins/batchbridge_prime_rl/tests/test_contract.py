@@ -77,7 +77,7 @@ MEANING = Spec(
         top_k=-1,
         precision="bf16",
     ),
-    open_terms=("loss: filter_zero_advantages", "objective: kl_tau 0.001"),
+    open_terms=("loss: train.filter_zero_advantages", "objective: loss.kl_tau 0.001"),
 ).replace(**{"staleness.mode": "bounded", "staleness.maximum": 8, "staleness.unit": "weight_versions"})
 """configs/basic/reverse-text/rl.toml by prime-rl's documentation and code: no adapter was asked."""
 SEVERAL_NODES: dict[str, Any] = {
@@ -140,10 +140,10 @@ SEVERAL = MEANING.replace(
         "carried.max_total_tokens": 32768,
         "carried.top_k": 20,
         "open_terms": (
-            "advantage: adv_tau 0.5",
+            "advantage: loss.adv_tau 0.5",
             "advantage: max_rl",
-            'carried: extra_body {"min_p": 0.05}',
-            "carried: mu 0.95",
+            "carried: optim.mu 0.95",
+            'carried: sampling.extra_body {"min_p": 0.05}',
             "order: sources [0.75, 0.25]",
         ),
     }
@@ -171,11 +171,12 @@ LINEAR_MEANING = MEANING.replace(
         "carried.optimizer_epsilon": None,
         "carried.max_completion_tokens": None,
         "open_terms": (
-            "advantage: rae 0.9",
-            "carried: momentum 0.9",
-            "carried: nesterov true",
-            "loss: filter_zero_advantages",
-            "objective: kl_tau 0.001",
+            "advantage: algo.decay 0.9",
+            "advantage: rae",
+            "carried: optim.momentum 0.9",
+            "carried: optim.nesterov",
+            "loss: train.filter_zero_advantages",
+            "objective: loss.kl_tau 0.001",
         ),
     }
 )
@@ -209,7 +210,7 @@ OPEN: dict[str, dict[str, Any]] = {
     "sources differ in algo.type": {"orchestrator.train.source": [{"algo": {"type": "max_rl"}}]},
     "sources differ in sampling.temperature": {"orchestrator.train.source": [{"sampling": {"temperature": 0.5}}]},
     "expected a whole number from 1": {"orchestrator.train.source": [{"group_size": "x"}]},
-    "a gate other than": {
+    "a gate other than one for groups": {
         "orchestrator.train.source": [
             {"curriculum": {"gates": {"a": {"type": "advantage_range", "reject_min": -0.5, "reject_max": 0.5}}}}
         ]
@@ -310,6 +311,8 @@ class TestPrimeRLAdapter(AdapterContract):
             trainer__optim__type="muon",
         ),
         _invalid("seeing in fp32", 25, model__vlm={"language_model_attr": "a", "vision_encoder_attr": "b"}),
+        _invalid("seeing with hf", 32, model__vlm={"language_model_attr": "a", "vision_encoder_attr": "b"}),
+        _invalid("remote code", 32, trainer__model__trust_remote_code=True, trainer__model__impl="custom"),
         _invalid("lora by nccl", 26, trainer__model__lora={"rank": 8}, weight_broadcast__type="nccl"),
         _invalid("hf with cp", 27, trainer__model__impl="hf", trainer__model__cp=2, deployment__num_train_gpus=2),
         _invalid("deepep alone", 28, trainer__model__ep_comm_backend="deepep", trainer__model__ep=1),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from batchbridge import Behaviour, Finding, Source, Spec, Where
+from batchbridge import Behaviour, Source, Spec
 from batchbridge.kit import load_source, parse_arguments
 from batchbridge.kit.config_texts import nested_toml
 from batchbridge.kit.key_table import Codes, Key, settings_in
@@ -18,6 +18,7 @@ from batchbridge_prime_rl.rules import RULES
 from batchbridge_prime_rl.settings import (
     BATCH,
     DEPLOYED,
+    FACTS,
     KEYS,
     NAMES,
     NODES,
@@ -38,22 +39,7 @@ class PrimeRLAdapter(TableAdapter):
     versions = ">=0.8"
     newest_version = "0.8.0"
     keys = KEYS
-    constants: ClassVar[Mapping[str, Any]] = {  # Source: rl/loss.py, rl/train.py, model.py, TrainSamplingConfig
-        "loss.policy.aggregation": "token_mean",
-        "advantage.scale": "none",
-        "order.prompt_shuffle": "none",
-        "order.last_rollout": "wrap",
-        "objective.ratio_level": "token",
-        "objective.old_logprobs": "sampler",
-        "objective.kl_placement": "none",
-        "objective.kl_coefficient": 0.0,
-        "objective.entropy_coefficient": 0.0,
-        "objective.nonfinite_step": "apply",
-        "carried.weight_decay_excludes": "nothing",
-        "carried.top_p": 1.0,
-        "carried.precision": "bf16",
-        "carried.dropout": "on",
-    }
+    constants = FACTS["constants"]
     codes = Codes.of("BB-PRIME")
     rules = RULES
 
@@ -150,9 +136,6 @@ def _commanded(source: Source) -> Source:
         name = name.replace("no_", "", 1) if off else name
         values[name] = None if off and name in SECTIONS else not off if value is True else value
         lines.pop(name, None)
-    if not files:
-        where = (Where(file=str(source.path) if source.path else None),)
-        problems.append(Finding("BB-PRIME-006", "error", "config", "a command without a file", where, undecided=True))
     return replace(source, values=values, lines=lines, path=path, argv=(), problems=tuple(problems))
 
 

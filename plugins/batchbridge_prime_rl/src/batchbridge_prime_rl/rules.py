@@ -13,19 +13,7 @@ from typing import Any
 from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
 from batchbridge.kit.rule_table import Rule, recorded_rules
-from batchbridge_prime_rl.settings import (
-    BATCH,
-    DEPLOYED,
-    GROUP,
-    LENGTHS,
-    NODES,
-    NORM,
-    PER_NODE,
-    SCHEDULER,
-    SHARED,
-    STEPS,
-    TRAINING,
-)
+from batchbridge_prime_rl import settings as keys
 
 Native = Mapping[str, Any]
 IN_FLIGHT = tuple(f"orchestrator.concurrency.{name}_inflight" for name in ("min", "initial", "max"))
@@ -34,7 +22,7 @@ GROUPS = "deployment.nodes_per_fsdp_group"
 
 
 def _shared(native: Native) -> str | None:
-    for key, parts in SHARED.items():
+    for key, parts in keys.SHARED.items():
         for part in parts:
             if native[key] is not None and native[part] not in (None, native[key]):
                 return f"{key} = {native[key]}, and {part} = {native[part]}: one place says it"
@@ -42,31 +30,31 @@ def _shared(native: Native) -> str | None:
 
 
 def _ends(native: Native) -> str | None:
-    ours, theirs = native[STEPS], native["orchestrator.max_steps"]
+    ours, theirs = native[keys.STEPS], native["orchestrator.max_steps"]
     return f"the trainer makes {ours} steps, the orchestrator {theirs}" if ours != theirs else None
 
 
 def _lengths(native: Native) -> str | None:
-    packed, trained = (native[key] for key in LENGTHS)
+    packed, trained = (native[key] for key in keys.LENGTHS)
     return f"rows of {packed} tokens do not fit into the trainer's {trained}" if trained < packed else None
 
 
 def _batch(native: Native) -> str | None:
-    size, group = native[BATCH], native[GROUP]
+    size, group = native[keys.BATCH], native[keys.GROUP]
     wrong = size is not None and size % group
     return f"a step of {size} trajectories is no whole number of groups of {group}" if wrong else None
 
 
 def _nearest(native: Native) -> tuple[Fix, ...]:
-    sizes = [Variable(BATCH, native[BATCH]), Variable(GROUP, native[GROUP])]
-    found = neighbours(sizes, lambda now: now[BATCH] % now[GROUP] == 0)
+    sizes = [Variable(keys.BATCH, native[keys.BATCH]), Variable(keys.GROUP, native[keys.GROUP])]
+    found = neighbours(sizes, lambda now: now[keys.BATCH] % now[keys.GROUP] == 0)
     return tuple(Fix(", ".join(f"{key} = {value}" for key, value in now.items()), now) for now in found)
 
 
 def _group(native: Native) -> str | None:
     for key in IN_FLIGHT[1:]:
-        if native[key] is not None and native[key] < native[GROUP]:
-            return f"{key} = {native[key]} is less than a group of {native[GROUP]}"
+        if native[key] is not None and native[key] < native[keys.GROUP]:
+            return f"{key} = {native[key]} is less than a group of {native[keys.GROUP]}"
     return None
 
 
@@ -77,8 +65,8 @@ def _in_flight(native: Native) -> str | None:
 
 
 def _schedule(native: Native) -> str | None:
-    kind, warmup, decay = (native[f"{SCHEDULER}.{name}"] for name in ("type", "warmup_steps", "decay_steps"))
-    steps, text = native[STEPS], f"{warmup} steps of warm-up"
+    kind, warmup, decay = (native[f"{keys.SCHEDULER}.{name}"] for name in ("type", "warmup_steps", "decay_steps"))
+    steps, text = native[keys.STEPS], f"{warmup} steps of warm-up"
     if kind == "linear" and not warmup and not decay:
         return "neither a warm-up nor a decay: that is constant"
     if kind == "linear" and decay:
@@ -88,18 +76,18 @@ def _schedule(native: Native) -> str | None:
 
 
 def _node(native: Native) -> str | None:
-    total = native[TRAINING] + native[GENERATING]
-    wrong = native[DEPLOYED] == "single_node" and total > native[PER_NODE]
-    return f"{total} devices on a node of {native[PER_NODE]}" if wrong else None
+    total = native[keys.TRAINING] + native[GENERATING]
+    wrong = native[keys.DEPLOYED] == "single_node" and total > native[keys.PER_NODE]
+    return f"{total} devices on a node of {native[keys.PER_NODE]}" if wrong else None
 
 
 def _nodes(native: Native) -> str | None:
-    if native[DEPLOYED] != "multi_node":
+    if native[keys.DEPLOYED] != "multi_node":
         return None
     generating = native[GENERATING_NODES]
     groups = native[GROUPS]
-    if native[NODES] is None:
-        return f"{NODES} is not set"
+    if native[keys.NODES] is None:
+        return f"{keys.NODES} is not set"
     if native["slurm"] is None:
         return "several nodes need slurm"
     if generating and native["inference"] is None:
@@ -107,43 +95,49 @@ def _nodes(native: Native) -> str | None:
     if generating == 0 and native["inference"] is not None:
         return "inference is set, and no node generates"
     return (
-        f"{native[NODES]} nodes are no whole number of groups of {groups}"
-        if groups and native[NODES] % groups
+        f"{native[keys.NODES]} nodes are no whole number of groups of {groups}"
+        if groups and native[keys.NODES] % groups
         else None
     )
 
 
 def _asked(native: Native) -> str | None:
-    if native[DEPLOYED] != "multi_node" or not native[NODES]:
+    if native[keys.DEPLOYED] != "multi_node" or not native[keys.NODES]:
         return None
-    there = native[NODES] * native[PER_NODE]
-    return f"{native[TRAINING]} devices were asked for, and there are {there}" if native[TRAINING] != there else None
-
-
-def _erased(native: Native) -> str | None:
-    return "every gradient becomes 0" if native[NORM] == 0 else None
+    there = native[keys.NODES] * native[keys.PER_NODE]
+    return (
+        f"{native[keys.TRAINING]} devices were asked for, and there are {there}"
+        if native[keys.TRAINING] != there
+        else None
+    )
 
 
 def _row(
-    number: int, test: Callable[[Native], str | None], keys: tuple[str, ...], symbol: str, **more: Any
+    number: int, test: Callable[[Native], str | None], where: tuple[str, ...], symbol: str, **more: Any
 ) -> Rule[Any]:
     said = {"phase": "config", "native": "ValueError", "severity": "error"} | more
-    return Rule(code=f"BB-PRIME-{number:03}", test=test, keys=keys, source=f"prime-rl 0.8.0 {symbol}", **said)
+    return Rule(code=f"BB-PRIME-{number:03}", test=test, keys=where, source=f"prime-rl 0.8.0 {symbol}", **said)
 
 
-SILENT: Mapping[str, Any] = {"phase": "never", "native": "", "severity": "warning"}
 _ROWS = (
-    _row(10, _shared, tuple(SHARED), "validation.propagate_shared_fields"),
-    _row(11, _ends, (STEPS, "orchestrator.max_steps"), "validation.validate_shared_max_steps"),
-    _row(12, _lengths, LENGTHS, "validation.validate_shared_seq_len"),
-    _row(14, _batch, (BATCH, GROUP), "OrchestratorConfig.resolve_batching", fixes=_nearest),
-    _row(15, _group, (*IN_FLIGHT[1:], GROUP), "OrchestratorConfig.resolve_batching"),
+    _row(10, _shared, tuple(keys.SHARED), "validation.propagate_shared_fields"),
+    _row(11, _ends, (keys.STEPS, "orchestrator.max_steps"), "validation.validate_shared_max_steps"),
+    _row(12, _lengths, keys.LENGTHS, "validation.validate_shared_seq_len"),
+    _row(14, _batch, (keys.BATCH, keys.GROUP), "OrchestratorConfig.resolve_batching", fixes=_nearest),
+    _row(15, _group, (*IN_FLIGHT[1:], keys.GROUP), "OrchestratorConfig.resolve_batching"),
     _row(16, _in_flight, IN_FLIGHT, "ConcurrencyConfig.validate_bounds"),
-    _row(17, _schedule, (f"{SCHEDULER}.type", STEPS), "trainer.validate_scheduler"),
-    _row(18, _node, (TRAINING, GENERATING, PER_NODE), "SingleNodeDeploymentConfig.validate_gpu_count"),
-    _row(19, _nodes, (DEPLOYED, NODES, GENERATING_NODES), "RLConfig.validate_deployment, auto_setup_deployment"),
-    _row(20, _asked, (NODES, PER_NODE), "RLConfig.auto_setup_deployment", native="trains on the nodes that are there"),
-    _row(21, _erased, (NORM,), "rl/train.py, optim.clip_grad_norm_", **SILENT | {"native": "clips to 0"}),
+    _row(17, _schedule, (f"{keys.SCHEDULER}.type", keys.STEPS), "trainer.validate_scheduler"),
+    _row(18, _node, (keys.TRAINING, GENERATING, keys.PER_NODE), "SingleNodeDeploymentConfig.validate_gpu_count"),
+    _row(
+        19, _nodes, (keys.DEPLOYED, keys.NODES, GENERATING_NODES), "RLConfig.validate_deployment, auto_setup_deployment"
+    ),
+    _row(
+        20,
+        _asked,
+        (keys.NODES, keys.PER_NODE),
+        "RLConfig.auto_setup_deployment",
+        native="trains on the nodes that are there",
+    ),
     *recorded_rules(json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8")), "BB-PRIME"),
 )
 RULES = tuple(sorted(_ROWS, key=lambda rule: rule.code))

@@ -1,6 +1,7 @@
 """prime-rl's settings. `settings.json` is the table: each field of RLConfig with its kind, its default (null also where
-it has none) and the canonical field that it decides alone. Where prime-rl has alternatives under one name (`type`), the
-rows are those of all.
+it has none, or where it follows another) and the canonical field that it decides alone. Where prime-rl has alternatives
+under one name (`type`), the rows are those of all. `constants` are what its code fixes: rl/loss.py, rl/train.py,
+model.py, StandardSampler, TrainSamplingConfig.
 
 Source: prime-rl 0.8.0 (v0.8.1.dev67, 559b44772) packages/prime-rl-configs, configs/*.py.
 """
@@ -16,6 +17,7 @@ from batchbridge.kit.key_table import Key, recorded
 from batchbridge.kit.kinds import Kind
 from batchbridge.kit.typed_values import WrongValue
 
+FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 SOURCES = "orchestrator.train.source"
 SAMPLING = "orchestrator.train.sampling"
 EXTRA = f"{SAMPLING}.extra_body"
@@ -23,6 +25,7 @@ PRUNING = "orchestrator.train.filter_zero_advantages"
 BATCH, TOKENS, GROUP = "orchestrator.batch_size", "orchestrator.token_batch_size", "orchestrator.group_size"
 AGE = "orchestrator.max_off_policy_steps"
 ALGORITHM, PENALTY, ROLES = "orchestrator.algo.type", "orchestrator.algo.length_penalty", "orchestrator.algo.roles"
+OPTIMIZERS = (("sgd", "momentum"), ("sgd", "nesterov"), ("muon", "mu"))
 DECAY = "orchestrator.algo.decay"
 LOSS, SCHEDULER, NORM = "trainer.loss", "trainer.scheduler", "trainer.optim.max_norm"
 STEPS, LENGTHS = "trainer.max_steps", ("orchestrator.seq_len", "trainer.model.seq_len")
@@ -38,7 +41,7 @@ def _tables(value: Any) -> Any:
 
 
 KEYS = (
-    *recorded(json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))),
+    *recorded(FACTS["settings"]),
     Key(SOURCES, Kind("tables", "a list of tables", _tables), [], meaning="environments, with settings of their own"),
 )
 """Of two rows for one key the later counts."""

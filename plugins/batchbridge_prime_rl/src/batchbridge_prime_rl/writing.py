@@ -9,25 +9,8 @@ from typing import Any
 from batchbridge import Spec
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.schedules import schedule_parts
-from batchbridge_prime_rl.meaning import COLD, GATE, OPTIMIZERS
-from batchbridge_prime_rl.settings import (
-    AGE,
-    ALGORITHM,
-    DECAY,
-    DEPLOYED,
-    EXTRA,
-    GROUP,
-    LOSS,
-    NODES,
-    NORM,
-    PENALTY,
-    PER_NODE,
-    PRUNING,
-    ROLES,
-    SCHEDULER,
-    SOURCES,
-    TRAINING,
-)
+from batchbridge_prime_rl import settings as keys
+from batchbridge_prime_rl.meaning import ALGORITHMS, COLD, GATE, OPENED
 
 NODE = 8
 """Devices of a node, at most."""
@@ -37,20 +20,23 @@ def restate(spec: Spec) -> dict[str, Any]:
     """Settings by key. Raises `Unsayable`."""
     if spec.horizon.optimizer_steps is None:
         raise Unsayable("prime-rl counts its run in optimizer steps", "horizon.optimizer_steps")
-    said: dict[str, Any] = {GROUP: spec.rollout.completions_per_prompt, "max_steps": spec.horizon.optimizer_steps}
+    said: dict[str, Any] = {keys.GROUP: spec.rollout.completions_per_prompt, "max_steps": spec.horizon.optimizer_steps}
     for part in (_devices, _lengths, _objective, _optimizer, _opened):
         said |= part(spec)
     stale = spec.staleness
-    return said | {AGE: stale.maximum if stale.mode == "bounded" else 0, NORM: spec.carried.max_gradient_norm or "None"}
+    return said | {
+        keys.AGE: stale.maximum if stale.mode == "bounded" else 0,
+        keys.NORM: spec.carried.max_gradient_norm or "None",
+    }
 
 
 def _devices(spec: Spec) -> dict[str, Any]:
     """One node beside one device that generates, where they fit; else nodes of one size, and one that generates."""
     world = spec.topology.world_size
     if world < NODE:
-        return {DEPLOYED: "single_node", TRAINING: world, "inference": {}}
+        return {keys.DEPLOYED: "single_node", keys.TRAINING: world, "inference": {}}
     size = next(size for size in range(NODE, 0, -1) if world % size == 0)
-    nodes = {DEPLOYED: "multi_node", NODES: world // size, PER_NODE: size, TRAINING: None}
+    nodes = {keys.DEPLOYED: "multi_node", keys.NODES: world // size, keys.PER_NODE: size, keys.TRAINING: None}
     return nodes | {"deployment.num_infer_nodes": 1, "slurm": {"job_name": "rl"}, "inference": {"router": {}}}
 
 
@@ -61,13 +47,10 @@ def _lengths(spec: Spec) -> dict[str, Any]:
 
 
 def _objective(spec: Spec) -> dict[str, Any]:
-    ours, said = spec.objective, {}
-    low, high = ours.clip_low, ours.clip_high
+    ours, start = spec.objective, f"{keys.LOSS}."
     if ours.surrogate == "ipo":
-        said = {f"{LOSS}.type": "ipo", f"{LOSS}.ipo_threshold": low}
-    elif ours.surrogate in ("dppo_tv", None):
-        said = {f"{LOSS}.type": "default", f"{LOSS}.dppo_mask_low": low, f"{LOSS}.dppo_mask_high": high}
-    return said
+        return {f"{start}type": "ipo", f"{start}ipo_threshold": ours.clip_low}
+    return {f"{start}dppo_mask_low": ours.clip_low, f"{start}dppo_mask_high": ours.clip_high}
 
 
 def _optimizer(spec: Spec) -> dict[str, Any]:
@@ -83,45 +66,41 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
     warmup = carried.warmup_steps or 0
     kinds = {"cosine": "cosine", "cosine_with_min_lr": "cosine", "linear_at_the_end": "linear"}
     kind = kinds.get(name, "linear" if warmup else "constant")
-    said[f"{SCHEDULER}.type"] = kind
+    said[f"{keys.SCHEDULER}.type"] = kind
     if kind != "constant":
         if warmup % 1:
             raise Unsayable(f"carried.warmup_steps = {warmup}: steps are whole", "carried.warmup_steps")
         least = floor * (1e-6 if carried.learning_rate is None else carried.learning_rate)
-        said |= {f"{SCHEDULER}.warmup_steps": int(warmup), f"{SCHEDULER}.min_lr": 0.0 if floor == COLD else least}
-        said |= {f"{SCHEDULER}.decay_steps": decay} if kind == "linear" else {}
+        said |= {
+            f"{keys.SCHEDULER}.warmup_steps": int(warmup),
+            f"{keys.SCHEDULER}.min_lr": 0.0 if floor == COLD else least,
+        }
+        said |= {f"{keys.SCHEDULER}.decay_steps": decay} if kind == "linear" else {}
     if name == "cosine":
-        said[f"{SCHEDULER}.min_lr"] = 0.0
+        said[f"{keys.SCHEDULER}.min_lr"] = 0.0
     return said
 
 
 def _opened(spec: Spec) -> dict[str, Any]:
     """Terms whose names are prime-rl's; of others the reading back says that they are not there."""
-    said: dict[str, Any] = {PRUNING: False, f"{LOSS}.kl_tau": 0.0}
-    extra: dict[str, Any] = {} if spec.carried.top_k in (None, -1) else {"top_k": spec.carried.top_k}
+    said: dict[str, Any] = {keys.PRUNING: False, f"{keys.LOSS}.kl_tau": 0.0}
     ratios: list[Any] = []
-    for group, _, term in (term.partition(": ") for term in spec.open_terms):
-        name, _, text = term.partition(" ")
+    for name, _, text in (term.partition(": ")[2].partition(" ") for term in spec.open_terms):
         try:
-            value = json.loads(text) if text else None
+            value = json.loads(text) if text else True
         except ValueError:
             continue
-        if (group, name) == ("loss", "filter_zero_advantages"):
-            said[PRUNING] = True
-        elif (group, name) in (("objective", "kl_tau"), ("advantage", "adv_tau")):
-            said[f"{LOSS}.{name}"] = value
-        elif (group, name) in (("advantage", "max_rl"), ("advantage", "rae"), ("objective", "echo")):
-            said |= {ALGORITHM: name, **({DECAY: value} if name == "rae" else {ROLES: value} if name == "echo" else {})}
-        elif (group, name) == ("advantage", "length_penalty"):
-            said[PENALTY] = value
-        elif (group, name) == ("carried", "extra_body") and isinstance(value, dict):
-            extra |= value
-        elif group == "carried" and name in OPTIMIZERS.get(spec.carried.optimizer or "", ()):
-            said[f"trainer.optim.{name}"] = value
-        elif (group, name) == ("order", "sources") and isinstance(value, list):
+        if name in OPENED:
+            said[OPENED[name]] = value
+        elif name in ALGORITHMS:
+            said[keys.ALGORITHM] = name
+        elif name == "sources" and isinstance(value, list):
             ratios = value
+    if spec.carried.top_k not in (None, -1):
+        extra = said.get(keys.EXTRA)
+        said[keys.EXTRA] = {**(extra if isinstance(extra, dict) else {}), "top_k": spec.carried.top_k}
     gates = {"curriculum": {"gates": {"zero_advantage": GATE}}}
     sources = [{"name": f"source-{place}", "ratio": ratio} for place, ratio in enumerate(ratios, 1)]
     if spec.rollout.group_filter == "drop_zero_variance":
         sources = [source | gates for source in sources or [{"name": "source-1"}]]
-    return said | ({SOURCES: sources} if sources else {}) | ({EXTRA: extra} if extra else {})
+    return said | ({keys.SOURCES: sources} if sources else {})
