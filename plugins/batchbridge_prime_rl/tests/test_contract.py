@@ -180,6 +180,16 @@ LINEAR_MEANING = MEANING.replace(
         ),
     }
 )
+ENDLESS = MEANING.replace(
+    **{
+        "horizon.optimizer_steps": 1_000_000_000,
+        "rollout.completions_per_prompt": 1,
+        "carried.learning_rate": 1e-6,
+        "carried.max_completion_tokens": None,
+        "open_terms": ("horizon: endless", "loss: train.filter_zero_advantages", "objective: loss.kl_tau 0.001"),
+    }
+)
+"""prime-rl's defaults: a run without an end, groups of one."""
 ECHO: dict[str, Any] = {
     "max_steps": 3,
     "orchestrator": {
@@ -204,7 +214,6 @@ NODES: dict[str, Any] = {"deployment__type": "multi_node", "deployment__num_trai
 
 OPEN: dict[str, dict[str, Any]] = {
     "its signal is no advantage": {"orchestrator.algo.type": "opd"},
-    "the run has no end": {"max_steps": None},
     "is code that is not read": {"trainer.loss.type": "custom", "trainer.loss.import_path": "mine.loss"},
     "sources differ in group_size": {"orchestrator.train.source": [{"name": "a", "group_size": 2}]},
     "sources differ in algo.type": {"orchestrator.train.source": [{"algo": {"type": "max_rl"}}]},
@@ -261,6 +270,13 @@ class TestPrimeRLAdapter(AdapterContract):
             source=Source(values=LINEAR),
             context=CONTEXT,
             spec=LINEAR_MEANING,
+            source_has_world_size=True,
+        ),
+        ValidCase(
+            name="defaults",
+            source=Source(values={"orchestrator": {"batch_size": 128}}),
+            context=CONTEXT,
+            spec=ENDLESS,
             source_has_world_size=True,
         ),
         ValidCase(name="echo", source=Source(values=ECHO), context=CONTEXT, source_has_world_size=True),

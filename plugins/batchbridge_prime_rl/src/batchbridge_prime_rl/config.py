@@ -45,16 +45,15 @@ class PrimeRLAdapter(TableAdapter):
 
     def detect(self, source: Source) -> float:
         """Certain of `rl @ FILE`; else the share of keys that are prime-rl's, of which one is of its orchestrator."""
-        if _program(source) == "rl" and "@" in source.argv:
+        if "@" in source.argv and source.argv[0].rpartition("/")[2] == "rl":
             return 1.0
         said = [key for key, _ in settings_in(source.values)]
         ours = [key for key in said if key in NAMES or key in SECTIONS or key.startswith(_WHOLE)]
-        marks = any(key.startswith(("orchestrator.", "trainer.", "deployment.")) for key in ours)
-        return 0.95 * len(ours) / len(said) if marks and any(key.startswith("orchestrator") for key in ours) else 0.0
+        return 0.95 * len(ours) / len(said) if any(key.startswith("orchestrator") for key in ours) else 0.0
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """The files of a command in their order under its options, "None" as null, and no empty tables."""
-        if source.argv and "@" in source.argv:
+        if "@" in source.argv:
             source = _commanded(source)
         return replace(source, values=_plain(source.values, ""))
 
@@ -94,10 +93,6 @@ class PrimeRLAdapter(TableAdapter):
 
 
 _WHOLE = tuple(f"{key}." for key in NAMES)
-
-
-def _program(source: Source) -> str | None:
-    return source.argv[0].rpartition("/")[2] if source.argv else None
 
 
 def _plain(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:

@@ -18,6 +18,8 @@ ALL_ZERO = GATE | {"reject_min": 0.0, "reject_max": 0.0}
 PENALTIES = {"num_output_tokens_weight": 0.25, "num_input_tokens_weight": 0.1, "num_turns_weight": 0.1}
 NOT_SAMPLED = ("chat_template_kwargs", "return_token_ids", "top_k")
 """Parts of extra_body that change no probability, and the one with a field."""
+ENDLESS = 1_000_000_000
+"""Steps that no run reaches: the length beside the open term of a run without an end."""
 COLD = 1e-8
 """Share of the peak at which a warm-up begins where min_lr is 0. Source: trainer/scheduler.py."""
 DISTILLED = ("hierarchical_grpo", "opd", "opsd", "sft")
@@ -79,8 +81,6 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         raise ValueError(f"{keys.ALGORITHM} = {name}: its signal is no advantage of a group of completions")
     if native[f"{keys.LOSS}.type"] == "custom":
         raise ValueError(f"{keys.LOSS}.type = custom: {native[f'{keys.LOSS}.import_path']} is code that is not read")
-    if native[keys.STEPS] is None:
-        raise ValueError(f"{keys.STEPS} is not set: the run has no end, and a specification has a length")
     top = native[keys.EXTRA].get("top_k", -1) if isinstance(native[keys.EXTRA], Mapping) else None
     if not whole().takes(top):
         raise ValueError(f"{keys.EXTRA}: top_k = {shown(top)}: expected a whole number")
@@ -90,7 +90,7 @@ def derive(native: Mapping[str, Any]) -> dict[str, Told]:
         "rollout.completions_per_prompt": Told(native[keys.GROUP], keys.GROUP),
         "rollout.sample_unit": _by("trajectory", "a trace of the environment, of one turn or several", keys.SOURCES),
         "rollout.group_filter": _by(gated(native), "a gate at each source", keys.SOURCES),
-        "horizon.optimizer_steps": Told(native[keys.STEPS], keys.STEPS),
+        "horizon.optimizer_steps": Told(ENDLESS if native[keys.STEPS] is None else native[keys.STEPS], keys.STEPS),
         "micro_batch.tokens_per_device": _by(max(length // cp, 1), "seq_len / cp", keys.LENGTHS[0], "trainer.model.cp"),
         "carried.max_total_tokens": Told(length, keys.LENGTHS[0]),
         "carried.top_k": _by(top, "of extra_body, or -1", keys.EXTRA),
@@ -169,6 +169,8 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
 def open_terms(native: Mapping[str, Any]) -> Iterator[str]:
     """What the schema has no word for, by name: "group: name", and a value behind it. Raises `ValueError`."""
     chosen = (native[keys.ALGORITHM], native["trainer.optim.type"])
+    if native[keys.STEPS] is None:
+        yield "horizon: endless"
     if chosen[0] in ALGORITHMS:
         yield f"{ALGORITHMS[chosen[0]]}: {chosen[0]}"
     if native["orchestrator.algo.filter.import_path"] and chosen[0] == "echo":

@@ -18,7 +18,6 @@ from batchbridge_prime_rl import settings as keys
 Native = Mapping[str, Any]
 IN_FLIGHT = tuple(f"orchestrator.concurrency.{name}_inflight" for name in ("min", "initial", "max"))
 GENERATING, GENERATING_NODES = "deployment.num_infer_gpus", "deployment.num_infer_nodes"
-GROUPS = "deployment.nodes_per_fsdp_group"
 
 
 def _shared(native: Native) -> str | None:
@@ -35,8 +34,8 @@ def _ends(native: Native) -> str | None:
 
 
 def _lengths(native: Native) -> str | None:
-    packed, trained = (native[key] for key in keys.LENGTHS)
-    return f"rows of {packed} tokens do not fit into the trainer's {trained}" if trained < packed else None
+    packed, most = (native[key] for key in keys.LENGTHS)
+    return f"rows of {packed} tokens do not fit into the trainer's {most}" if most < packed else None
 
 
 def _batch(native: Native) -> str | None:
@@ -84,8 +83,7 @@ def _node(native: Native) -> str | None:
 def _nodes(native: Native) -> str | None:
     if native[keys.DEPLOYED] != "multi_node":
         return None
-    generating = native[GENERATING_NODES]
-    groups = native[GROUPS]
+    generating, groups = native[GENERATING_NODES], native["deployment.nodes_per_fsdp_group"]
     if native[keys.NODES] is None:
         return f"{keys.NODES} is not set"
     if native["slurm"] is None:

@@ -21,6 +21,7 @@ def restate(spec: Spec) -> dict[str, Any]:
     if spec.horizon.optimizer_steps is None:
         raise Unsayable("prime-rl counts its run in optimizer steps", "horizon.optimizer_steps")
     said: dict[str, Any] = {keys.GROUP: spec.rollout.completions_per_prompt, "max_steps": spec.horizon.optimizer_steps}
+    said |= {"max_steps": None} if "horizon: endless" in spec.open_terms else {}
     for part in (_devices, _lengths, _objective, _optimizer, _opened):
         said |= part(spec)
     stale = spec.staleness
