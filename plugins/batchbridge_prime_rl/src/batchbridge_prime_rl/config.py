@@ -114,10 +114,10 @@ def _commanded(source: Source) -> Source:
     Where several files are given, lines are those of the first. Source: pydantic_config.cli.
     """
     values: dict[str, Any] = {}
-    problems, lines, path = list(source.problems), {}, source.path
-    words, rest = list(source.argv), []
-    files = list(_files(words, rest))
-    for number, (section, name) in enumerate(files):
+    lines: dict[str, int] = {}
+    rest: list[str] = []
+    problems, path = list(source.problems), source.path
+    for number, (section, name) in enumerate(list(_files(source.argv, rest))):
         loaded = load_source(_found(name, source.path))
         problems += loaded.problems
         flat = {f"{section}{key}": value for key, value in settings_in(loaded.values)}
@@ -131,10 +131,12 @@ def _commanded(source: Source) -> Source:
         name = name.replace("no_", "", 1) if off else name
         values[name] = None if off and name in SECTIONS else not off if value is True else value
         lines.pop(name, None)
-    return replace(source, values=values, lines=lines, path=path, argv=(), problems=tuple(problems))
+    unknown = {key.replace("-", "_"): names for key, names in source.unknown.items()}
+    found = replace(source, values=values, lines=lines, path=path, argv=(), unknown=unknown)
+    return replace(found, problems=tuple(problems))
 
 
-def _files(words: list[str], rest: list[str]) -> Iterator[tuple[str, str]]:
+def _files(words: tuple[str, ...], rest: list[str]) -> Iterator[tuple[str, str]]:
     """(section with its dot, file) of every `@ FILE`; the other words go to `rest`."""
     place = 1
     while place < len(words):

@@ -150,9 +150,7 @@ def _optimizer(native: Mapping[str, Any]) -> dict[str, Told]:
     name, warmup, decay, least = (native[key] for key in parts)
     rate = native["trainer.optim.lr"]
     floor = float(f"{least / rate:.12g}") if rate and least else 0.0
-    arguments: dict[str, Any] = {}
-    if name != "constant" and warmup:
-        arguments["warmup_start_rate"] = floor or COLD
+    arguments: dict[str, Any] = {"warmup_start_rate": floor or COLD} if name != "constant" and warmup else {}
     if name == "cosine":
         arguments["min_lr_rate"] = floor
     elif name == "linear" and decay:

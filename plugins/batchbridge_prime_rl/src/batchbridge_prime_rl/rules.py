@@ -40,8 +40,7 @@ def _lengths(native: Native) -> str | None:
 
 def _batch(native: Native) -> str | None:
     size, group = native[keys.BATCH], native[keys.GROUP]
-    wrong = size is not None and size % group
-    return f"a step of {size} trajectories is no whole number of groups of {group}" if wrong else None
+    return f"{size} trajectories are no whole number of groups of {group}" if size and size % group else None
 
 
 def _nearest(native: Native) -> tuple[Fix, ...]:
@@ -76,8 +75,8 @@ def _schedule(native: Native) -> str | None:
 
 def _node(native: Native) -> str | None:
     total = native[keys.TRAINING] + native[GENERATING]
-    wrong = native[keys.DEPLOYED] == "single_node" and total > native[keys.PER_NODE]
-    return f"{total} devices on a node of {native[keys.PER_NODE]}" if wrong else None
+    several = native[keys.DEPLOYED] == "multi_node" or total <= native[keys.PER_NODE]
+    return None if several else f"{total} devices on a node of {native[keys.PER_NODE]}"
 
 
 def _nodes(native: Native) -> str | None:
