@@ -1,4 +1,4 @@
-"""Settings as text: nested YAML, and words of a POSIX shell."""
+"""Settings as text: nested YAML, TOML, and words of a POSIX shell."""
 
 from __future__ import annotations
 
@@ -20,6 +20,20 @@ def nested_yaml(values: Mapping[str, Any]) -> str:
             at = at.setdefault(parent, {})
         at[leaf] = value
     return "\n".join(_yaml(tree, 0)) + "\n"
+
+
+def nested_toml(values: Mapping[str, Any]) -> str:
+    """Dotted keys as TOML, a table for each group of keys. TOML has no null: such settings are left out."""
+    tables: dict[str, list[str]] = {"": []}
+    for key, value in values.items():
+        table, _, leaf = key.rpartition(".")
+        if value is not None:
+            tables.setdefault(table, []).append(f"{_toml_key(leaf)} = {_toml(value)}")
+    texts = []
+    for table, lines in tables.items():
+        head = [f"[{'.'.join(map(_toml_key, table.split('.')))}]"] if table else []
+        texts += ["\n".join([*head, *lines])] if lines else []
+    return "\n\n".join(texts) + "\n"
 
 
 def shell_word(word: str) -> str:
@@ -45,3 +59,18 @@ def yaml_value(value: Any) -> str:
         mantissa, exponent, power = repr(value).partition("e")
         return f"{mantissa if '.' in mantissa else mantissa + '.0'}{exponent}{power}"
     return json.dumps(value)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml(key)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        pairs = [f"{_toml_key(key)} = {_toml(inner)}" for key, inner in value.items() if inner is not None]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,8 +1,8 @@
 """Turns what users have (a file, a dict, arguments, an object) into an `adapter.Source`.
 
-Files are data (see `batchbridge.reading.yaml_json`), and their size is bounded, so that none costs more than a few
-seconds or a few hundred megabytes. Whatever is wrong with a file is a finding with its line; only a wrong Python type
-of `source` itself raises.
+Files are data (see `batchbridge.reading.yaml_json` and `toml`), and their size is bounded, so that none costs more than
+a few seconds or a few hundred megabytes. Whatever is wrong with a file is a finding with its line; only a wrong Python
+type of `source` itself raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Source
-from batchbridge.reading.yaml_json import Refused, parse_json, parse_yaml, problem, refuse
+from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_yaml, problem, refuse
 
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
@@ -76,8 +76,10 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
             return load_script(text, path, env=env, framework=framework, chosen=command)
         if suffix in NOT_READ or first.startswith("#!"):
             kind = NOT_READ.get(suffix, f"a script ({first[:60]})")
-            refuse("BB004", f"this is {kind}; YAML, JSON and shell scripts are read (or --set KEY=VALUE)", file, 1)
-        document = (parse_json if path.suffix.lower() == ".json" else parse_yaml)(text, file)
+            refuse(
+                "BB004", f"this is {kind}; YAML, JSON, TOML and shell scripts are read (or --set KEY=VALUE)", file, 1
+            )
+        document = _parse(text, suffix, file)
         if not any(found.severity == "error" for found in document.problems):
             if document.value is None:
                 refuse("BB005", "the file is empty; a mapping of settings was expected", file)
@@ -90,6 +92,14 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     return Source(
         values=values, lines=document.lines, path=path, problems=tuple(document.problems), env=dict(env or {})
     )
+
+
+def _parse(text: str, suffix: str, file: str) -> Document:
+    if suffix == ".toml":
+        from batchbridge.reading.toml import parse_toml
+
+        return parse_toml(text, file)
+    return (parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
 def _read_text(path: Path, file: str) -> str:

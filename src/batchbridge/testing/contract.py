@@ -67,4 +67,4 @@ def _short(value: Any) -> str:
 def _files_in(folder: Path | None) -> list[Path]:
     if folder is None:
         return []
-    return sorted(file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml", ".json", ".sh"))
+    return sorted(file for file in folder.rglob("*") if file.suffix in (".yaml", ".yml", ".json", ".toml", ".sh"))

@@ -112,7 +112,7 @@ class WritingLaws(Laws):
         raise AssertionError("written, though listed as unwritable")
 
 
-_SUFFIXES = {"yaml": ".yaml", "json": ".json"}
+_SUFFIXES = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
 """How a file of a form is called; any other is a command, which a shell script runs."""
 
 

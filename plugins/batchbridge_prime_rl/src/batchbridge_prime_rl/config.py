@@ -1,0 +1,157 @@
+"""prime-rl's adapter: its command, and what the tables do not say. Imports neither prime-rl nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from batchbridge import Behaviour, Source, Spec
+from batchbridge.kit import load_source, parse_arguments
+from batchbridge.kit.config_texts import nested_toml
+from batchbridge.kit.key_table import Codes, Key, settings_in
+from batchbridge.kit.table_adapter import TableAdapter
+from batchbridge.kit.values import Told
+from batchbridge_prime_rl.meaning import derive
+from batchbridge_prime_rl.rules import RULES
+from batchbridge_prime_rl.settings import (
+    BATCH,
+    DEPLOYED,
+    FACTS,
+    KEYS,
+    NAMES,
+    NODES,
+    PER_NODE,
+    SECTIONS,
+    SHARED,
+    TOKENS,
+    TRAINING,
+)
+from batchbridge_prime_rl.writing import restate
+
+
+class PrimeRLAdapter(TableAdapter):
+    """Framework `prime_rl`."""
+
+    framework = "prime_rl"
+    distribution = "prime-rl"
+    versions = ">=0.8"
+    newest_version = "0.8.0"
+    keys = KEYS
+    constants = FACTS["constants"]
+    codes = Codes.of("BB-PRIME")
+    rules = RULES
+
+    def detect(self, source: Source) -> float:
+        """Certain of `rl @ FILE`; else the share of keys that are prime-rl's, of which one is of its orchestrator."""
+        if "@" in source.argv and source.argv[0].rpartition("/")[2] == "rl":
+            return 1.0
+        said = [key for key, _ in settings_in(source.values)]
+        ours = [key for key in said if key in NAMES or key in SECTIONS or key.startswith(_WHOLE)]
+        return 0.95 * len(ours) / len(said) if any(key.startswith("orchestrator") for key in ours) else 0.0
+
+    def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
+        """The files of a command in their order under its options, "None" as null, and no empty tables."""
+        if "@" in source.argv:
+            source = _commanded(source)
+        return replace(source, values=_plain(source.values, ""))
+
+    def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Source: validation.propagate_shared_fields, OrchestratorConfig.resolve_batching, MuonConfig."""
+        filled = {part: native[key] for key, parts in SHARED.items() for part in parts if native[key] is not None}
+        if native[BATCH] is None and native[TOKENS] is None:
+            filled[BATCH] = 128
+        filled["trainer.optim.betas2"] = 0.95 if native["trainer.optim.type"] == "muon" else 0.999
+        devices, cp = native[TRAINING], native["trainer.model.cp"]
+        if native[DEPLOYED] == "multi_node" and native[NODES]:
+            devices = filled[TRAINING] = native[NODES] * native[PER_NODE]
+        filled["orchestrator.num_train_workers"] = max(devices // cp, 1)
+        return filled | {"orchestrator.pad_to_multiple_of": cp}
+
+    def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
+        return derive(native)
+
+    def restate(self, spec: Spec) -> Mapping[str, Any]:
+        return restate(spec)
+
+    def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
+        return Behaviour(
+            order="tasks of a source in turn, from the first again after the last; sources drawn by random.Random(42)",
+            membership="the first trajectories that arrived and were admitted; a group may end in the next step",
+            denominator_scope="optimizer_step",
+            denominator_formula="1 / trained tokens of the step on all ranks, without those whose advantage is 0",
+            lr_tick="optimizer step",
+            resume="weights, optimizer and the samplers' place; what was being generated is generated again",
+            undecided=("which trajectories a step has: those that finish first",),
+            source="prime-rl 0.8.0 orchestrator/train_sink.py, train_source.py, trainer/rl/train.py",
+        )
+
+    def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """The file of `uv run rl @ rl.toml`."""
+        return {"toml": nested_toml(values)}
+
+
+_WHOLE = tuple(f"{key}." for key in NAMES)
+
+
+def _plain(values: Mapping[Any, Any], prefix: str) -> dict[Any, Any]:
+    """Tables without those that are empty, switched off or on as a whole; "None" is null. Source: pydantic_config."""
+    found = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        value = None if value == "None" else value
+        if path in SECTIONS and isinstance(value, Mapping):
+            value = _plain(value, f"{path}.")
+        if path not in SECTIONS or value not in ({}, None, True, False):
+            found[key] = value
+    return found
+
+
+def _commanded(source: Source) -> Source:
+    """`rl @ a.toml @ b.toml --trainer @ t.toml --a.b-c 1`: a file's settings count until a later word says other ones.
+
+    Where several files are given, lines are those of the first. Source: pydantic_config.cli.
+    """
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    rest: list[str] = []
+    problems, path = list(source.problems), source.path
+    for number, (section, name) in enumerate(list(_files(source.argv, rest))):
+        loaded = load_source(_found(name, source.path))
+        problems += loaded.problems
+        flat = {f"{section}{key}": value for key, value in settings_in(loaded.values)}
+        lines = {key: line for key, line in lines.items() if key not in flat}
+        if not number:
+            lines, path = {f"{section}{key}": line for key, line in loaded.lines.items()}, loaded.path
+        values |= flat
+    for key, value in parse_arguments(rest).items():
+        name = key.replace("-", "_")
+        off = name.startswith("no_") or ".no_" in name
+        name = name.replace("no_", "", 1) if off else name
+        values[name] = None if off and name in SECTIONS else not off if value is True else value
+        lines.pop(name, None)
+    unknown = {key.replace("-", "_"): names for key, names in source.unknown.items()}
+    found = replace(source, values=values, lines=lines, path=path, argv=(), unknown=unknown)
+    return replace(found, problems=tuple(problems))
+
+
+def _files(words: tuple[str, ...], rest: list[str]) -> Iterator[tuple[str, str]]:
+    """(section with its dot, file) of every `@ FILE`; the other words go to `rest`."""
+    place = 1
+    while place < len(words):
+        if words[place] == "@" and place + 1 < len(words):
+            section = ""
+            if rest and rest[-1].startswith("--") and "=" not in rest[-1] and words[place - 1] == rest[-1]:
+                section = rest.pop().lstrip("-").replace("-", "_") + "."
+            yield section, words[place + 1]
+            place += 2
+        else:
+            rest.append(words[place])
+            place += 1
+
+
+def _found(name: str, script: Path | None) -> Path:
+    """A file as a script names it: from the script's folder, or one above it."""
+    folders = [] if script is None else [script.parent, *script.parent.parents]
+    return next((folder / name for folder in folders if (folder / name).is_file()), Path(name))
