@@ -212,7 +212,7 @@ class TestNemoAdapter(AdapterContract):
         _invalid("two devices asked", 3, {"cluster.gpus_per_node": 2, "cluster.num_nodes": 2}),
         _invalid("a stranger", 4, {"grpo.num_prompt_per_step": 3}),
         _invalid("no number", 5, {"policy.train_global_batch_size": "x"}),
-        InvalidCase("schedule", Source(values={**EIGHT, "policy.scheduler": {"name": "x"}}), CONTEXT, ("BB-NEMO-006",)),
+        _invalid("a schedule of its own", 6, {"policy.scheduler": {"name": "x"}}),
         _invalid("a multiplier without a filter", 10, {"grpo.batch_multiplier": 2}),
         _invalid("loaders", 11, {"data.use_multiple_dataloader": True, "data.num_prompts_per_dataloader": 5}),
         _invalid("a token-level gspo", 12, {f"{LOSS}sequence_level_importance_ratios": True}),

@@ -31,7 +31,7 @@ def compose(
 ) -> ComposedSource:
     """`source` with the files that its key `inherits` names, and what is wrong with them as findings of `code`.
 
-    replaces: a key that, where it is true in a mapping, makes the mapping replace the parent's. bases: values of
+    replaces: a key that, where it is true in a mapping of the file's first level, makes it replace the parent's. bases: values of
     files that the framework ships, by name, for a file that is not there.
     """
     chain = _Chain(inherits, code, replaces, bases or {})
@@ -96,7 +96,7 @@ class _Chain:
         return {}
 
 
-def _merge(below: dict[str, Any], above: Mapping[str, Any], replaces: str) -> None:
+def _merge(below: dict[str, Any], above: Mapping[str, Any], replaces: str = "") -> None:
     """`above` into `below`, in place."""
     for key, value in above.items():
         if isinstance(value, Mapping):
@@ -104,6 +104,6 @@ def _merge(below: dict[str, Any], above: Mapping[str, Any], replaces: str) -> No
             replace = bool(replaces) and bool(own.pop(replaces, False))
             under = below.get(key)
             below[key] = dict(under) if isinstance(under, Mapping) and not replace else {}
-            _merge(below[key], own, replaces)
+            _merge(below[key], own)
         else:
             below[key] = value

@@ -20,6 +20,8 @@ SWITCHES = {"grpo.reward_scaling.": "grpo.reward_scaling.enabled", "grpo.reward_
 
 def derive(native: Native) -> dict[str, Told]:
     """Canonical values by field. Raises `ValueError` for a schedule that the schema cannot say."""
+    if native["on_policy_distillation"] is not None:
+        raise ValueError("on_policy_distillation: its teachers take devices and give advantages of their own")
     told: dict[str, Told] = {}
     for part in (_sizes, _advantage, _objective, _kl, _optimizer, _staleness):
         told |= part(native)

@@ -79,6 +79,8 @@ def _accuracy(native: Native) -> str | None:
 
 
 def _divides(native: Native) -> str | None:
+    if native["on_policy_distillation"] is not None:
+        return None
     world, replica = _world(native), _replica(native)
     return f"{world} devices are no multiple of the {replica} of a replica" if world < 1 or world % replica else None
 
@@ -90,7 +92,7 @@ def _steps(native: Native) -> str | None:
 
 def _ranks(native: Native) -> str | None:
     ranks = _world(native) // _replica(native)
-    if ranks < 1 or native[STEP] % ranks == 0:
+    if ranks < 1 or native[STEP] % ranks == 0 or native["on_policy_distillation"] is not None:
         return None
     return f"{STEP} = {native[STEP]} is no multiple of {ranks} data-parallel ranks"
 

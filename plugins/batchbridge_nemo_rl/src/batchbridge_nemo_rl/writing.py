@@ -21,11 +21,13 @@ COLOCATED = "policy.generation.colocated."
 
 
 def generating(native: Mapping[str, Any]) -> int:
-    """Devices of the cluster that only generate. Source: grpo.setup."""
+    """Devices of the cluster that do not train: those that only generate, and NeMo-Gym's. Source: grpo.setup."""
+    nodes, each = native["cluster.num_nodes"], native["cluster.gpus_per_node"]
+    gym = (native["env.nemo_gym.num_gpu_nodes"] or 0) * each
     if native[f"{COLOCATED}enabled"]:
-        return 0
-    devices = native[f"{COLOCATED}resources.gpus_per_node"] or 0
-    return int(devices if native["cluster.num_nodes"] == 1 else (native[f"{COLOCATED}resources.num_nodes"] or 0) * native["cluster.gpus_per_node"])
+        return int(gym)
+    own = "gpus_per_node" if nodes == 1 else "num_nodes"
+    return int(gym + (native[f"{COLOCATED}resources.{own}"] or 0) * (1 if nodes == 1 else each))
 
 
 def restate(spec: Spec) -> dict[str, Any]:
