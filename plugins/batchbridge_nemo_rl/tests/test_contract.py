@@ -25,7 +25,7 @@ from batchbridge_nemo_rl.config import NemoAdapter
 from batchbridge_nemo_rl.rules import RULES
 
 CONTEXT = Context(framework_version="0.7.0", world_size=8, dataset_size=2048)
-EIGHT = {"cluster.gpus_per_node": 8}
+EIGHT = {"cluster.gpus_per_node": 8, "grpo.seed": 42, "loss_fn.ratio_clip_min": 0.2}
 LOSS, TIS = "loss_fn.", "loss_fn.truncated_importance_sampling_"
 COLOCATED = "policy.generation.colocated."
 DEFAULTS = Spec(
@@ -144,7 +144,7 @@ def _invalid(name: str, code: int, values: dict[str, Any]) -> InvalidCase:
 class TestNemoAdapter(AdapterContract):
     adapter_class = NemoAdapter
     framework_modules = ("torch", "nemo_rl", "omegaconf", "hydra", "ray")
-    unknown_version = "99.0"
+    unknown_version = "0.5.0"
     written_version = "0.7.0"
     rules = RULES
     corpus = Path(__file__).parent / "recipes"
@@ -212,7 +212,6 @@ class TestNemoAdapter(AdapterContract):
         _invalid("two devices asked", 3, {"cluster.gpus_per_node": 2, "cluster.num_nodes": 2}),
         _invalid("a stranger", 4, {"grpo.num_prompt_per_step": 3}),
         _invalid("no number", 5, {"policy.train_global_batch_size": "x"}),
-        _invalid("a schedule of its own", 6, {"policy.scheduler": {"name": "x"}}),
         _invalid("a multiplier without a filter", 10, {"grpo.batch_multiplier": 2}),
         _invalid("loaders", 11, {"data.use_multiple_dataloader": True, "data.num_prompts_per_dataloader": 5}),
         _invalid("a token-level gspo", 12, {f"{LOSS}sequence_level_importance_ratios": True}),

@@ -32,7 +32,7 @@ class NemoAdapter(TableAdapter):
 
     framework = "nemo_rl"
     distribution = "nemo-rl"
-    versions = ">=0.7,<0.8"
+    versions = ">=0.7"
     newest_version = "0.7.0"
     keys = KEYS
     together = TOGETHER
@@ -127,7 +127,7 @@ class NemoAdapter(TableAdapter):
             "policy.generation.max_new_tokens": total,
             "grpo.adv_estimator.normalize_rewards": native["grpo.normalize_rewards"],
             "grpo.adv_estimator.use_leave_one_out_baseline": native["grpo.use_leave_one_out_baseline"],
-            f"policy.megatron_cfg.optimizer.clip_grad": native["policy.max_grad_norm"] or 0.0,
+            "policy.megatron_cfg.optimizer.clip_grad": native["policy.max_grad_norm"] or 0.0,
             **{
                 f"policy.{group}.{name}_mb_tokens": total * size
                 for group in ("dynamic_batching", "sequence_packing")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from batchbridge.kit.clipping import UNREACHED
 from batchbridge.kit.schedules import WARMUP_START, schedule_text
 from batchbridge.kit.values import Told
 from batchbridge_nemo_rl.settings import DTENSOR, ENDLESS, MEGATRON, OPEN
@@ -145,8 +146,10 @@ def _kl(native: Native) -> dict[str, Told]:
         "kl_clamp": _by(10.0, "calculate_kl's own", reward),
     }
     if not native[reward]:
-        told |= {"kl_log_ratio_clamp": _is(native, "loss_fn.kl_input_clamp_value")}
-        told |= {"kl_clamp": _is(native, "loss_fn.kl_output_clamp_value")}
+        for field, side in (("kl_log_ratio_clamp", "input"), ("kl_clamp", "output")):
+            bound = native[f"loss_fn.kl_{side}_clamp_value"]
+            off = bound is None or bound >= UNREACHED
+            told[field] = Told(None if off else bound, f"loss_fn.kl_{side}_clamp_value")
     return {f"objective.{field}": entry for field, entry in told.items()}
 
 
@@ -246,5 +249,5 @@ def open_terms(native: Native) -> list[str]:
         value = native.get(key)
         switched = all(native[switch] for head, switch in SWITCHES.items() if key.startswith(head))
         if switched and value is not None and value != off and value is not False:
-            found.append(f"{group}: {value}" if key.endswith("adv_estimator.name") else f"{group}: {key} {json.dumps(value)}")
+            found.append(f"{group}: {value}" if key.endswith("adv_estimator.name") else f"{group}: {key} {json.dumps(value, default=str)}")
     return found

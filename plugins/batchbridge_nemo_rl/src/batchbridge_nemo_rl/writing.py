@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit.clipping import native_bound
+from batchbridge.kit.clipping import UNREACHED, native_bound
 from batchbridge.kit.key_table import Unsayable
 from batchbridge.kit.omegaconf import number
 from batchbridge.kit.schedules import WARMUP_START, schedule_parts
@@ -137,17 +137,21 @@ def _kl(spec: Spec) -> dict[str, Any]:
     kinds = {word: kind for kind, word in (NO_SCORE if reward else WITH_SCORE).items()}
     if ours.kl_estimator is not None and ours.kl_estimator not in kinds:
         raise Unsayable(f"objective.kl_estimator = {ours.kl_estimator}: NeMo-RL has {', '.join(kinds)}", "objective.kl_estimator")
+    bounds = {} if reward else {"input": ours.kl_log_ratio_clamp, "output": ours.kl_clamp}
     return {
         "loss_fn.use_kl_in_reward": reward,
         "loss_fn.reference_policy_kl_penalty": ours.kl_coefficient or 0.0,
         "loss_fn.reference_policy_kl_type": kinds.get(ours.kl_estimator or "", "k3"),
-        **({} if reward else {"loss_fn.kl_input_clamp_value": ours.kl_log_ratio_clamp, "loss_fn.kl_output_clamp_value": ours.kl_clamp}),
+        **{f"loss_fn.kl_{side}_clamp_value": UNREACHED if bound is None else bound for side, bound in bounds.items()},
     }
 
 
 def _optimizer(spec: Spec) -> dict[str, Any]:
     ours = spec.carried
-    name, arguments = schedule_parts(ours.lr_schedule or "constant")
+    try:
+        name, arguments = schedule_parts(ours.lr_schedule or "constant")
+    except ValueError as error:
+        raise Unsayable(f"carried.lr_schedule: {error}", "carried.lr_schedule") from None
     warm, peak = ours.warmup_steps or 0.0, 5e-6 if ours.learning_rate is None else ours.learning_rate
     if warm % 1:
         raise Unsayable(f"carried.warmup_steps = {warm}: NeMo-RL counts it whole", "carried.warmup_steps")
@@ -192,6 +196,8 @@ def _run(spec: Spec) -> dict[str, Any]:
     horizon, total = spec.horizon, spec.carried.longest_tokens
     ahead = spec.staleness.mode != "sync"
     said: dict[str, Any] = {"grpo.async_grpo.enabled": ahead, "grpo.max_num_epochs": int(horizon.epochs or ENDLESS)}
+    if ahead and not spec.staleness.maximum:
+        raise Unsayable("staleness.maximum: samples may be one version old at least", "staleness.maximum", "staleness.mode")
     if ahead:
         said["grpo.async_grpo.max_trajectory_age_steps"] = spec.staleness.maximum
     if spec.carried.max_total_tokens is None and total:
