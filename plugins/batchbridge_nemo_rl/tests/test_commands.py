@@ -54,7 +54,10 @@ def test_a_file_that_inherits_is_explained_with_the_places_of_both_files() -> No
     assert spec["carried"]["learning_rate"] == 1e-6
     assert origin["rollout.prompts_per_rollout"]["file"].endswith("base.yaml")
     assert origin["rollout.completions_per_prompt"]["file"].endswith("child.yaml")
-    assert spec["open_terms"] == ["rollout: grpo.reward_scaling.enabled true", "rollout: grpo.reward_scaling.target_min -1.0"]
+    assert spec["open_terms"] == [
+        "rollout: grpo.reward_scaling.enabled true",
+        "rollout: grpo.reward_scaling.target_min -1.0",
+    ]
 
 
 def test_a_command_is_checked_with_the_file_it_names(tmp_path: Path) -> None:
@@ -84,7 +87,9 @@ def test_what_another_framework_says_is_written(framework: str) -> None:
     if framework == "verl":
         values = batchbridge.convert(there, "verl").written
         assert values is not None
-        there = batchbridge.read(dict(values.values), framework="verl", version=values.framework_version, dataset_size=1024)
+        there = batchbridge.read(
+            dict(values.values), framework="verl", version=values.framework_version, dataset_size=1024
+        )
     made = batchbridge.convert(there, "nemo_rl")
     assert made.written is not None
     values = made.written.values

@@ -93,7 +93,10 @@ DAPO = DEFAULTS.replace(
         "objective.kl_coefficient": 0.0,
         "objective.kl_log_ratio_clamp": None,
         "objective.kl_clamp": None,
-        "open_terms": ("rollout: grpo.reward_shaping.enabled true", "rollout: grpo.reward_shaping.max_response_length 512"),
+        "open_terms": (
+            "rollout: grpo.reward_shaping.enabled true",
+            "rollout: grpo.reward_shaping.max_response_length 512",
+        ),
     }
 )
 GSPO = DEFAULTS.replace(
@@ -225,9 +228,7 @@ class TestNemoAdapter(AdapterContract):
             15,
             {f"{TIS}type": "icepop", f"{TIS}ratio": 2.0, f"{LOSS}use_importance_sampling_correction": True},
         ),
-        _invalid(
-            "tis without a bound", 16, {f"{TIS}type": "tis", f"{LOSS}use_importance_sampling_correction": True}
-        ),
+        _invalid("tis without a bound", 16, {f"{TIS}type": "tis", f"{LOSS}use_importance_sampling_correction": True}),
         _invalid(
             "seq-mask-tis of sequences",
             17,
@@ -261,9 +262,7 @@ class TestNemoAdapter(AdapterContract):
         ),
         _invalid("a dual clip below 1", 29, {f"{LOSS}ratio_clip_c": 0.5}),
         _invalid("async without correction", 30, {**ASYNC, f"{LOSS}use_importance_sampling_correction": False}),
-        _invalid(
-            "async on the same devices", 31, {**ASYNC, "cluster.gpus_per_node": 8, f"{COLOCATED}enabled": True}
-        ),
+        _invalid("async on the same devices", 31, {**ASYNC, "cluster.gpus_per_node": 8, f"{COLOCATED}enabled": True}),
         _invalid("async without its engine", 32, {**ASYNC, "policy.generation.vllm_cfg.async_engine": False}),
         _invalid("no engine", 33, {"policy.dtensor_cfg.enabled": False}),
     )

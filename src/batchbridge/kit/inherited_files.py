@@ -27,7 +27,12 @@ class ComposedSource(Source):
 
 
 def compose(
-    source: Source, inherits: str, code: str, *, replaces: str = "", bases: Mapping[str, Mapping[str, Any]] | None = None
+    source: Source,
+    inherits: str,
+    code: str,
+    *,
+    replaces: str = "",
+    bases: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ComposedSource:
     """`source` with the files that its key `inherits` names, and what is wrong with them as findings of `code`.
 

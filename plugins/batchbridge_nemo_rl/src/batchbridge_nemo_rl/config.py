@@ -63,7 +63,9 @@ class NemoAdapter(TableAdapter):
         problems: list[Finding] = []
         composed = self._command(source, problems) if source.argv else self._composed(source)
         said = dict(settings_in(composed.values, rows))
-        nothing = [key for key, value in said.items() if value is None and any(row.startswith(f"{key}.") for row in rows)]
+        nothing = [
+            key for key, value in said.items() if value is None and any(row.startswith(f"{key}.") for row in rows)
+        ]
         for key in nothing:  # a group that is off: grpo.async_grpo: null
             del said[key]
         defaults = {key: row.default for key, row in rows.items()} | {"policy.model_name": ""}
@@ -101,7 +103,13 @@ class NemoAdapter(TableAdapter):
             stem: Any = str(found[0]) if found else ("" if Path(file).name == BASE else file)
             if stem:
                 folder = Path(stem)
-                inner = compose(Source(values={"defaults": folder.name}, path=folder), "defaults", self.codes.wrong_value, replaces="_override_", bases={BASE: {}})
+                inner = compose(
+                    Source(values={"defaults": folder.name}, path=folder),
+                    "defaults",
+                    self.codes.wrong_value,
+                    replaces="_override_",
+                    bases={BASE: {}},
+                )
                 base = replace(base, values=inner.values, lines=inner.lines, files=inner.files, problems=inner.problems)
         values, lines, files = dict(settings_in(base.values)), dict(base.lines), dict(base.files)
         before = parse_arguments(words)
@@ -116,7 +124,9 @@ class NemoAdapter(TableAdapter):
                 lines[key], files[key] = source.lines[spelled], str(source.path)
         unknown = {key.lstrip("+~"): names for key, names in source.unknown.items()}
         problems[:0] = base.problems
-        return replace(base, values=values, lines=lines, files=files, argv=source.argv, problems=source.problems, unknown=unknown)
+        return replace(
+            base, values=values, lines=lines, files=files, argv=source.argv, problems=source.problems, unknown=unknown
+        )
 
     def filled(self, native: Mapping[str, Any]) -> Mapping[str, Any]:
         """What grpo_math_1B.yaml says by interpolation."""
@@ -177,7 +187,9 @@ def _overrides(words: list[str], problems: list[Finding], code: str) -> Iterator
         try:
             said = parse_override(word)
         except NotRead as error:
-            problems.append(Finding(code, "error", "config", str(error), (Where(word.partition("=")[0][:60], word[:60]),)))
+            problems.append(
+                Finding(code, "error", "config", str(error), (Where(word.partition("=")[0][:60], word[:60]),))
+            )
             continue
         leaves = dict(settings_in({said.key: said.value})) if isinstance(said.value, dict) else {said.key: said.value}
         yield from leaves.items()

@@ -16,12 +16,15 @@ SCHEDULER = "torch.optim.lr_scheduler."
 NO_SCORE = {"k1": "k1", "k2": "k2", "k3": "k3"}
 WITH_SCORE = {"k1": "k1_with_score", "k2": "k2_with_score", "k3": "k3+"}
 """The loss multiplies the estimate by exp(log p - log p, detached). Source: ClippedPGLossFn.__call__."""
-SWITCHES = {"grpo.reward_scaling.": "grpo.reward_scaling.enabled", "grpo.reward_shaping.": "grpo.reward_shaping.enabled"}
+SWITCHES = {
+    "grpo.reward_scaling.": "grpo.reward_scaling.enabled",
+    "grpo.reward_shaping.": "grpo.reward_shaping.enabled",
+}
 
 
 def derive(native: Native) -> dict[str, Told]:
     """Canonical values by field. Raises `ValueError` for a schedule that the schema cannot say."""
-    if native["on_policy_distillation"] is not None:
+    if native["on_policy_distillation.enabled"]:
         raise ValueError("on_policy_distillation: its teachers take devices and give advantages of their own")
     told: dict[str, Told] = {}
     for part in (_sizes, _advantage, _objective, _kl, _optimizer, _staleness):
@@ -136,7 +139,10 @@ def _kl(native: Native) -> dict[str, Told]:
     )
     acts = not native[reward] or native["grpo.adv_estimator.name"] == "reinforce_plus_plus"
     if not native[penalty] or not acts:
-        return {"objective.kl_placement": _by("none", "no penalty", penalty), "objective.kl_coefficient": _by(0.0, "none", penalty)}
+        return {
+            "objective.kl_placement": _by("none", "no penalty", penalty),
+            "objective.kl_coefficient": _by(0.0, "none", penalty),
+        }
     words = NO_SCORE if native[reward] else WITH_SCORE
     told = {
         "kl_placement": Told("reward" if native[reward] else "loss", reward),
@@ -166,13 +172,18 @@ def _optimizer(native: Native) -> dict[str, Told]:
         "max_gradient_norm": "clip_grad",
     }
     told = {field: _is(native, own + name) for field, name in names.items()}
-    told["optimizer"] = Told({"adam": "adamw"}.get(native[f"{own}optimizer"], native[f"{own}optimizer"]), f"{own}optimizer")
+    told["optimizer"] = Told(
+        {"adam": "adamw"}.get(native[f"{own}optimizer"], native[f"{own}optimizer"]), f"{own}optimizer"
+    )
     told["weight_decay_excludes"] = _by("biases_and_norms", "Megatron's groups of parameters", f"{MEGATRON}enabled")
     style, peak, warms = native[f"{plan}lr_decay_style"], native[f"{own}lr"], native[f"{plan}lr_warmup_iters"]
     start = native[f"{plan}lr_warmup_init"] if warms else 0.0
     arguments: dict[str, Any] = {WARMUP_START: _share(start, peak)} if start and start != peak else {}
     if style != "constant":
-        arguments |= {"min_lr_rate": _share(native[f"{own}min_lr"], peak), "decay_iters": native[f"{plan}lr_decay_iters"]}
+        arguments |= {
+            "min_lr_rate": _share(native[f"{own}min_lr"], peak),
+            "decay_iters": native[f"{plan}lr_decay_iters"],
+        }
     keys = [f"{plan}{end}" for end in ("lr_decay_style", "lr_warmup_init", "lr_decay_iters")]
     told["lr_schedule"] = Told(schedule_text(style, arguments), keys[0], None, tuple(keys[1:]))
     told["warmup_steps"] = Told(float(warms), f"{plan}lr_warmup_iters")
@@ -249,5 +260,9 @@ def open_terms(native: Native) -> list[str]:
         value = native.get(key)
         switched = all(native[switch] for head, switch in SWITCHES.items() if key.startswith(head))
         if switched and value is not None and value != off and value is not False:
-            found.append(f"{group}: {value}" if key.endswith("adv_estimator.name") else f"{group}: {key} {json.dumps(value, default=str)}")
+            found.append(
+                f"{group}: {value}"
+                if key.endswith("adv_estimator.name")
+                else f"{group}: {key} {json.dumps(value, default=str)}"
+            )
     return found

@@ -79,7 +79,7 @@ def _accuracy(native: Native) -> str | None:
 
 
 def _divides(native: Native) -> str | None:
-    if native["on_policy_distillation"] is not None:
+    if native["on_policy_distillation.enabled"]:
         return None
     world, replica = _world(native), _replica(native)
     return f"{world} devices are no multiple of the {replica} of a replica" if world < 1 or world % replica else None
@@ -92,7 +92,7 @@ def _steps(native: Native) -> str | None:
 
 def _ranks(native: Native) -> str | None:
     ranks = _world(native) // _replica(native)
-    if ranks < 1 or native[STEP] % ranks == 0 or native["on_policy_distillation"] is not None:
+    if ranks < 1 or native[STEP] % ranks == 0 or native["on_policy_distillation.enabled"]:
         return None
     return f"{STEP} = {native[STEP]} is no multiple of {ranks} data-parallel ranks"
 
@@ -110,11 +110,13 @@ def _even(native: Native) -> tuple[Fix, ...]:
     sizes = [Variable(STEP, native[STEP]), Variable(PROMPTS, native[PROMPTS])]
     found = neighbours(
         sizes,
-        lambda now: now[PROMPTS] * native[GROUP] % now[STEP] == 0
-        and not _ranks({**native, **now})
-        and not _micro({**native, **now})
-        and not _forced({**native, **now})
-        and now[STEP] % ranks == 0,
+        lambda now: (
+            now[PROMPTS] * native[GROUP] % now[STEP] == 0
+            and not _ranks({**native, **now})
+            and not _micro({**native, **now})
+            and not _forced({**native, **now})
+            and now[STEP] % ranks == 0
+        ),
     )
     return tuple(Fix(", ".join(f"{key} = {value}" for key, value in fix.items()), fix) for fix in found[:3])
 
@@ -123,7 +125,14 @@ def _same(native: Native) -> tuple[Fix, ...]:
     return (Fix(f"{FORWARD} = {native[MICRO]}", {FORWARD: native[MICRO]}),)
 
 
-def _row(number: int, test: Callable[[Native], str | None], keys: tuple[str, ...], symbol: str, fixes: Any = None, native: str = "AssertionError") -> Rule[Native]:
+def _row(
+    number: int,
+    test: Callable[[Native], str | None],
+    keys: tuple[str, ...],
+    symbol: str,
+    fixes: Any = None,
+    native: str = "AssertionError",
+) -> Rule[Native]:
     more = {"fixes": fixes} if fixes else {}
     return Rule(f"BB-NEMO-{number:03}", "error", "config", test, keys, native, f"NeMo-RL v0.7.0 {symbol}", **more)
 
@@ -133,7 +142,9 @@ _ROWS = (
     _row(11, _loaders, ("data.num_prompts_per_dataloader", PROMPTS), "grpo.setup"),
     _row(16, _bounds, (RATIO, f"{RATIO}_min"), "ClippedPGLossFn.__init__"),
     _row(18, _forced, (*ALL, FORCED), "grpo.setup", _even),
-    _row(20, _apart, (*CLUSTER, f"{COLOCATED}resources.gpus_per_node", f"{COLOCATED}resources.num_nodes"), "grpo.setup"),
+    _row(
+        20, _apart, (*CLUSTER, f"{COLOCATED}resources.gpus_per_node", f"{COLOCATED}resources.num_nodes"), "grpo.setup"
+    ),
     _row(22, _accuracy, (MICRO, FORWARD), "Policy.__init__", _same),
     _row(23, _divides, CLUSTER, "Policy.__init__", native="ValueError"),
     _row(26, _steps, ALL, "BatchedDataDict.shard_by_batch_size", _even),

@@ -23,8 +23,7 @@ ENDLESS = 1_000_000
 """Steps or epochs that no run reaches. Source: grpo_math_1B.yaml."""
 MEGATRON, DTENSOR = "policy.megatron_cfg.", "policy.dtensor_cfg."
 ESTIMATOR = tuple(
-    f"grpo.adv_estimator.{end}"
-    for end in ("name", "normalize_rewards", "use_leave_one_out_baseline", "minus_baseline")
+    f"grpo.adv_estimator.{end}" for end in ("name", "normalize_rewards", "use_leave_one_out_baseline", "minus_baseline")
 )
 
 

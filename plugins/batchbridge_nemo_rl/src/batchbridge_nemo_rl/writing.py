@@ -75,7 +75,10 @@ def _sizes(spec: Spec) -> dict[str, Any]:
         group = "dynamic_batching" if micro.tokens_counted == "padded" else "sequence_packing"
         forward = micro.forward_tokens_per_device or micro.tokens_per_device
         said[f"policy.{group}.enabled"] = True
-        said |= {f"policy.{group}.train_mb_tokens": micro.tokens_per_device, f"policy.{group}.logprob_mb_tokens": forward}
+        said |= {
+            f"policy.{group}.train_mb_tokens": micro.tokens_per_device,
+            f"policy.{group}.logprob_mb_tokens": forward,
+        }
     prompts, generated = spec.rollout.prompts_per_rollout, spec.rollout.prompts_per_generation_batch
     filtered = spec.rollout.group_filter == "drop_zero_variance"
     said |= {"grpo.use_dynamic_sampling": filtered, "grpo.batch_multiplier": 1.0}
@@ -89,7 +92,9 @@ def _sizes(spec: Spec) -> dict[str, Any]:
 def _objective(spec: Spec) -> dict[str, Any]:
     ours = spec.objective
     if ours.surrogate not in (None, "ppo", "cispo", "reinforce"):
-        raise Unsayable(f"objective.surrogate = {ours.surrogate}: NeMo-RL has ppo, cispo, reinforce", "objective.surrogate")
+        raise Unsayable(
+            f"objective.surrogate = {ours.surrogate}: NeMo-RL has ppo, cispo, reinforce", "objective.surrogate"
+        )
     said: dict[str, Any] = {
         "loss_fn.use_cispo": ours.surrogate == "cispo",
         "loss_fn.disable_ppo_ratio": ours.surrogate == "reinforce",
@@ -136,7 +141,9 @@ def _kl(spec: Spec) -> dict[str, Any]:
     reward = ours.kl_placement == "reward"
     kinds = {word: kind for kind, word in (NO_SCORE if reward else WITH_SCORE).items()}
     if ours.kl_estimator is not None and ours.kl_estimator not in kinds:
-        raise Unsayable(f"objective.kl_estimator = {ours.kl_estimator}: NeMo-RL has {', '.join(kinds)}", "objective.kl_estimator")
+        raise Unsayable(
+            f"objective.kl_estimator = {ours.kl_estimator}: NeMo-RL has {', '.join(kinds)}", "objective.kl_estimator"
+        )
     bounds = {} if reward else {"input": ours.kl_log_ratio_clamp, "output": ours.kl_clamp}
     return {
         "loss_fn.use_kl_in_reward": reward,
@@ -162,11 +169,19 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
     if megatron(spec):
         own, plan = f"{MEGATRON}optimizer.", f"{MEGATRON}scheduler."
         floor = {"min_lr": float(arguments["min_lr_rate"]) * peak} if "min_lr_rate" in arguments else {}
-        values = {"lr": peak, "weight_decay": decay, "adam_beta1": betas[0], "adam_beta2": betas[1], "adam_eps": epsilon}
+        values = {
+            "lr": peak,
+            "weight_decay": decay,
+            "adam_beta1": betas[0],
+            "adam_beta2": betas[1],
+            "adam_eps": epsilon,
+        }
         values |= floor | {"clip_grad": 0.0 if ours.max_gradient_norm is None else ours.max_gradient_norm}
         values["optimizer"] = "adam" if ours.optimizer in (None, "adamw") else ours.optimizer
         steps = {"lr_decay_style": name, "lr_warmup_iters": int(warm), "lr_warmup_init": float(f"{start * peak:.12g}")}
-        said = {f"{own}{key}": value for key, value in values.items()} | {f"{plan}{key}": value for key, value in steps.items()}
+        said = {f"{own}{key}": value for key, value in values.items()} | {
+            f"{plan}{key}": value for key, value in steps.items()
+        }
         if "decay_iters" in arguments:
             said[f"{plan}lr_decay_iters"] = arguments["decay_iters"]
         return said | _router(ours.router_loss_coefficient)
@@ -197,7 +212,9 @@ def _run(spec: Spec) -> dict[str, Any]:
     ahead = spec.staleness.mode != "sync"
     said: dict[str, Any] = {"grpo.async_grpo.enabled": ahead, "grpo.max_num_epochs": int(horizon.epochs or ENDLESS)}
     if ahead and not spec.staleness.maximum:
-        raise Unsayable("staleness.maximum: samples may be one version old at least", "staleness.maximum", "staleness.mode")
+        raise Unsayable(
+            "staleness.maximum: samples may be one version old at least", "staleness.maximum", "staleness.mode"
+        )
     if ahead:
         said["grpo.async_grpo.max_trajectory_age_steps"] = spec.staleness.maximum
     if spec.carried.max_total_tokens is None and total:
