@@ -1,7 +1,8 @@
 """NeMo-RL's own recipes and functions, as they were recorded.
 
 `recipes.json`: for each GRPO recipe of v0.7.0 and main its digest, the settings with a row whose value in NeMo-RL's own
-loader is not grpo_math_1B.yaml's or may follow another (pairs of places in `keys` and `values`), and the codes that it breaks. All settings
+loader is not grpo_math_1B.yaml's or may follow another
+(pairs of places in `keys` and `values`), and the codes that it breaks. All settings
 with a row were compared when it was recorded. `vectors.json`: the results of NeMo-RL's functions on a CPU, with the
 digests of their code.
 """

@@ -36,7 +36,8 @@ def compose(
 ) -> ComposedSource:
     """`source` with the files that its key `inherits` names, and what is wrong with them as findings of `code`.
 
-    replaces: a key that, where it is true in a mapping of the file's first level, makes it replace the parent's. bases: values of
+    replaces: a key that, where it is true in a mapping of the file's first level, makes it replace the parent's.
+    bases: values of
     files that the framework ships, by name, for a file that is not there.
     """
     chain = _Chain(inherits, code, replaces, bases or {})

@@ -1,7 +1,8 @@
 """OmegaConf's rules for plain values, without running anything: scalars, flattening, interpolations.
 
 OmegaConf itself would run resolvers (`oc.env` reads the environment), so what refers where is decided here: `${a.b}`,
-`${.b}` relative to the key, and `${oc.select:a.b,default}`. Other resolvers are refused by name, but for those of the framework's
+`${.b}` relative to the key, and `${oc.select:a.b,default}`.
+Other resolvers are refused by name, but for those of the framework's
 own that its adapter gives.
 Source: omegaconf 2.3.1, grammar OmegaConfGrammarParser.g4, built-in resolver `oc.select`; a test compares both.
 """

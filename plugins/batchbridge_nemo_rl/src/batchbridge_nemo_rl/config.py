@@ -18,7 +18,7 @@ from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told, shown
 from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
-from batchbridge_nemo_rl.settings import FACTS, KEYS, STRICT, TOGETHER
+from batchbridge_nemo_rl.settings import KEYS, STRICT, TOGETHER
 from batchbridge_nemo_rl.writing import generating, hydra_value, restate
 
 BASE = "grpo_math_1B.yaml"

@@ -1,4 +1,4 @@
-"""What NeMo-RL's settings mean where no row of `settings` says it. Source: NeMo-RL v0.7.0, the symbols named at each."""
+"""What NeMo-RL's settings mean where no row of `settings` says it. Source: v0.7.0, the symbols named at each."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from batchbridge.kit.clipping import canonical_bound, native_bound
 from batchbridge.kit.key_table import Key, Together, Unsayable, recorded
-from batchbridge.kit.kinds import anything, flag, natural, named, optional, real
+from batchbridge.kit.kinds import anything, flag, named, natural, optional, real
 
 FACTS: Mapping[str, Any] = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 STRICT = ("grpo.", "loss_fn.", "cluster.", "policy.dynamic_batching.", "policy.sequence_packing.")

@@ -1,5 +1,5 @@
-"""A specification in NeMo-RL's settings, where no row of `settings` says it. The kit reads back what is written, so that
-nothing here refuses what comes back as something else."""
+"""A specification in NeMo-RL's settings, where no row of `settings` says it. The kit reads back what is written, so
+that nothing here refuses what comes back as something else."""
 
 from __future__ import annotations
 
