@@ -18,7 +18,18 @@ import nox
 
 nox.options.default_venv_backend = "venv"  # plain venv and pip: whoever can start nox has both
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["lint", "build", "docs", "core", "trl", "trl_oldest", "openrlhf", "verl", "equivalence"]
+nox.options.sessions = [
+    "lint",
+    "build",
+    "docs",
+    "core",
+    "plugins",
+    "trl",
+    "trl_oldest",
+    "openrlhf",
+    "verl",
+    "equivalence",
+]
 
 TORCH = "2.13.0"
 TEST = ("pytest", "hypothesis", "numpy")
@@ -163,6 +174,16 @@ def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
     install(session, "core", *TEST, "pytest-xdist", "jsonschema", ON_CPU, ".[hydra,speed]")
     pytest(session, "-n", "2", "-m", "not by_hand")
+
+
+@nox.session
+def plugins(session: nox.Session) -> None:
+    """The distributions of `plugins/`, each by itself on the public contract: NeMo-RL, SkyRL, prime-rl."""
+    install(session, "core", *TEST, ".")
+    session.install(
+        "-q", "--no-deps", *(f"./{path.relative_to(ROOT)}" for path in sorted((ROOT / "plugins").glob("*/")))
+    )
+    pytest(session, *(str(path) for path in sorted((ROOT / "plugins").glob("*/tests"))), "-m", "not by_hand")
 
 
 @nox.session

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from batchbridge_prime_rl.config import PrimeRLAdapter
 
 import batchbridge
 from batchbridge import Source
 from batchbridge.kit import Context, load_source
+from batchbridge_prime_rl.config import PrimeRLAdapter
 
 RECIPE = """\
 max_steps = 20

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from batchbridge_prime_rl.config import PrimeRLAdapter
-from batchbridge_prime_rl.rules import RULES
 
 from batchbridge import Source, Spec
 from batchbridge.kit import (
@@ -24,6 +22,8 @@ from batchbridge.kit import (
     Topology,
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
+from batchbridge_prime_rl.config import PrimeRLAdapter
+from batchbridge_prime_rl.rules import RULES
 
 CONTEXT = Context(framework_version="0.8.0")
 REVERSE_TEXT: dict[str, Any] = {

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchbridge_prime_rl.config import PrimeRLAdapter
-from batchbridge_prime_rl.settings import KEYS, NAMES, SHARED
 
 from batchbridge import Source
 from batchbridge.kit import Context
+from batchbridge_prime_rl.config import PrimeRLAdapter
+from batchbridge_prime_rl.settings import KEYS, NAMES, SHARED
 
 HERE = Path(__file__).parent
 PUBLISHED: dict[str, Any] = json.loads((HERE / "published.json").read_text(encoding="utf-8"))

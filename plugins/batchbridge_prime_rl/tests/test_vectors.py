@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batchbridge_prime_rl.config import PrimeRLAdapter
 
 from batchbridge import Source, Spec
 from batchbridge.kit import Context, Row, group_advantages, token_weights
+from batchbridge_prime_rl.config import PrimeRLAdapter
 
 VECTORS: dict[str, Any] = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
 from batchbridge.errors import BatchBridgeError
+from batchbridge.kit.inherited_files import ComposedSource
 from batchbridge.kit.kinds import Kind, named
 from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
@@ -162,13 +163,14 @@ class Given(NamedTuple):
 
 def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
-    file = None if source.path is None else str(source.path)
+    whole = None if source.path is None else str(source.path)
+    files = source.files if isinstance(source, ComposedSource) else {}
     found = Given({key: row.default for key, row in rows.items()}, {}, [])
     said = _gathered(settings_in(source.values, rows), rows)
     near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
     for key, value in said.items():
         line = source.lines.get(key)
-        place = Where(key[:60], shown(value), file if line else None, line)
+        place = Where(key[:60], shown(value), files.get(key, whole) if line else None, line)
         row = rows.get(key)
         if row is None:
             fixes = [Fix(f"write {name}", {key: None, name: value}) for name in near.get(key, ())]

@@ -1,14 +1,16 @@
 """OmegaConf's rules for plain values, without running anything: scalars, flattening, interpolations.
 
 OmegaConf itself would run resolvers (`oc.env` reads the environment), so what refers where is decided here: `${a.b}`,
-`${.b}` relative to the key, and `${oc.select:a.b,default}`. Every other resolver is refused by name.
+`${.b}` relative to the key, and `${oc.select:a.b,default}`.
+Other resolvers are refused by name, but for those of the framework's
+own that its adapter gives.
 Source: omegaconf 2.3.1, grammar OmegaConfGrammarParser.g4, built-in resolver `oc.select`; a test compares both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from batchbridge.errors import BatchBridgeError
@@ -69,10 +71,15 @@ class Resolver:
     """Values by dotted key, with their interpolations followed."""
 
     def __init__(
-        self, values: Mapping[str, Any], env: Mapping[str, str] | None = None, unknown: Collection[str] = ()
+        self,
+        values: Mapping[str, Any],
+        env: Mapping[str, str] | None = None,
+        unknown: Collection[str] = (),
+        functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         """`env`: environment variables that the user gave; no other is looked at. `unknown`: keys whose value is not
-        known, nor what refers to them."""
+        known, nor what refers to them. `functions`: resolvers that a framework registers, by name."""
+        self.functions = functions or {}
         self.values, self.env, self.unknown = values, dict(env or {}), frozenset(unknown)
         self._groups: set[str] | None = None
 
@@ -117,6 +124,8 @@ class Resolver:
             if variable in self.env:
                 return self.env[variable]  # text, as OmegaConf has it
             raise Unresolved(f"${{{inner}}} asks for the environment variable {variable}", variable)
+        if name.strip() in self.functions:
+            return self._called(name.strip(), arguments, key, chain)
         if name.strip() != "oc.select":
             raise Unresolved(f"the resolver {name.strip()[:40]} is not run")
         path, comma, default = arguments.partition(",")
@@ -131,6 +140,17 @@ class Resolver:
         except NotRead as error:
             raise Unresolved(str(error)) from None
 
+    def _called(self, name: str, arguments: str, key: str, chain: tuple[str, ...]) -> Any:
+        try:
+            values = [
+                self._expand(part, key, chain) if "${" in part else parse_value(part) for part in _parts(arguments)
+            ]
+            return self.functions[name](*values)
+        except Unresolved:
+            raise
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise Unresolved(f"${{{name}:{arguments[:60]}}}: {error}") from None
+
     def _lookup(self, path: str, key: str, chain: tuple[str, ...]) -> Any:
         """Raises `KeyError`. A path to a group gives its leaves, which no setting of ours takes."""
         if path.startswith("."):
@@ -144,6 +164,18 @@ class Resolver:
         if path in self._groups:
             return {name: value for name, value in self.values.items() if name.startswith(f"{path}.")}
         raise KeyError(path)
+
+
+def _parts(text: str) -> list[str]:
+    """Arguments between commas that stand in no braces."""
+    parts, depth = [""], 0
+    for mark in text:
+        depth += {"{": 1, "}": -1}.get(mark, 0)
+        if mark == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    return [part.strip() for part in parts]
 
 
 def _closing(text: str, start: int) -> int:

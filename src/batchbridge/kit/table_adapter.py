@@ -52,6 +52,10 @@ class TableAdapter(FramedAdapter):
         """Settings that follow others where nobody gave them, or null, by native key."""
         return {}
 
+    def apart(self, native: Mapping[str, Any]) -> int:
+        """Devices among those of the settings that do not train: where others generate."""
+        return 0
+
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         """Canonical values that several settings say together. Raises `ValueError` naming what they leave open."""
         return {}
@@ -174,7 +178,8 @@ class TableAdapter(FramedAdapter):
         name = " x ".join(keys)
         open_one = any(native[key] is None for key in keys)
         said = self.devices if not keys or open_one else math.prod(native[key] for key in keys)
-        asked = context.world_size
+        apart = self.apart(native) if keys and not open_one else 0
+        asked = None if context.world_size is None else context.world_size + apart
         if said is None and asked is None:
             text = f"the number of devices is not said{f': {name}' if keys else ''}"
             fixes = (Fix("--world-size N"),)
@@ -184,15 +189,17 @@ class TableAdapter(FramedAdapter):
         free = [key for key in keys if key not in places]
         rest = math.prod(native[key] for key in keys if key not in free[-1:] and native[key] is not None)
         if said is not None and asked is not None and said != asked and (not free or asked % rest):
-            text = f"{asked} devices were asked for, and {name or self.framework} has {said}"
-            fix = Fix(f"--world-size {said}")
+            beside = f", {apart} of which do not train" if apart else ""
+            text = f"{context.world_size} devices were asked for, and {name or self.framework} has {said}{beside}"
+            fix = Fix(f"--world-size {said - apart}")
             given = tuple(places[key] for key in keys if key in places)
             where = given or (Where("world size", asked),)
             found.append(Finding(self.codes.devices, "error", "config", text, where, (fix,)))
             return None
         if asked is not None and free:
             native[free[-1]] = asked // rest
-        return asked if asked is not None else said
+        total = asked if asked is not None else said
+        return None if total is None else total - apart
 
     def _origin(self, entry: Told, reading: Reading, version: str) -> Provenance:
         if entry.key is None:
