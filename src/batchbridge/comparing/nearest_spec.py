@@ -16,7 +16,7 @@ from batchbridge.comparing.effects import EFFECTS
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite, Problem
-from batchbridge.kit.key_table import UNKNOWN
+from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.derived import derive
 from batchbridge.meaning.spec import Aggregation, LossTerm, MicroBatch, Spec, field_type, walk
 from batchbridge.reading.yaml_json import flat

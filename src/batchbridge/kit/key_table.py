@@ -21,14 +21,12 @@ from batchbridge.kit.near_names import near_names
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import Told, shown
 from batchbridge.kit.versions import holds
-from batchbridge.kit.writing import Problems
+from batchbridge.kit.writing import UNKNOWN, Problems
 from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.meaning.spec import Spec, walk
 
 MAX_DEPTH = 32
 """Deepest nesting of settings."""
-UNKNOWN = ("objective.", "carried.", "advantage.")
-"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 Words = Mapping[Any, Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """Native value to canonical value, one to one; or two functions, there and back (which raise `Unsayable`)."""
 

@@ -12,9 +12,11 @@ from typing import Any
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.errors import Problem
-from batchbridge.kit.key_table import UNKNOWN
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec, walk
+
+UNKNOWN = ("objective.", "carried.", "advantage.")
+"""Groups of canonical fields in which None means unknown, so that a framework's default may fill it in."""
 
 
 class Problems(list[Problem]):

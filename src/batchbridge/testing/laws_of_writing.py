@@ -9,7 +9,7 @@ from typing import Any
 
 from batchbridge.contract.reading import Context, Source, Written
 from batchbridge.errors import CannotWrite
-from batchbridge.kit.key_table import UNKNOWN
+from batchbridge.kit.writing import UNKNOWN
 from batchbridge.meaning.spec import Spec, walk
 from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,12 @@ from batchbridge_nemo_rl.writing import generating, hydra_value, restate
 
 BASE = "grpo_math_1B.yaml"
 PROGRAM = "run_grpo"
-FUNCTIONS = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max, "add": lambda a, b: a + b}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "max": max,
+    "add": lambda a, b: a + b,
+}
 """Source: utils/config.py register_omegaconf_resolvers."""
 
 

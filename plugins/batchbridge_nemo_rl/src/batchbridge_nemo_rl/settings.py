@@ -101,6 +101,17 @@ TOGETHER = (
         },
     ),
 )
+SHAPED_REWARDS: dict[str, dict[str, object]] = {
+    "scaling": {"enabled": False, "source_min": 0.0, "source_max": 1.0, "target_min": 0.0, "target_max": 1.0},
+    "shaping": {
+        "enabled": False,
+        "overlong_buffer_length": 128,
+        "overlong_buffer_penalty": 1,
+        "stop_properly_penalty_coef": None,
+        "max_response_length": None,
+    },
+}
+"""Settings that change rewards, with the values that are off."""
 OPEN = {
     "grpo.adv_estimator.name": ("advantage", "grpo"),
     "grpo.invalid_tool_call_advantage": ("advantage", None),
@@ -115,16 +126,7 @@ OPEN = {
     "async_rl.sampler.name": ("staleness", None),
     **{
         f"grpo.reward_{group}.{end}": ("rollout", off)
-        for group, ends in {
-            "scaling": {"enabled": False, "source_min": 0.0, "source_max": 1.0, "target_min": 0.0, "target_max": 1.0},
-            "shaping": {
-                "enabled": False,
-                "overlong_buffer_length": 128,
-                "overlong_buffer_penalty": 1,
-                "stop_properly_penalty_coef": None,
-                "max_response_length": None,
-            },
-        }.items()
+        for group, ends in SHAPED_REWARDS.items()
         for end, off in ends.items()
     },
     "grpo.use_best_at_k": ("advantage", None),

@@ -169,7 +169,7 @@ def _optimizer(spec: Spec) -> dict[str, Any]:
     if megatron(spec):
         own, plan = f"{MEGATRON}optimizer.", f"{MEGATRON}scheduler."
         floor = {"min_lr": float(arguments["min_lr_rate"]) * peak} if "min_lr_rate" in arguments else {}
-        values = {
+        values: dict[str, Any] = {
             "lr": peak,
             "weight_decay": decay,
             "adam_beta1": betas[0],
