@@ -22,7 +22,7 @@ from batchbridge_openrlhf.meaning import (
     TYPES,
     UNSEEDED,
 )
-from batchbridge_openrlhf.settings import ABSENT, NEWEST, holds, names_of, options_of
+from batchbridge_openrlhf.settings import ABSENT, RELEASES, holds, names_of, options_of
 from batchbridge_openrlhf.sizes import FIELDS
 
 _CORRECTION = re.compile(r"(\w+) \[(\S+), (\S+)\]")
@@ -58,9 +58,11 @@ def native(values: Mapping[str, Any], version: str, problems: Problems) -> dict[
             continue  # unset, as it is without the option; what a default says otherwise shows when it is read back
         if identity not in names:
             if identity not in ABSENT or ABSENT[identity][0] != value:
-                newest = {name: values[one] for one, name in names_of(NEWEST).items() if one in values}
+                newest = next(release for release in reversed(RELEASES) if identity in names_of(release))
+                there = names_of(newest)
+                settings = {name: values[one] for one, name in there.items() if one in values}
                 reason = f"openrlhf {version} has no option {identity}, which {value} needs"
-                problems.no_setting(reason, names_of(NEWEST)[identity], newest, NEWEST)
+                problems.no_setting(reason, there[identity], settings, newest)
             continue
         if options[names[identity]].kind != "flag" or value:
             said[names[identity]] = value

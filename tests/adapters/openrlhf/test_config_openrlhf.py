@@ -766,3 +766,11 @@ def test_an_open_run_is_refused_with_its_reason(change, reason):
 def test_an_incomplete_rollout_gives_no_step_until_0_9_8():
     reading = read({"rollout_batch_size": 8}, version="0.9.8")
     assert list(OpenRlhfAdapter().native_steps(reading, 4, {})) == []
+
+
+def test_a_setting_that_came_and_went_is_refused_by_name_in_a_version_before_it():
+    spec = read(SIZES).spec
+    sampled = spec.replace(**{"objective.ratio_level": "sequence", "objective.old_logprobs": "sampler"})
+    with pytest.raises(CannotWrite) as refused:
+        OpenRlhfAdapter().write(sampled, "0.8.0")
+    assert any("has no option algo.advantage.is_correction_enable" in one.reason for one in refused.value.problems)
