@@ -125,6 +125,10 @@ ASYNC: dict[str, Any] = {
     "grpo.async_grpo.max_trajectory_age_steps": 3,
     f"{LOSS}use_importance_sampling_correction": True,
 }
+SCORED: dict[str, Any] = {
+    "data.default.env_name": "reward_model",
+    "env.reward_model.resources": {"gpus_per_node": 1, "num_nodes": 1},
+}
 MEGATRON: dict[str, Any] = {
     "policy.megatron_cfg.enabled": True,
     "policy.dtensor_cfg.enabled": False,
@@ -209,6 +213,9 @@ class TestNemoAdapter(AdapterContract):
         _valid("forced", {f"{LOSS}force_on_policy_ratio": True, f"{LOSS}kl_input_clamp_value": None}),
         _valid("gdpo", {"grpo.adv_estimator.name": "gdpo", f"{LOSS}positive_example_nll_weight": 0.1}),
         _valid("reinforce++", {"grpo.adv_estimator.name": "reinforce_plus_plus", f"{LOSS}use_kl_in_reward": True}),
+        _valid("nodes of NeMo-Gym, beside the cluster", {"env.nemo_gym.num_gpu_nodes": 5}, DEFAULTS),
+        _valid("a reward model on the node", {**SCORED, "cluster.gpus_per_node": 9}, DEFAULTS),
+        _valid("a reward model on its own node", {**SCORED, "cluster.num_nodes": 2}, DEFAULTS),
         _valid("no deviation", {"grpo.normalize_rewards": False, "policy.scheduler": None}),
     )
     invalid = (
@@ -246,6 +253,14 @@ class TestNemoAdapter(AdapterContract):
         ),
         _invalid("no reference", 19, {"grpo.skip_reference_policy_logprobs_calculation": True}),
         _invalid("no devices to generate", 20, {f"{COLOCATED}enabled": False}),
+        InvalidCase(
+            name="a reward model and generation leave none to train",
+            source=Source(
+                values={**EIGHT, **SCORED, f"{COLOCATED}enabled": False, f"{COLOCATED}resources.gpus_per_node": 7}
+            ),
+            context=Context(framework_version="0.7.0"),
+            codes=("BB-NEMO-020",),
+        ),
         _invalid("two engines", 21, {"policy.megatron_cfg.enabled": True}),
         _invalid("tp accuracy", 22, {"policy.dtensor_cfg.tensor_parallel_size": 4, "policy.logprob_batch_size": 2}),
         _invalid("devices of a replica", 23, {"policy.dtensor_cfg.tensor_parallel_size": 3}),

@@ -19,7 +19,7 @@ from batchbridge.kit.values import Told, shown
 from batchbridge_nemo_rl.meaning import derive, is_async
 from batchbridge_nemo_rl.rules import RULES
 from batchbridge_nemo_rl.settings import KEYS, STRICT, TOGETHER
-from batchbridge_nemo_rl.writing import generating, hydra_value, restate
+from batchbridge_nemo_rl.writing import hydra_value, not_training, restate
 
 BASE = "grpo_math_1B.yaml"
 PROGRAM = "run_grpo"
@@ -152,8 +152,8 @@ class NemoAdapter(TableAdapter):
         }
 
     def apart(self, native: Mapping[str, Any]) -> int:
-        """Devices that only generate."""
-        return generating(native)
+        """Devices that only generate, or score."""
+        return not_training(native)
 
     def derive(self, native: Mapping[str, Any]) -> Mapping[str, Told]:
         return derive(native)

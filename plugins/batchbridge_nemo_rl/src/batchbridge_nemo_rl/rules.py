@@ -13,7 +13,7 @@ from batchbridge import Fix
 from batchbridge.kit import Variable, neighbours
 from batchbridge.kit.rule_table import Rule, recorded_rules
 from batchbridge_nemo_rl.meaning import is_megatron, parallel
-from batchbridge_nemo_rl.writing import COLOCATED, generating
+from batchbridge_nemo_rl.writing import COLOCATED, REWARD, has_reward_model, not_training, policy_nodes
 
 Native = Mapping[str, Any]
 PROMPTS, GROUP, STEP = "grpo.num_prompts_per_step", "grpo.num_generations_per_prompt", "policy.train_global_batch_size"
@@ -24,7 +24,7 @@ FORCED, RATIO = "loss_fn.force_on_policy_ratio", "loss_fn.truncated_importance_s
 
 
 def _world(native: Native) -> int:
-    return prod(native[key] or 1 for key in CLUSTER) - generating(native)
+    return prod(native[key] or 1 for key in CLUSTER) - not_training(native)
 
 
 def _replica(native: Native) -> int:
@@ -62,8 +62,10 @@ def _loaders(native: Native) -> str | None:
 def _apart(native: Native) -> str | None:
     if native[f"{COLOCATED}enabled"]:
         return None
-    nodes, each = (native[key] or 1 for key in CLUSTER)
+    nodes, each = policy_nodes(native), native["cluster.gpus_per_node"]
     devices, own = (native[f"{COLOCATED}resources.{end}"] for end in ("gpus_per_node", "num_nodes"))
+    if native["cluster.num_nodes"] == 1 and has_reward_model(native):
+        each -= native[f"{REWARD}gpus_per_node"] or 0
     if nodes == 1:
         fits = devices is not None and own in (None, 1) and devices < each
     else:

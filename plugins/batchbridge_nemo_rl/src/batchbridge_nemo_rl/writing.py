@@ -18,16 +18,32 @@ from batchbridge_nemo_rl.settings import DTENSOR, ENDLESS, MEGATRON, OPEN
 
 NODE = 8
 COLOCATED = "policy.generation.colocated."
+REWARD = "env.reward_model.resources."
 
 
-def generating(native: Mapping[str, Any]) -> int:
-    """Devices of the cluster that do not train: those that only generate, and NeMo-Gym's. Source: grpo.setup."""
+def policy_nodes(native: Mapping[str, Any]) -> int:
+    """Nodes that train or generate: those of a reward model are others, but where there is one node for all."""
+    nodes = int(native["cluster.num_nodes"])
+    return nodes if nodes == 1 else nodes - (native[f"{REWARD}num_nodes"] or 0) * has_reward_model(native)
+
+
+def has_reward_model(native: Mapping[str, Any]) -> bool:
+    """Whether a reward model takes devices. Source: extract_necessary_env_names."""
+    return "reward_model" in (native[f"data.{part}.env_name"] for part in ("train", "validation", "default"))
+
+
+def not_training(native: Mapping[str, Any]) -> int:
+    """Devices of the cluster that do not train: those that only generate, and a reward model's. NeMo-Gym's nodes are
+    none of the cluster's: they come beside it. Source: grpo.setup."""
     nodes, each = native["cluster.num_nodes"], native["cluster.gpus_per_node"]
-    gym = (native["env.nemo_gym.num_gpu_nodes"] or 0) * each
-    if native[f"{COLOCATED}enabled"]:
-        return int(gym)
-    own = "gpus_per_node" if nodes == 1 else "num_nodes"
-    return int(gym + (native[f"{COLOCATED}resources.{own}"] or 0) * (1 if nodes == 1 else each))
+    count = int((nodes - policy_nodes(native)) * each)
+    if nodes == 1 and has_reward_model(native):
+        count += native[f"{REWARD}gpus_per_node"] or 0
+    if not native[f"{COLOCATED}enabled"]:
+        alone = policy_nodes(native) == 1
+        own = native[f"{COLOCATED}resources.{'gpus_per_node' if alone else 'num_nodes'}"] or 0
+        count += own if alone else own * each
+    return count
 
 
 def restate(spec: Spec) -> dict[str, Any]:
