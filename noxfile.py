@@ -76,6 +76,7 @@ ENVIRONMENT = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
 THIRD_PARTY = "examples/third_party_adapter"
+THIRD_PARTY_ON_RAY = "examples/ray_adapter"
 DESCRIBE = """
 import importlib.metadata, json, sys
 names = [distribution.name for distribution in importlib.metadata.distributions()]
@@ -260,9 +261,11 @@ def properties(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # argparse differs between Pythons in what it takes for a value
 def openrlhf(session: nox.Session) -> None:
-    """OpenRLHF's own parser, strategy and policy trainer, and DeepSpeed; no GPU, no vLLM, no flash-attn."""
+    """OpenRLHF's own parser, strategy and policy trainer, and DeepSpeed; no GPU, no vLLM, no flash-attn. Ray is here:
+    also the example of a third party's adapter with Ray workers."""
     install_openrlhf(session)
-    pytest(session, *native("adapters/openrlhf"), *TWO_PROCESSES)
+    session.install("-q", "--no-deps", f"./{THIRD_PARTY_ON_RAY}")
+    pytest(session, *native("adapters/openrlhf"), f"{THIRD_PARTY_ON_RAY}/tests", *TWO_PROCESSES)
 
 
 @nox.session(python="3.11")  # as above

@@ -1,0 +1,79 @@
+"""Attaching to a PocketRay driver: what is refused, and what is patched in the driver and in its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchbridge.kit import Request, walk
+from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.refusals import Refusal, own_spec, step_crosses
+from batchbridge.kit.workers import orders_of
+from batchbridge.kit.workers_ray import install_everywhere
+from pocketray_batchbridge import engine
+from pocketray_batchbridge.driver import Labelled, Planned
+
+BROUGHT = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage.", "order.", "horizon.")
+"""Groups of fields in which the plan decides; every other field must be what the driver and its workers do."""
+
+
+def _others(trainer: Any, request: Request) -> str | None:
+    """The fields that PocketRay would not train as the request says, with both values."""
+    own = {path: value for path, value, _ in walk(own_spec(request))}
+    different = [
+        f"{path} = {value!r}, and pocketray does {own.get(path)!r}"
+        for path, value, _ in walk(request.spec)
+        if not path.startswith(BROUGHT) and value is not None and value != own.get(path)
+    ]
+    return "; ".join(different) or None
+
+
+REFUSALS = (
+    Refusal(
+        "other_settings",
+        "what pocketray does, and no plan changes",
+        lambda trainer, request: _others(trainer, request) is not None,
+        detail=_others,
+    ),
+    Refusal("step_crosses_rollouts", "pocketray forgets a rollout before the next", step_crosses),
+)
+
+
+def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    """Every worker first: each answers, and has its loss probed where the plan shall be followed. Then the driver."""
+    orders, enforces = orders_of(request, version), request.mode == "enforce"
+    probe = engine.probe if enforces and not request.again else None
+    receipts = install_everywhere(trainer.workers, orders, engine.install, probe)
+    patches.made(
+        "workers",
+        lambda: _leave(trainer.workers),
+        what=f"orders in {len(receipts)} workers",
+        why="each step is measured there, and held against the plan before the update",
+    )
+    if not enforces:
+        parts = Labelled(trainer).parts
+        patches.set(trainer, "parts", parts, what="labelled", why="the ledger says what each step trained")
+        return Patched()
+    planned = Planned(trainer, request, orders)
+    planned.receipts = receipts
+    for name, what in (
+        ("rollouts", "as many as planned"),
+        ("choose", "the planned prompts"),
+        ("advantages", "the specification's own rule"),
+        ("parts", "the planned optimizer steps, placed by length"),
+    ):
+        patches.set(trainer, name, getattr(planned, name), what=what, why="the plan decides it")
+    return Patched()
+
+
+def _leave(workers: list[Any]) -> None:
+    install_everywhere(workers, None, engine.install)
+
+
+RUNTIME = Runtime(
+    framework="pocketray",
+    version=lambda trainer: "1.0",
+    refusals=REFUSALS,
+    patch=patch,
+    training=lambda trainer: is_inside(trainer, "train"),
+)
