@@ -51,6 +51,8 @@ def _ask(workers: Sequence[Any], function: Callable[..., Any], *values: Any) -> 
     except ImportError as error:
         reason = f"a training worker cannot import the adapter ({error}); install batchbridge on every node"
         raise CannotAttach({"arrival": reason}) from None
+    except ray.exceptions.RayActorError as error:
+        raise CannotAttach({"arrival": f"a training worker is gone: {error}"}) from error
     except ray.exceptions.RayTaskError as error:
         cause = getattr(error, "cause", None)
         if isinstance(cause, CannotAttach):
