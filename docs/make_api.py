@@ -17,7 +17,13 @@ the page against it). Users need `batchbridge`; authors of adapters `batchbridge
 `batchbridge.testing` ([plugins](plugins.md) says how they go together).
 
 """
-Definition = ast.FunctionDef | ast.ClassDef
+Value = ast.Assign | ast.AnnAssign
+Definition = ast.FunctionDef | ast.ClassDef | Value
+LONGEST = 300
+"""Characters of a value that are shown; of a longer one, its beginning."""
+TESTING = ("laws", "attaching", "plugin", "tiny", "oracle", "equivalence", "snapshots", "trajectories")
+"""Modules of `batchbridge.testing` that others use; the rest is the contract's own."""
+NOT_SHOWN = ("TypeVar(", "ParamSpec(")
 
 
 def tree(module: str) -> ast.Module:
@@ -36,10 +42,17 @@ def exported(package: str) -> Iterator[tuple[str, str]]:
                 yield from ((alias.asname or alias.name, str(imported.module)) for alias in imported.names)
 
 
-def defined(module: str) -> dict[str, Definition]:
-    """A module's public functions and classes, by name."""
-    found = {node.name: node for node in tree(module).body if isinstance(node, Definition)}
-    return {name: node for name, node in found.items() if not name.startswith("_")}
+def defined(module: str) -> dict[str, tuple[Definition, str]]:
+    """A module's public functions, classes and values, by name, and what is said of each."""
+    body, found = tree(module).body, {}
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = (node, ast.get_docstring(node, clean=False) or "")
+        elif isinstance(node, Value) and node.value is not None and not ast.unparse(node.value).startswith(NOT_SHOWN):
+            said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+            found |= {ast.unparse(target): (node, str(said)) for target in targets}
+    return {name: known for name, known in found.items() if name.isidentifier() and not name.startswith("_")}
 
 
 def signature(node: ast.FunctionDef) -> str:
@@ -58,31 +71,38 @@ def members(node: ast.ClassDef) -> Iterator[str]:
             about = f"  # {' '.join(said.split())}" if isinstance(said, str) else ""
             yield f"    {ast.unparse(part)}{about}"
     for part in node.body:
-        if isinstance(part, ast.FunctionDef) and not part.name.startswith("_"):
+        if isinstance(part, ast.FunctionDef) and (part.name == "__call__" or not part.name.startswith("_")):
             is_property = any(ast.unparse(one).endswith("property") for one in part.decorator_list)
             shown = f": {ast.unparse(part.returns)}" if is_property and part.returns else f"{signature(part)}"
             yield f"    {part.name}{shown}"
 
 
-def entry(name: str, node: Definition) -> str:
-    """A name's signature as code, and its docstring: of a function the part before `Args:`."""
-    said = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").partition("\n\nArgs:")[0]
+def code_of(name: str, node: Definition) -> str:
+    """A name as code: a signature, a class with its members, or a value."""
+    if isinstance(node, ast.FunctionDef):
+        return f"{name}{signature(node)}"
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(map(ast.unparse, node.bases))
+        return "\n".join([f"class {name}({bases})" if bases else f"class {name}", *members(node)])
+    kind = f": {ast.unparse(node.annotation)}" if isinstance(node, ast.AnnAssign) else ""
+    value = ast.unparse(node.value) if node.value is not None else ""
+    return f"{name}{kind} = {value if len(value) <= LONGEST else value[:LONGEST] + ' ...'}"
+
+
+def entry(name: str, node: Definition, said: str) -> str:
+    """A name as code, and its docstring: of a function the part before `Args:`."""
+    said = inspect.cleandoc(said).partition("\n\nArgs:")[0]
     # Indented blocks of docstrings are examples; angle brackets would be read as HTML.
     said = said.replace("<", "&lt;").replace("*", "\\*")
-    if isinstance(node, ast.FunctionDef):
-        code = f"{name}{signature(node)}"
-    else:
-        bases = ", ".join(map(ast.unparse, node.bases))
-        code = "\n".join([f"class {name}({bases})" if bases else f"class {name}", *members(node)])
-    return f"### {name}\n\n```text\n{code}\n```\n\n{said}\n"
+    return f"### {name}\n\n```text\n{code_of(name, node)}\n```\n\n{said}\n"
 
 
 def of_package(package: str) -> Iterator[str]:
     """The entries of what a package exports, sorted by name."""
     for name, module in sorted(exported(package)):
-        found = defined(module).get(name)
-        if found is not None:
-            yield entry(name, found)
+        while name not in (known := defined(module)):
+            module = dict(exported(module))[name]  # a package that has it from a module of its own
+        yield entry(name, *known[name])
 
 
 def modules(package: str) -> list[str]:
@@ -91,15 +111,24 @@ def modules(package: str) -> list[str]:
     return [f"{package}.{name}" for name in names if not name.startswith("_")]
 
 
+def of_module(module: str) -> Iterator[str]:
+    """What a module is for, and its entries in their order."""
+    said = inspect.cleandoc(ast.get_docstring(tree(module)) or "").partition("\n\n")[0].replace("<", "&lt;")
+    yield f"## {module}\n\n{said}\n"
+    for name, (node, about) in defined(module).items():
+        yield entry(name, node, about)
+
+
 def page() -> str:
     """The whole page."""
     parts = [START.rstrip() + "\n"]
     for package in ("batchbridge", "batchbridge.kit"):
         parts += [f"## {package}\n", *of_package(package)]
-    for module in [*modules("batchbridge.kit"), "batchbridge.testing.contract", "batchbridge.testing.attaching"]:
-        said = inspect.cleandoc(ast.get_docstring(tree(module)) or "").partition("\n\n")[0].replace("<", "&lt;")
-        entries = [entry(name, node) for name, node in defined(module).items()]
-        parts += [f"## {module}\n\n{said}\n", *entries] if entries else []
+    for module in modules("batchbridge.kit"):
+        parts += of_module(module)
+    parts += ["## batchbridge.testing\n", *of_package("batchbridge.testing")]
+    for name in TESTING:
+        parts += of_module(f"batchbridge.testing.{name}")
     return "\n".join(parts)
 
 

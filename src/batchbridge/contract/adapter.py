@@ -53,7 +53,8 @@ class Adapter(ABC):
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""
     restates: ClassVar[Mapping[str, str]] = {}
-    """Own finding code to the core rule that it says in the user's words: the core's finding is then left out."""
+    """Own finding code to the core rule that it says in the user's words: the core's finding is then left out, of a
+    reading that has the own one. No adapter can say that a rule of the core is wrong about its framework."""
 
     @abstractmethod
     def detect(self, source: Source) -> float:

@@ -25,8 +25,9 @@ class Source:
     framework's own config or trainer object. problems: what the loader already found (broken YAML, a duplicate key).
     launcher: what a launcher that `argv` no longer has was told, as written: "launcher" (`torchrun`), "num_processes",
     "nproc_per_node", "nnodes", ... (see `batchbridge.reading.launchers`). unknown: native key to the names that its
-    value depends on, where a script leaves it open; `values` then has the script's spelling. env: values of environment
-    variables that the user gave.
+    value depends on, where a script leaves it open; `values` then has the script's spelling, which `read` reports as
+    the wrong value that it is: `batchbridge.read` makes BB011, undecided, of that. env: values of environment variables
+    that the user gave.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +43,10 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What the user said beside the configuration. None: not said."""
+    """What the user said beside the configuration. None: not said.
+
+    world_size: devices that train the policy. dataset_size: prompts.
+    """
 
     framework_version: str | None = None
     world_size: int | None = None
@@ -85,7 +89,8 @@ class Provenance:
         others: tuple[str, ...] = (),
     ) -> Provenance:
         """Of a native key given at `place`: a line of a file, or else an argument, `said` so (`key=value`). Without a
-        place it stands at its `default`. note: what was derived from it, and from the `others` beside it."""
+        place it stands at its `default`. note: what was derived from it, and from the `others` beside it, as it
+        stands behind the place: " (derived: nodes x gpus)"."""
         keys = tuple(dict.fromkeys((key, *others)))
         if place is None:
             return cls(keys, value, "default", f"{default}{note}")
@@ -97,7 +102,11 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeRow:
-    """One completion of a native optimizer step, as the framework itself would place and weigh it."""
+    """One completion of a native optimizer step, as the framework itself would place and weigh it.
+
+    rollout, pass_index: counted from 0 over the run, and over the passes of its rollout. rank: the data-parallel
+    replica, not the device. micro_batch: counted from 0 over that rank's share of this step.
+    """
 
     rollout: int
     pass_index: int
@@ -138,6 +147,8 @@ class Behaviour:
 
     order: how prompts are ordered. membership: how a step's completions are chosen. undecided: what of the two depends
     on timing or random state that the configuration does not fix. denominator_scope and formula: of the policy loss.
+    lr_tick: after what the learning rate moves. resume: what of all this a resumed run has. defects: what is trained
+    otherwise than the settings say. source: framework, version, file and symbol.
     """
 
     order: str
@@ -213,7 +224,12 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Written:
-    """A configuration in the framework's own form. `text` by format name; `values` by native key."""
+    """A configuration in the framework's own form.
+
+    values: by native key. text: by the name of the form. "yaml" and "json" are files, "argv" words, one a line,
+    anything else a command in a shell script, or what the adapter's contract test names unreadable. With "yaml",
+    `convert --into` edits the user's file.
+    """
 
     values: Mapping[str, Any]
     text: Mapping[str, str]

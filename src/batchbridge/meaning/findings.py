@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
+"""How bad a finding is: only an error makes a configuration invalid."""
 Verdict = Literal["valid", "invalid", "undecided"]
+"""What a configuration is judged to be."""
 Phase = Literal["config", "construction", "worker_start", "first_rollout", "optimizer_step", "never"]
-"""When the native framework would notice: while reading its config, building the trainer, starting its workers, at the
-first rollout, at some optimizer step, or never (it trains something else than one would think, silently)."""
+"""The moment when the native framework would notice: while reading its config, building the trainer, starting its
+workers, at the first rollout, at some optimizer step, or never (it trains something else than one would think,
+silently)."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,11 @@ class Fix:
 class Finding:
     """One violated rule or known defect.
 
-    `code` is stable (`BB-TRL-003`). `undecided` findings name what is missing before the rule can be decided; they make
-    the verdict "undecided" unless an error stands beside them. `native` is what the framework itself would say or do.
+    `code` is stable (`BB-TRL-003`). `severity`: an error makes the verdict "invalid". `phase`: when the framework
+    itself would notice. `message`: what, in the user's keys. `where`: places of these keys. `fixes`: ways out, the
+    nearest one first. `native` is what the framework itself would say or do, `source` where that was read: framework,
+    version, symbol. `undecided` findings name what is missing before the rule can be decided; they make the verdict
+    "undecided" unless an error stands beside them.
     """
 
     code: str

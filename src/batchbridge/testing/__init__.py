@@ -1,25 +1,22 @@
 """What adapter authors need to test an adapter; each name imports its module on first use."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import Any
+if TYPE_CHECKING:
+    from batchbridge.testing.attaching import AttachContract
+    from batchbridge.testing.contract import AdapterContract
+    from batchbridge.testing.laws import InvalidCase, ValidCase
 
-_HOMES = {
-    "AdapterContract": "batchbridge.testing.contract",
-    "AttachContract": "batchbridge.testing.attaching",
-    "InvalidCase": "batchbridge.testing.contract",
-    "ValidCase": "batchbridge.testing.contract",
-}
+__all__ = ["AdapterContract", "AttachContract", "InvalidCase", "ValidCase"]
 
-__all__ = sorted(_HOMES)
+if not TYPE_CHECKING:  # a type checker that saw this function would take every misspelt name for an attribute
+    from batchbridge.lazily import loader
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'batchbridge.testing' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__ = loader(
+        __name__,
+        {
+            "testing.attaching": ("AttachContract",),
+            "testing.contract": ("AdapterContract",),
+            "testing.laws": ("InvalidCase", "ValidCase"),
+        },
+    )
