@@ -4,6 +4,7 @@
 at the repository's root, and its output is compared (a line `...` stands for any lines). README.md's Python blocks
 build a trainer and run in the framework's environment: `native/test_readme.py`. A Python block that needs something
 around it (a recorded run, say) is preceded by the line `<!-- tested by: tests/... -->`: the test that runs it.
+docs/tutorial.md builds a package as it goes: `test_tutorial.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("**/*.md") if page.name != "tutorial.md")]
 FENCE = re.compile(r"^(?:<!-- tested by: (\S+) -->\n+)?```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TESTED_ELSEWHERE = [
     (page, test) for page in PAGES for test, _, _ in FENCE.findall(page.read_text(encoding="utf-8")) if test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -182,11 +183,11 @@ def package(name: str, release: str, values: Mapping[str, Any], file: str) -> di
         "title": "".join(part.capitalize() for part in name.split("_")),
         "upper": name.replace("_", "").upper(),
         "release": release,
-        "rows": "".join(f'    Key("{key}", {kinds[key]}, {value!r}),\n' for key, value in said.items()),
+        "rows": "".join(f'    Key("{key}", {kinds[key]}, {literal(value)}),\n' for key, value in said.items()),
         "kinds": ", ".join(sorted({word for kind in kinds.values() for word in re.findall(r"[a-z]+", kind)})),
         "fields": "\n".join(f"- {path}{'*' if needed else ''} ({said})" for path, said, needed in fields),
         "needed": ", ".join(path for path, _, needed in fields if needed and path != "topology.world_size"),
-        "values": repr(said),
+        "values": "".join(["{\n", *(f"    {literal(key)}: {literal(value)},\n" for key, value in said.items()), "}"]),
         "file": file,
     }
     return {
@@ -208,6 +209,11 @@ def kind_of(value: Any) -> str:
     if isinstance(value, str):
         return "text"
     return "optional(anything)" if value is None else "anything"
+
+
+def literal(value: Any) -> str:
+    """A value as Python writes it, text in the quotes that formatters take."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def canonical_fields() -> Iterator[tuple[str, str, bool]]:
