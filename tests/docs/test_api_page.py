@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -63,3 +64,15 @@ def test_every_module_of_the_kit_is_there(repository: Path, page: str) -> None:
 )
 def test_what_a_stranger_had_to_look_up_in_the_source_is_there(name: str, page: str) -> None:
     assert f"\n### {name}\n" in page
+
+
+def test_every_module_of_the_kit_that_a_page_names_exists(repository: Path) -> None:
+    kit = repository / "src" / "batchbridge" / "kit"
+    modules = {file.stem for file in kit.glob("*.py")}
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (repository / "docs").glob("*.md")}
+    named = {(name, word) for name, text in pages.items() for word in re.findall(r"batchbridge\.kit\.(\w+)", text)}
+    assert len(named) > 60
+    assert (
+        sorted((name, word) for name, word in named if word not in modules and word not in batchbridge.kit.__all__)
+        == []
+    )
