@@ -187,7 +187,7 @@ def ends(folder: Path) -> dict[str, Any]:
     """The policy after a run with clipping, of every stage and of DDP."""
     found: dict[str, Any] = {}
     for stage in (None, 0, 1, 2, 3):
-        arguments = {**RUN, "max_grad_norm": 0.5, "save_strategy": "no", "adam_epsilon": 1e-4}
+        arguments = {**RUN, "max_grad_norm": 0.5, "save_strategy": "no", "adam_epsilon": 1e-4, "max_steps": 10}
         if stage is None:
             arguments["use_cpu"] = True
             reference = tiny_policy(seed=1)
