@@ -27,7 +27,8 @@ class Patched:
     """What `Runtime.patch` did, beside what it listed in its `Patches`.
 
     left_different, notes: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only.
-    probe: runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    probe: runs the trainer's own loss on made-up log-probabilities, and raises `CannotAttach` where it is not the
+    plan's.
     """
 
     left_different: Mapping[str, str] = field(default_factory=dict)

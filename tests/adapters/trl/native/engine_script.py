@@ -48,6 +48,8 @@ class ScriptedEngine:
         self.mode = options.get("mode", "server")
         self.tensor_parallel_size = 1
         self.llm = SimpleNamespace(generate=self._play)
+        info = {"model_config": {"logprobs_mode": "processed_logprobs"}}
+        self.vllm_client = SimpleNamespace(get_server_info=lambda: info)
         self.rank = options["accelerator"].process_index
         self.seeds: list[int] = []
 
