@@ -8,11 +8,11 @@ from typing import Any
 from batchbridge import Behaviour
 from batchbridge.kit import Defect
 from batchbridge.kit.rule_table import numbers_of
-from batchbridge_open_instruct.rules import known_defects
+from batchbridge_open_instruct.rules import Facts, known_defects
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
 
 
-def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
+def behaviour(facts: Facts) -> Behaviour:
     """Of the script with these settings in that checkout."""
     defects = tuple(
         Defect(
@@ -21,9 +21,10 @@ def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
             source=finding.source or "",
             numbers=numbers_of(finding.message),
         )
-        for finding in known_defects(native, checkout)
+        for finding in known_defects(facts)
     )
-    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects, checkout)
+    native = facts.native
+    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects, facts.checkout)
 
 
 def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...], checkout: str) -> Behaviour:

@@ -6,24 +6,21 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep, parse_arguments, walk
 from batchbridge.kit.command_line import spelled, words_by_name
-from batchbridge.kit.frame import FramedAdapter
-from batchbridge.kit.key_table import Codes
-from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, shown, spec_of
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.key_table import Codes, Key, converted
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.meaning import OpenInstructReading, learners, meaning
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
-from batchbridge_open_instruct.values import LARGEST, WrongValue, convert
-
-if TYPE_CHECKING:
-    pass
+from batchbridge_open_instruct.meaning import learners, meaning
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
+from batchbridge_open_instruct.values import LARGEST
 
 
 class OpenInstructAdapter(FramedAdapter):
@@ -53,90 +50,75 @@ class OpenInstructAdapter(FramedAdapter):
         keys = {key for key in source.values if isinstance(key, str)}
         return min(0.9, 0.4 * len(keys & _TELLING))
 
-    def read(self, source: Source, context: Context) -> OpenInstructReading:
-        """See `Adapter.read`: which script it is, and then which checkout."""
-        found, asked = list(source.problems), context.framework_version
-        newer = asked is not None and readable(asked, tables.NEWEST) != asked
-        checkout = _checkout_at(source) if asked is None else tables.checkout_of(tables.NEWEST if newer else asked)
-        script = _script(source)
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """The checkout that is asked for, by its date."""
+        asked = context.framework_version
+        return asked and (tables.checkout_of(readable(asked, tables.NEWEST)) or asked), ""
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The checkout, where it is known and has the script that is started."""
+        asked, script = context.framework_version, _script(source)
         if source.native is not None or script is None:
             found.append(
                 _unreadable("an object" if source.native is not None else f"{_named_script(source)} is not read")
             )
-        elif checkout is None or checkout not in SCRIPTS[script]:
+            return None
+        checkout = _checkout_at(source) if asked is None else tables.checkout_of(readable(asked, tables.NEWEST))
+        if checkout is None or checkout not in SCRIPTS[script]:
             found.append(_version_finding(asked, checkout, script))
-        else:
-            if newer and asked is not None:
-                found.append(
-                    newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version)
-                )
-            return self.read_settings(source, context, checkout, found)
-        return self._open(checkout or asked, found, context)
+            return None
+        if asked is not None and readable(asked, tables.NEWEST) != asked:
+            found.append(newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version))
+        return checkout
 
-    def _open(self, version: str | None, found: Sequence[Finding], context: Context) -> OpenInstructReading:
-        return OpenInstructReading(**vars(self.unread(version, found, context)))
-
-    def read_settings(
-        self, source: Source, context: Context, version: str, found: list[Finding]
-    ) -> OpenInstructReading:
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """See `FramedAdapter.read`. Strings convert as HfArgumentParser converts them."""
-        checkout, findings, script = version, found, _script(source)
-        assert script is not None, "read says what is no script"
-        rows = tables.settings_of(checkout)
-        native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
-        native |= {key: row.default for key, row in rows.items()}
-        places, given = _given(source, rows, tables.other_names(checkout))
-        wrong = False
-        stale = any(not tables.has_flag(checkout, key) for key in given)
-        elsewhere = [
-            one
-            for one in SCRIPTS[script]
-            if stale and all(tables.has_flag(one, key) for key in given) and self._accepts(source, context, one)
-        ]
-        unknown = [key for key in given if key not in rows and key not in tables.other_names(checkout)]
-        near = near_names((key for key in unknown if _SUCCESSORS.get(key) not in rows), rows, cutoff=0.75)
-        for key in unknown:
-            nearest = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near.get(key, ())
-            findings.append(_unknown_key(places[key], nearest, checkout, script, elsewhere))
-        for key, value in given.items():
-            if key not in rows:
-                continue
-            try:
-                native[key] = convert(rows[key], value)
-            except WrongValue as error:
-                wrong = True
-                findings.append(_wrong_value(places[key], error, native[key]))
-        world_key = LEARNERS[script]
-        if context.world_size is not None and context.world_size != sum(native[world_key]):
-            if world_key in given or context.world_size > LARGEST:
-                wrong = True
-                findings.append(_other_world(places.get(world_key), world_key, native, context.world_size))
-            else:
-                native[world_key] = (context.world_size,)
-                places[world_key] = Where(world_key, context.world_size)
-        reading = dataclasses.replace(
-            self._open(checkout, findings, context), native=native, given=places, checkout=checkout, decided=not wrong
-        )
-        if wrong:
-            return reading
-        try:
-            told = meaning(native, checkout)
-        except ValueError as reason:
-            if not (errors := [found for found in self.check(reading) if found.severity == "error"]) or all(
-                found.undecided for found in errors
-            ):
-                findings.append(_inexpressible(str(reason)))
-            return dataclasses.replace(reading, findings=tuple(findings))
-        from batchbridge_open_instruct.behaviour import behaviour
+        script = _script(source)
+        assert script is not None, "readable_version says what is no script"
+        rows, others = tables.rows_of(version), tables.other_names(version)
+        said, places = _said(source, rows, others)
+        elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
 
+        def unknown(key: str, near: Sequence[str]) -> Finding:
+            fitting = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near
+            return _unknown_key(places[key], fitting, version, script, elsewhere)
+
+        def wrong(key: str, error: WrongValue) -> Finding:
+            return _wrong_value(places[key], error, rows[key].default)
+
+        taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
+        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
+        found += taken.findings
+        world_key, asked = LEARNERS[script], context.world_size
+        if asked is not None and asked != learners(native):
+            if world_key in said or asked > LARGEST:
+                wrong_values = True
+                found.append(_other_world(places.get(world_key), world_key, learners(native), asked))
+            else:
+                native[world_key], places[world_key] = [asked], Where(world_key, asked)
+        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=places)
+        if wrong_values:
+            return reading
+        from batchbridge_open_instruct.behaviour import behaviour
+        from batchbridge_open_instruct.rules import Facts
+
+        facts = Facts(native, places, context.dataset_size, version)
+        reading = dataclasses.replace(reading, run=facts)
+        try:
+            told = meaning(native, version)
+        except ValueError as reason:
+            if all(one.undecided for one in self.check(reading) if one.severity == "error"):
+                found.append(_inexpressible(str(reason)))
+            return dataclasses.replace(reading, findings=tuple(found))
         spec = spec_of(told)
-        return dataclasses.replace(
-            reading,
-            spec=spec,
-            provenance={path: _provenance(told[path], reading, checkout) for path, _, _ in walk(spec) if path in told},
-            behaviour=behaviour(native, checkout),
-            findings=tuple(findings),
-        )
+        # What is at the schema's default, the script has nothing to say about.
+        worth_saying = {path: told[path] for path, _, _ in walk(spec) if path in told}
+        provenance = origins(worth_saying, native, places, f"default of {script}, {version}")
+        return dataclasses.replace(reading, spec=spec, provenance=provenance, behaviour=behaviour(facts))
+
+    def _taking(self, source: Source, context: Context, script: str, said: Mapping[str, Any]) -> list[str]:
+        """The checkouts of a script that take the whole of what was said."""
+        return [one for one in SCRIPTS[script] if not _unknown(said, one) and self._accepts(source, context, one)]
 
     def _accepts(self, source: Source, context: Context, checkout: str) -> bool:
         """Whether a known checkout takes the whole of what was given."""
@@ -147,7 +129,7 @@ class OpenInstructAdapter(FramedAdapter):
         """The scripts' own checks, and what they do silently; see `rules`."""
         from batchbridge_open_instruct.rules import check
 
-        return check(reading) if isinstance(reading, OpenInstructReading) else ()
+        return check(reading)
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise;
@@ -156,14 +138,14 @@ class OpenInstructAdapter(FramedAdapter):
         Dataset, model and engines are not a spec's business, and have to be added.
         """
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
-        version = readable(framework_version or newest, tables.NEWEST)
-        return super().write(spec, tables.checkout_of(version) or version)
+        return super().write(spec, self.asked_version(Context(framework_version=framework_version or newest))[0])
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """See `writing.settings_for`."""
         from batchbridge_open_instruct.writing import settings_for
 
-        return settings_for(spec, problems, tables.checkout_of(version))
+        checkout = tables.checkout_of(version)
+        return {} if checkout is None else settings_for(spec, problems, checkout)  # reading it back says so
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The command as `argv` (one word per line) and for a shell."""
@@ -254,23 +236,21 @@ def _script(source: Source) -> str | None:
     return PPO if _PPO_ONLY & {key for key in source.values if isinstance(key, str)} else GRPO_FAST
 
 
-def _given(
-    source: Source, rows: Mapping[str, Setting], others: frozenset[str]
-) -> tuple[dict[str, Where], dict[str, Any]]:
-    """(places, values) by native key, spelled as the parser takes them."""
+def _said(source: Source, rows: Mapping[str, Key], others: frozenset[str]) -> tuple[dict[str, Any], dict[str, Where]]:
+    """(values, places) by native key, spelled as the parser takes them."""
     words = words_by_name(source.argv)
     plain = parse_arguments(list(source.argv)) if source.argv else {}
     file = None if source.path is None else str(source.path)
-    names = sorted({*rows, *others})
-    on = {key for key, row in rows.items() if row.default is True}
+    names = sorted({*(key for key, row in rows.items() if not row.fixed), *others})
+    on = {key for key, row in rows.items() if row.default is True and not row.fixed}
     places: dict[str, Where] = {}
-    given: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     for key, value in source.values.items():
         if key == SCRIPT:
             continue
         if not isinstance(key, str):
             places[repr(key)[:60]] = Where(repr(key)[:60])
-            given[repr(key)[:60]] = value
+            said[repr(key)[:60]] = value
             continue
         if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
             value = words[key]
@@ -278,19 +258,14 @@ def _given(
         if name == key and key.replace("-", "_").startswith("no_") and (other := key[3:].replace("-", "_")) in others:
             name, value = other, False  # which default it has, is not known here
         line = source.lines.get(key)
-        given[name] = value
+        said[name] = value
         places[name] = Where(name, shown(value), file if line else None, line)
-    return places, given
+    return said, places
 
 
-def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    value, place = reading.native[entry.key], reading.given.get(entry.key)
-    value = list(value) if isinstance(value, tuple) and place is not None else value
-    note = f" (derived: {entry.formula})" if entry.formula else ""
-    default = f"default of {reading.native[SCRIPT]}, {checkout}"
-    return Provenance.of(entry.key, value, place, default=default, note=note, others=entry.others)
+def _unknown(said: Mapping[str, Any], checkout: str) -> bool:
+    """Whether something was said that the parser of a checkout does not know."""
+    return not all(tables.has_flag(checkout, key) for key in said)
 
 
 # ---- findings
@@ -365,8 +340,7 @@ def _wrong_value(place: Where, error: WrongValue, default: Any) -> Finding:
     )
 
 
-def _other_world(place: Where | None, key: str, native: Mapping[str, Any], asked: int) -> Finding:
-    said = learners(native)
+def _other_world(place: Where | None, key: str, said: int, asked: int) -> Finding:
     message = f"{key} gives {said} learners, and {shown(asked)} devices were asked for"
     fixes = (Fix(f"--world-size {said}"), Fix(f"{key} {shown(asked)}", {key: [asked]}))
     return Finding("BB-OI-005", "error", "config", message, (place or Where(key, said),), fixes)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from batchbridge import Fix
-from batchbridge_open_instruct.meaning import NAMED_KL, SCALES, learners
+from batchbridge_open_instruct.meaning import NAMED_KL, learners
 from batchbridge_open_instruct.rules.row import BOTH, FAST, FIRST_RELEASE, Facts, Problem, Rule, setting
-from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.settings import GRPO, PPO, SCALES, SCRIPT
 
 _POST = "StreamingDataLoaderConfig.__post_init__"
 _EXPERIMENT = "GRPOExperimentConfig.__post_init__"

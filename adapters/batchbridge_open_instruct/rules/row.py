@@ -34,6 +34,7 @@ class Facts:
     native: Native
     given: Mapping[str, Where]
     dataset_size: int | None
+    checkout: str
 
     @property
     def completions(self) -> int:
