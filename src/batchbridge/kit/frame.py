@@ -150,11 +150,15 @@ def origins(
 ) -> dict[str, Provenance]:
     """Where each canonical value came from. default: what says a key that nobody gave."""
     return {
-        path: entry.derived() if entry.key is None else _origin(entry, entry.key, native, places, default)
+        path: entry.derived()
+        if entry.key is None
+        else Provenance.of(
+            entry.key,
+            native.get(entry.key),
+            places.get(entry.key),
+            default=default,
+            note=entry.note,
+            others=entry.others,
+        )
         for path, entry in told.items()
     }
-
-
-def _origin(entry: Told, key: str, native: Mapping[str, Any], places: Mapping[str, Where], default: str) -> Provenance:
-    note = f" (derived: {entry.formula})" if entry.formula else ""
-    return Provenance.of(key, native.get(key), places.get(key), default=default, note=note, others=entry.others)

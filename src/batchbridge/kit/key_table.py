@@ -200,7 +200,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     whole = None if source.path is None else str(source.path)
     files = source.files if isinstance(source, ComposedSource) else {}
-    said = _gathered(settings_in(source.values, rows), rows)
+    said = gathered(settings_in(source.values, rows), rows)
 
     def place(key: str) -> Where:
         line = source.lines.get(key)
@@ -229,7 +229,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
     return Given(found.native, places, found.findings)
 
 
-def _gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
+def gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
     """Settings by key; what a command line gives below a row that takes mappings (`row.a.b=1`) is part of its value."""
     found: dict[str, Any] = {}
     for key, value in said:
