@@ -42,11 +42,9 @@ class OpenInstructAdapter(FramedAdapter):
         """Certain where the command starts one of the scripts; else by key names."""
         if source.native is not None:
             return 0.0
-        for word in map(_as_file, source.argv[:4]):
-            if word.endswith(".py"):
-                folder, _, name = word.rpartition("/")
-                known = name in SCRIPTS and (name != GRPO or folder.endswith("open_instruct"))
-                return 0.99 if known or name == _OLD_GRPO else 0.0
+        if program := _program(source.argv[:4]):
+            known = program.name in SCRIPTS and (program.name != GRPO or str(program.parent).endswith("open_instruct"))
+            return 0.99 if known or program.name == _OLD_GRPO else 0.0
         keys = {key for key in source.values if isinstance(key, str)}
         return min(0.9, 0.4 * len(keys & _TELLING))
 
@@ -84,7 +82,9 @@ class OpenInstructAdapter(FramedAdapter):
             return _unknown_key(places[key], fitting, version, script, elsewhere)
 
         def wrong(key: str, error: WrongValue) -> Finding:
-            return _wrong_value(places[key], error, rows[key].default)
+            text, default = f"{key} = {places[key].value!r}: expected {error}", rows[key].default
+            fix = Fix(f"the default is {default}", {key: default})
+            return Finding(self.codes.wrong_value, "error", "config", text, (places[key],), (fix,))
 
         taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
         native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
@@ -117,13 +117,14 @@ class OpenInstructAdapter(FramedAdapter):
         return dataclasses.replace(reading, spec=spec, provenance=provenance, behaviour=behaviour(facts))
 
     def _taking(self, source: Source, context: Context, script: str, said: Mapping[str, Any]) -> list[str]:
-        """The checkouts of a script that take the whole of what was said."""
-        return [one for one in SCRIPTS[script] if not _unknown(said, one) and self._accepts(source, context, one)]
-
-    def _accepts(self, source: Source, context: Context, checkout: str) -> bool:
-        """Whether a known checkout takes the whole of what was given."""
-        reading = self.read(source, dataclasses.replace(context, framework_version=checkout))
-        return not any(found.severity == "error" for found in [*reading.findings, *self.check(reading)])
+        """The checkouts of a script that know and accept the whole of what was said."""
+        fitting = (one for one in SCRIPTS[script] if not _unknown(said, one))
+        readings = (self.read(source, dataclasses.replace(context, framework_version=one)) for one in fitting)
+        return [
+            str(reading.framework_version)
+            for reading in readings
+            if not any(found.severity == "error" for found in (*reading.findings, *self.check(reading)))
+        ]
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """The scripts' own checks, and what they do silently; see `rules`."""
@@ -204,29 +205,31 @@ _TELLING = frozenset(
 _PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cliprange"})
 
 
+def _program(argv: Sequence[str]) -> Path | None:
+    """The script that a command starts; `python -m open_instruct.grpo_fast` starts that file."""
+    for word in argv:
+        if word.startswith("open_instruct.") and word.count(".") == 1:
+            return Path(f"{word.replace('.', '/')}.py")
+        if word.endswith(".py"):
+            return Path(word)
+    return None
+
+
 def _named_script(source: Source) -> str:
     """The file name of the script that the command starts, or what `script` says, or ""."""
-    for word in map(_as_file, source.argv):
-        if word.endswith(".py"):
-            return word.rpartition("/")[2]
+    if program := _program(source.argv):
+        return program.name
     said = source.values.get(SCRIPT)
     return said if isinstance(said, str) else "" if said is None else f"{said!r:.40}"
-
-
-def _as_file(word: str) -> str:
-    """`open_instruct.grpo_fast`, which `python -m` starts, as the file that it is."""
-    return word.replace(".", "/") + ".py" if word.startswith("open_instruct.") and word.count(".") == 1 else word
 
 
 def _checkout_at(source: Source) -> str | None:
     """The proven checkout whose grpo_fast.py the command starts, if that stands where the command says."""
     from batchbridge_open_instruct.proven import checkout_of
 
-    for word in map(_as_file, source.argv):
-        if word.endswith(GRPO_FAST):
-            file = Path(word)
-            return checkout_of(file.absolute().parent) if file.is_file() else None
-    return None
+    program = _program(source.argv)
+    there = program is not None and program.name == GRPO_FAST and program.is_file()
+    return checkout_of(program.absolute().parent) if program is not None and there else None
 
 
 def _script(source: Source) -> str | None:
@@ -242,21 +245,15 @@ def _said(source: Source, rows: Mapping[str, Key], others: frozenset[str]) -> tu
     plain = parse_arguments(list(source.argv)) if source.argv else {}
     file = None if source.path is None else str(source.path)
     names = sorted({*(key for key, row in rows.items() if not row.fixed), *others})
-    on = {key for key, row in rows.items() if row.default is True and not row.fixed}
+    on = others.union(key for key, row in rows.items() if row.default is True and not row.fixed)  # others: not known
     places: dict[str, Where] = {}
     said: dict[str, Any] = {}
     for key, value in source.values.items():
         if key == SCRIPT:
             continue
-        if not isinstance(key, str):
-            places[repr(key)[:60]] = Where(repr(key)[:60])
-            said[repr(key)[:60]] = value
-            continue
         if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
             value = words[key]
-        name, value = spelled(key, value, names, on)
-        if name == key and key.replace("-", "_").startswith("no_") and (other := key[3:].replace("-", "_")) in others:
-            name, value = other, False  # which default it has, is not known here
+        name, value = spelled(key if isinstance(key, str) else repr(key)[:60], value, names, on)
         line = source.lines.get(key)
         said[name] = value
         places[name] = Where(name, shown(value), file if line else None, line)
@@ -273,14 +270,8 @@ def _unknown(said: Mapping[str, Any], checkout: str) -> bool:
 
 def _unreadable(what: str) -> Finding:
     read = ", ".join(SCRIPTS)
-    return Finding(
-        "BB-OI-006",
-        "error",
-        "config",
-        f"{what}; read are the command lines and settings of {read}",
-        (Where(SCRIPT),),
-        (Fix(f"name one of {read}"),),
-    )
+    text, fix = f"{what}; read are the command lines and settings of {read}", Fix(f"name one of {read}")
+    return Finding("BB-OI-006", "error", "config", text, (Where(SCRIPT),), (fix,))
 
 
 def _version_finding(version: str | None, checkout: str | None, script: str) -> Finding:
@@ -305,20 +296,15 @@ def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, 
         message += f": {script} lost it on {removed[0]} ({removed[1]})"
     elif script != PPO and any(tables.has_flag(one, key.removeprefix("no_")) for one in SCRIPTS[PPO]):
         message += f": {PPO} had it, {script} never"
-    return Finding(
-        "BB-OI-003",
-        "error",
-        "config",
-        message,
-        (place,),
-        (
-            *(Fix(f"read it in the checkout that has it: --framework-version {one}") for one in elsewhere[-1:]),
-            *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
-            Fix(f"remove {key}" + ("" if elsewhere else ": no known checkout takes all that is given"), {key: None}),
-        ),
-        native="HfArgumentParser: ValueError: Some specified arguments are not used",
-        source=None if removed is None else f"open-instruct {removed[1].partition(',')[0]}",
+    alone = "" if elsewhere else ": no known checkout takes all that is given"
+    fixes = (
+        *(Fix(f"read it in the checkout that has it: --framework-version {one}") for one in elsewhere[-1:]),
+        *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
+        Fix(f"remove {key}{alone}", {key: None}),
     )
+    native = "HfArgumentParser: ValueError: Some specified arguments are not used"
+    source = None if removed is None else f"open-instruct {removed[1].partition(',')[0]}"
+    return Finding("BB-OI-003", "error", "config", message, (place,), fixes, native=native, source=source)
 
 
 _SUCCESSORS = {
@@ -327,17 +313,6 @@ _SUCCESSORS = {
     "local_mini_batch_size": "num_mini_batches",
     "local_rollout_batch_size": "num_unique_prompts_rollout",
 }
-
-
-def _wrong_value(place: Where, error: WrongValue, default: Any) -> Finding:
-    return Finding(
-        "BB-OI-004",
-        "error",
-        "config",
-        f"{place.key} = {place.value!r}: expected {error}",
-        (place,),
-        (Fix(f"the default is {default}", {place.key or "": default}),),
-    )
 
 
 def _other_world(place: Where | None, key: str, said: int, asked: int) -> Finding:
