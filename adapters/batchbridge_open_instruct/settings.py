@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from batchbridge.kit.key_table import Key, keys_of
 from batchbridge.kit.parser_kinds import BOOL, FLOAT
-from batchbridge_open_instruct.names import OTHERS
+from batchbridge.kit.versions import holds
+from batchbridge_open_instruct.names import GRPO_NAMES, PPO_NAMES
 from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, PER_NODE, POSITIVE, TEXT, or_none
 
 CHECKOUTS: Mapping[str, str] = {
@@ -223,4 +224,5 @@ def has_flag(checkout: str, key: str) -> bool:
 @functools.cache
 def other_names(checkout: str) -> frozenset[str]:
     """Known keys without a meaning here."""
-    return frozenset(name for checkouts, names in OTHERS if checkout in checkouts for name in names.split())
+    names = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
+    return frozenset(name for versions, some in names.items() if holds(versions, checkout) for name in some.split())
