@@ -9,6 +9,7 @@ from typing import Any
 from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
 from batchbridge.kit.values import Told
+from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCALES, SCRIPT, rows_of
 
 EPSILON = 1e-8
@@ -24,8 +25,8 @@ PPO_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3"}
 """Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
 TORCH_DECAY = 0.01
 """torch.optim.AdamW's weight decay where a script hands it none."""
-DROPS_STALE = "2026.8.20"
-"""The first known checkout that drops results older than async_steps. Source: #1738, 2026-06-27."""
+DROPS_STALE = ">=2026.8.20"
+"""Checkouts that drop results older than async_steps. Source: #1738, 2026-06-27."""
 
 
 CONSTANTS: Mapping[str, Told] = {
@@ -122,7 +123,6 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         ),
         "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
         "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
-        "objective.clip_low": Told(None if native["loss_fn"] == "cispo" else native["clip_lower"], "clip_lower"),
         "objective.old_logprobs": Told(
             _old_logprobs(native),
             None,
@@ -151,6 +151,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
         last = "drop" if native[SCRIPT] == GRPO_FAST else "short"
         told["order.last_optimizer_step"] = Told(last, None, "micro-batches that are left over")
+    if native["loss_fn"] == "cispo":
+        told["objective.clip_low"] = Told(None, "clip_lower")
     aggregation, constant = denominator(native["loss_denominator"], completions if parts == 1 else None)
     told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
     if constant is not None:
@@ -176,7 +178,7 @@ def _first_can_be_said(native: Native) -> None:
 def _staleness(native: Native, checkout: str) -> str:
     if not native["async_steps"]:
         return "sync"
-    return "bounded" if checkout >= DROPS_STALE else "lookahead"
+    return "bounded" if holds(DROPS_STALE, checkout) else "lookahead"
 
 
 def denominator(text: str, completions: int | None) -> tuple[str, int | None]:
@@ -317,7 +319,7 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
             ("local_mini_batch_size", "actor_num_gpus_per_node"),
         ),
         "order.last_optimizer_step": Told(
-            "error" if checkout >= "2025.11.3" else "short", None, "calculate_runtime_args, exact_div"
+            "error" if holds(">=2025.11.3", checkout) else "short", None, "calculate_runtime_args, exact_div"
         ),
         "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind", ("async_mode",)),
         "horizon.rollouts": Told(

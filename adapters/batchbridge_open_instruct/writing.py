@@ -125,7 +125,6 @@ def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
         "use_vllm_logprobs": objective.old_logprobs == "sampler",
         "load_ref_policy": on,
         "beta": objective.kl_coefficient if on else 0.0,
-        "clip_lower": objective.clip_low,
         "loss_denominator": "token",
     }
     if on and objective.kl_estimator in KL_ESTIMATORS:
