@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from batchbridge import Finding, Reading, Where
+from batchbridge.kit import rule_table
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT
@@ -22,9 +23,12 @@ assert all(script in SCRIPTS for rule in RULES for script in rule.scripts)
 
 
 def check(reading: Reading) -> Sequence[Finding]:
-    """The findings of every row on this reading; none while a setting could not be read."""
+    """The findings of every row on this reading, and of plugins' rows; none while a setting could not be read."""
     facts = getattr(reading, "run", None)
-    return [*_findings(facts, reading.where)] if isinstance(facts, Facts) else []
+    if not isinstance(facts, Facts):
+        return []
+    added = rule_table.checked(reading.framework, (), facts, facts.checkout, lambda keys: reading.where(*keys))
+    return [*_findings(facts, reading.where), *added]
 
 
 def known_defects(facts: Facts) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,20 @@ from hypothesis import strategies as st
 
 import batchbridge
 from bashread import Argument, read_script
+from batchbridge import hookimpl
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
 from batchbridge.kit.frame import RunReading
+from batchbridge.kit.rule_table import SILENT, Rule
 from batchbridge.kit.versions import holds
-from batchbridge.meaning.findings import Finding, verdict
+from batchbridge.meaning.findings import Finding, Where, verdict
 from batchbridge.reading.arguments import parse_arguments
 from batchbridge.reading.files import load_source
 from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter
-from batchbridge_open_instruct.rules import RULES
+from batchbridge_open_instruct.rules import RULES, Facts
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
 HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
@@ -330,6 +333,25 @@ def test_the_first_ppo_checkout_checks_no_mini_batches() -> None:
 def test_a_denominator_that_the_schema_cannot_say_is_undecided() -> None:
     reading, found = fast("--loss_denominator 1000")
     assert (reading.spec, verdict(found.values()), "BB-OI-007" in found) == (None, "undecided", True)
+
+
+def test_rows_of_plugins_are_asked_with_the_adapters_own() -> None:
+    class Site:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Facts]]:
+            if (framework, version) == ("open_instruct", HEAD):
+                few = "few completions"
+                yield SILENT("SITE-1", lambda facts: few if facts.completions < 64 else None, ("seed",), "", "site")
+
+    assert "SITE-1" not in fast("--num_unique_prompts_rollout 8")[1]
+    site = Site()
+    plugins.manager().register(site)
+    try:
+        found = fast("--num_unique_prompts_rollout 8")[1]["SITE-1"]
+        assert "SITE-1" not in fast("--num_unique_prompts_rollout 16")[1]
+    finally:
+        plugins.manager().unregister(site)
+    assert (found.severity, found.message, found.where) == ("warning", "few completions", (Where("seed", 42),))
 
 
 def test_codes_are_used_once() -> None:
