@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from batchbridge import Finding, Reading, Where
-from batchbridge.kit import rule_table
+from batchbridge.kit import Defect, rule_table
+from batchbridge.kit.rule_table import numbers_of
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT
 from batchbridge_open_instruct.rules.row import Facts, Rule
 from batchbridge_open_instruct.settings import SCRIPTS
 
-__all__ = ["RULES", "Facts", "Rule", "check", "known_defects"]
+__all__ = ["RULES", "Facts", "Rule", "check", "defects"]
 
 RULES: tuple[Rule, ...] = (*GRPO_REFUSED, *PPO_REFUSED, *GRPO_SILENT, *PPO_SILENT)
 assert all(script in SCRIPTS for rule in RULES for script in rule.scripts)
@@ -31,14 +32,19 @@ def check(reading: Reading) -> Sequence[Finding]:
     return [*_findings(facts, reading.where), *added]
 
 
-def known_defects(facts: Facts) -> list[Finding]:
-    """The rows that are defects of the script."""
-    return [*_findings(facts, lambda *keys: (), defects=True)]
+def defects(facts: Facts) -> tuple[Defect, ...]:
+    """The rows that apply and are defects of the script."""
+    return tuple(
+        Defect(code=one.code, summary=one.message, source=one.source or "", numbers=numbers_of(one.message))
+        for one in _findings(facts, lambda *keys: (), of_the_script=True)
+    )
 
 
-def _findings(facts: Facts, where: Callable[..., tuple[Where, ...]], *, defects: bool = False) -> Iterator[Finding]:
+def _findings(
+    facts: Facts, where: Callable[..., tuple[Where, ...]], *, of_the_script: bool = False
+) -> Iterator[Finding]:
     for rule in RULES:
-        if not rule.holds(facts.native, facts.checkout) or (defects and not rule.defect):
+        if not rule.holds(facts.native, facts.checkout) or (of_the_script and not rule.defect):
             continue
         problem = rule.test(facts)
         if problem is not None:
