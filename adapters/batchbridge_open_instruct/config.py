@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, parse_arguments, walk
-from batchbridge.kit.command_line import spelled, words_by_name
+from batchbridge.kit import Context, NativeStep, walk
+from batchbridge.kit.command_line import options_of
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
-from batchbridge.kit.key_table import Codes, Key, converted
+from batchbridge.kit.key_table import Codes, converted
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
@@ -74,7 +74,10 @@ class OpenInstructAdapter(FramedAdapter):
         script = _script(source)
         assert script is not None, "readable_version says what is no script"
         rows, others = tables.rows_of(version), tables.other_names(version)
-        said, places = _said(source, rows, others)
+        takes = {key: row for key, row in rows.items() if not row.fixed}
+        on = others.union(key for key, row in takes.items() if row.default is True)  # of others it is not known
+        values = {key: value for key, value in source.values.items() if key != SCRIPT}
+        said, places = options_of(dataclasses.replace(source, values=values), others.union(takes), on)
         elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
@@ -237,27 +240,6 @@ def _script(source: Source) -> str | None:
     if name := _named_script(source):
         return name if name in SCRIPTS else None
     return PPO if _PPO_ONLY & {key for key in source.values if isinstance(key, str)} else GRPO_FAST
-
-
-def _said(source: Source, rows: Mapping[str, Key], others: frozenset[str]) -> tuple[dict[str, Any], dict[str, Where]]:
-    """(values, places) by native key, spelled as the parser takes them."""
-    words = words_by_name(source.argv)
-    plain = parse_arguments(list(source.argv)) if source.argv else {}
-    file = None if source.path is None else str(source.path)
-    names = sorted({*(key for key, row in rows.items() if not row.fixed), *others})
-    on = others.union(key for key, row in rows.items() if row.default is True and not row.fixed)  # others: not known
-    places: dict[str, Where] = {}
-    said: dict[str, Any] = {}
-    for key, value in source.values.items():
-        if key == SCRIPT:
-            continue
-        if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
-            value = words[key]
-        name, value = spelled(key if isinstance(key, str) else repr(key)[:60], value, names, on)
-        line = source.lines.get(key)
-        said[name] = value
-        places[name] = Where(name, shown(value), file if line else None, line)
-    return said, places
 
 
 def _unknown(said: Mapping[str, Any], checkout: str) -> bool:
