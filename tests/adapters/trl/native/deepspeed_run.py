@@ -2,6 +2,7 @@
 
     torchrun --nproc_per_node 2 deepspeed_run.py measured FOLDER
     torchrun --nproc_per_node 2 deepspeed_run.py crash FOLDER
+    torchrun --nproc_per_node 2 deepspeed_run.py unequal FOLDER
 
 Rank 0 leaves what it measured in FOLDER; the comparing process asserts. On a CPU Accelerate takes DDP where it is told
 that it runs on one, so that every run here says what wrapped its model.
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,14 @@ from batchbridge import BatchDrift, wrap
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has_loss
 from batchbridge_trl.testing import Captured, gradient_errors, scripted_trainer
 
-deepspeed.init_distributed("gloo")
+# DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+PATIENCE = timedelta(seconds=8 if sys.argv[1] == "unequal" else 1800)
+deepspeed.init_distributed("gloo", timeout=PATIENCE)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -99,8 +105,11 @@ RUN: dict[str, Any] = {
 
 
 def config(stage: int, **more: Any) -> dict[str, Any]:
-    """As people write it: sizes and clipping are the trainer's."""
-    zero = {"stage": stage, "overlap_comm": False, "stage3_gather_16bit_weights_on_model_save": True}
+    """As people write it: sizes and clipping are the trainer's. ZeRO-3 leaves small parameters whole by default, and
+    all of these are small."""
+    zero: dict[str, Any] = {"stage": stage, "overlap_comm": False}
+    if stage == 3:
+        zero |= {"stage3_gather_16bit_weights_on_model_save": True, "stage3_param_persistence_threshold": 0}
     own = {name: more.pop(name) for name in ("offload_optimizer", "overlap_comm") if name in more}
     return {
         "train_batch_size": "auto",
@@ -178,7 +187,7 @@ def ends(folder: Path) -> dict[str, Any]:
     """The policy after a run with clipping, of every stage and of DDP."""
     found: dict[str, Any] = {}
     for stage in (None, 0, 1, 2, 3):
-        arguments = {**RUN, "max_grad_norm": 0.5, "save_strategy": "no", "adam_epsilon": 1e-4}
+        arguments = {**RUN, "max_grad_norm": 0.5, "save_strategy": "no", "adam_epsilon": 1e-4, "max_steps": 10}
         if stage is None:
             arguments["use_cpu"] = True
             reference = tiny_policy(seed=1)
@@ -195,6 +204,7 @@ def without_tokens(folder: Path) -> dict[str, Any]:
     built = build(
         folder / "out", 2, dict(SCHEDULE), script=SHORT_OF_TOKENS, prompts=6, per_device_train_batch_size=4,
         gradient_accumulation_steps=1, num_train_epochs=1, learning_rate=0.01, adam_epsilon=1e-8, warmup_steps=2,
+        shuffle_dataset=False,
     )  # fmt: skip
     wrap(built, ledger=folder / "without_tokens").train()
     schedule = built.accelerator.deepspeed_engine_wrapped.engine.lr_scheduler
@@ -341,7 +351,7 @@ def resumed(folder: Path) -> dict[str, bool]:
 
 
 def measured(folder: Path) -> None:
-    parts = (gradients, ends, without_tokens, tampered, watched, resumed)
+    parts = (ends, gradients, without_tokens, tampered, watched, resumed)  # DDP before Accelerate knows of DeepSpeed
     only = os.environ.get("BATCHBRIDGE_ONLY")
     found = {part.__name__: part(folder) for part in parts if only in (None, part.__name__)}
     if RANK == 0:
@@ -349,6 +359,20 @@ def measured(folder: Path) -> None:
         print(json.dumps(found, default=str)[:3000])
 
 
+def unequal(folder: Path) -> None:
+    """Negative control: as many forward passes on each rank as its own rows need, under ZeRO-3."""
+    counts: list[int] = []
+    Enforcer._most = lambda self, passes: counts.append(passes) or passes
+    arguments = {name: value for name, value in SPLITS["24 tokens, two passes, kl"].items() if name[:6] != "tokens"}
+    built = wrap(build(folder / "unequal", 3, **arguments), tokens_per_device=24)
+    try:
+        built.train()
+        said = None
+    except BatchDrift as drift:
+        said = drift.aspect
+    (folder / f"unequal-{RANK}.json").write_text(json.dumps([said, counts]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    {command.__name__: command for command in (measured, crash)}[sys.argv[1]](Path(sys.argv[2]))
+    {command.__name__: command for command in (measured, crash, unequal)}[sys.argv[1]](Path(sys.argv[2]))
     leave()
