@@ -19,6 +19,7 @@ from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
 from batchbridge_trl.sizes import sizes_of
+from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
@@ -114,7 +115,8 @@ class TrlAdapter(FramedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import Facts
 
-        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, source.native is not None)
+        start = None if source.native is not None else start_of(source, native, _program(source.argv))
+        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         told = None if bad else meaning(native, sizes, version)
         if told is None:
@@ -283,12 +285,16 @@ def _starts_trls_own(argv: Sequence[str]) -> bool:
     return program[1:2] == ("grpo",) and _name(program[0]) == "trl"
 
 
+def _program(argv: Sequence[str]) -> str | None:
+    """The script or module that words start, where it is not TRL's."""
+    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
+    return None if not program or argv[0].startswith("-") or _starts_trls_own(argv) else program[0]
+
+
 def _script_of_ones_own(argv: Sequence[str]) -> str | None:
     """The script or module that words start, where it is neither TRL's nor Open-R1's: its parser is not known."""
-    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
-    if not program or argv[0].startswith("-") or _starts_trls_own(argv):
-        return None
-    return None if program[0].endswith("open_r1/grpo.py") else program[0]
+    program = _program(argv)
+    return None if program is None or program.endswith("open_r1/grpo.py") else program
 
 
 def _name(program: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict
@@ -14,13 +16,9 @@ from batchbridge.reading.read import read
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Explanation:
-    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
-
-    `str()` is the text for a person; the data are those of `reading`. `name` is what the text calls the configuration.
-    """
-
+class _Report:
     name: str
+    """What the text calls the configuration."""
     reading: Reading
 
     def __repr__(self) -> str:
@@ -31,47 +29,45 @@ class Explanation:
         """ "valid", "invalid" or "undecided"."""
         return self.reading.verdict
 
+    @cached_property
+    def enforcement(self) -> Enforcement:
+        """Whether `run` and `wrap` would follow it, and what stands in the way."""
+        from batchbridge.contract import plugins
+
+        return enforcement_of(plugins.adapters().get(self.reading.framework), self.reading)
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return self.reading.to_dict()
+        """JSON types: the reading's, with `enforcement`."""
+        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
+
+
+class Explanation(_Report):
+    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
+
+    `str()` is the text for a person; the data are those of `reading`.
+    """
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.explain(self.name, self.reading)
+        return text.explain(self.name, self.reading, enforcement=self.enforcement)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Check:
-    """The findings of a configuration, and its verdict.
+class Check(_Report):
+    """The findings of a configuration, its verdict, and whether its run would be followed.
 
-    `str()` is the text for a person. `name` is what the text calls the configuration.
+    `str()` is the text for a person.
     """
-
-    name: str
-    reading: Reading
-
-    def __repr__(self) -> str:
-        return brief(self, self.name, self.reading)
-
-    @property
-    def verdict(self) -> Verdict:
-        """ "valid", "invalid" or "undecided"."""
-        return self.reading.verdict
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Errors first, then warnings and notes."""
         return self.reading.findings
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return self.reading.to_dict()
-
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.check(self.name, self.reading)
+        return text.check(self.name, self.reading, self.enforcement)
 
 
 def explain(

@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.evidence import Code
+from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import graded
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
@@ -46,7 +49,9 @@ class Runtime:
     training loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that
     it gets. gather: a value of every process whose trainers are wrapped together, in the order of their ranks;
     collective (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the
-    patching and the probe: alone it would leave the others waiting where they communicate next.
+    patching and the probe: alone it would leave the others waiting where they communicate next. started: the reading of
+    a configuration as the trainer's own will be, where a run fixes what its configuration leaves open. assumes: what a
+    configuration does not say, and `enforcement` takes for granted.
     """
 
     framework: str
@@ -59,6 +64,14 @@ class Runtime:
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+    started: Callable[[Reading], Reading] = lambda reading: reading
+    assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
+
+    def enforcement(self, reading: Reading, *, fills_places: bool) -> Enforcement:
+        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`."""
+        started = self.started(reading)
+        found = foreseen(started, self.code, self.refusals, self.always, fills_places=fills_places)
+        return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.findings import Finding, Where
     from batchbridge.meaning.spec import LossTerm, Spec
@@ -33,16 +34,24 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def check(name: str, reading: Reading) -> str:
-    """The findings of a reading, and one line that sums them up."""
-    return clean(
-        "\n".join([*(line for finding in reading.findings for line in _finding(finding)), summary(name, reading)])
-    )
+def check(name: str, reading: Reading, enforcement: Enforcement | None = None, *, verbose: bool = False) -> str:
+    """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
+    lines = [line for finding in reading.findings for line in _finding(finding)]
+    followed = () if enforcement is None else _followed(enforcement, verbose)
+    return clean("\n".join([*lines, summary(name, reading), *followed]))
 
 
-def explain(name: str, reading: Reading, table: Table = plain_table) -> str:
+def explain(
+    name: str,
+    reading: Reading,
+    table: Table = plain_table,
+    enforcement: Enforcement | None = None,
+    *,
+    verbose: bool = False,
+) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    sections = [summary(name, reading)]
+    followed = () if enforcement is None else _followed(enforcement, verbose)
+    sections = ["\n".join([summary(name, reading), *followed])]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
@@ -66,6 +75,31 @@ def summary(name: str, reading: Reading) -> str:
     said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
     framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
     return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+
+
+_FOLLOWED = {
+    "enforced": "enforced",
+    "with_allow": "enforced with --allow",
+    "refused": "refused",
+    "unknown": "not known before it starts",
+}
+
+
+def _followed(enforcement: Enforcement, verbose: bool) -> Iterator[str]:
+    """`run and wrap: refused: deepspeed, and 2 more (-v says why, and what to do)`; verbose: each with its remedy."""
+    names = [one.name for one in enforcement.obstacles]
+    if enforcement.verdict == "with_allow":
+        said = ", ".join(names)
+    elif names:
+        said = f"{names[0]}, and {len(names) - 1} more" if len(names) > 1 else names[0]
+    else:
+        said = f"{enforcement.evidence}" + "".join(f", given {one}" for one in enforcement.assumes)
+    more = " (-v says why, and what to do)" if names and not verbose else ""
+    joint = " " if enforcement.verdict == "with_allow" else ": "
+    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{joint}{one_line(said)}{more}"
+    for one in enforcement.obstacles if verbose else ():
+        yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
+        yield f"    remedy: {one_line(one.remedy)}"
 
 
 def clean(text: str) -> str:
