@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import pocketgrpo
 from batchbridge.testing import AttachContract
-from pocketgrpo_batchbridge import runtime
+from pocketgrpo_batchbridge import engine, runtime
 
 
 def by_sequence(trainer: Any) -> None:
@@ -89,7 +89,7 @@ def without_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime._Run, "before_the_update", lambda *arguments: None)
+    monkeypatch.setattr(engine._Run, "before_the_update", lambda *arguments: None)
 
 
 def leaving_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +114,14 @@ def patching_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planning_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are measured, and nobody compares them."""
-    monkeypatch.setattr(runtime._Run, "share", lambda self, piece, part, pieces: 0.5)
-    monkeypatch.setattr(runtime._Run, "probe", lambda self: None)
-    monkeypatch.setattr(runtime.Recorder, "compare", lambda *arguments, **options: None)
+    monkeypatch.setattr(engine._Run, "share", lambda self, piece, part, pieces: 0.5)
+    monkeypatch.setattr(engine._Run, "probe", lambda self: None)
+    monkeypatch.setattr(engine.Recorder, "compare", lambda *arguments, **options: None)
 
 
 def in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime._Run, "choose", runtime._Run.note_choice)
-    monkeypatch.setattr(runtime.Recorder, "compare", lambda *arguments, **options: None)
+    monkeypatch.setattr(engine._Run, "choose", engine._Run.note_choice)
+    monkeypatch.setattr(engine.Recorder, "compare", lambda *arguments, **options: None)
 
 
 CHEATS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Reading
-from batchbridge.errors import CannotAttach
+from batchbridge.errors import BatchBridgeError, CannotAttach
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.meaning.spec import Spec, walk
 
@@ -68,7 +68,7 @@ def only_asked(trainer: Any, request: Request) -> bool:
     return False
 
 
-class _TrainerNeeded(Exception):
+class _TrainerNeeded(BatchBridgeError):
     """A refusal looked at the trainer, and there is none yet."""
 
 
@@ -85,14 +85,11 @@ class _NoTrainer(metaclass=_Unbuilt):
         raise _TrainerNeeded
 
 
-_NO_TRAINER = _NoTrainer()
-
-
 def foretold(refusal: Refusal, request: Request) -> bool | None:
     """Whether a refusal will apply to the trainer that `request.reading` configures; None: it takes the trainer."""
     if refusal.applies is not only_asked:
         try:
-            return bool(refusal.applies(_NO_TRAINER, request))
+            return bool(refusal.applies(_NoTrainer(), request))
         except _TrainerNeeded:
             pass
     return None if refusal.configured is None else refusal.configured(request.reading)
