@@ -16,9 +16,13 @@ from batchbridge.reading.read import read
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class _Report:
+class Explanation:
+    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
+
+    `str()` is the text for a person; the data are those of `reading`. `name` is what the text calls the configuration.
+    """
+
     name: str
-    """What the text calls the configuration."""
     reading: Reading
 
     def __repr__(self) -> str:
@@ -32,20 +36,11 @@ class _Report:
     @cached_property
     def enforcement(self) -> Enforcement:
         """Whether `run` and `wrap` would follow it, and what stands in the way."""
-        from batchbridge.contract import plugins
-
-        return enforcement_of(plugins.adapters().get(self.reading.framework), self.reading)
+        return _enforcement(self.reading)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types: the reading's, with `enforcement`."""
         return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
-
-
-class Explanation(_Report):
-    """A configuration explained: meaning, fields with units and origin, derived numbers, what the framework does.
-
-    `str()` is the text for a person; the data are those of `reading`.
-    """
 
     def __str__(self) -> str:
         from batchbridge.render import text
@@ -53,16 +48,37 @@ class Explanation(_Report):
         return text.explain(self.name, self.reading, enforcement=self.enforcement)
 
 
-class Check(_Report):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Check:
     """The findings of a configuration, its verdict, and whether its run would be followed.
 
-    `str()` is the text for a person.
+    `str()` is the text for a person. `name` is what the text calls the configuration.
     """
+
+    name: str
+    reading: Reading
+
+    def __repr__(self) -> str:
+        return brief(self, self.name, self.reading)
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid", "invalid" or "undecided"."""
+        return self.reading.verdict
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Errors first, then warnings and notes."""
         return self.reading.findings
+
+    @cached_property
+    def enforcement(self) -> Enforcement:
+        """Whether `run` and `wrap` would follow it, and what stands in the way."""
+        return _enforcement(self.reading)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types: the reading's, with `enforcement`."""
+        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
 
     def __str__(self) -> str:
         from batchbridge.render import text
@@ -136,6 +152,12 @@ def check(
     """
     called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
     return Check(name=called, reading=reading)
+
+
+def _enforcement(reading: Reading) -> Enforcement:
+    from batchbridge.contract import plugins
+
+    return enforcement_of(plugins.adapters().get(reading.framework), reading)
 
 
 def _named(

@@ -146,7 +146,6 @@ REFUSED = {
     "rho_by_row": {"rho_mask_sequence_level": True},
     "kl_estimator": {"beta": 0.1, "kl_estimator": 3},
     "script": {"script": "grpo.py"},
-    "clock": {"script": "grpo.py"},
 }
 """Refusal to settings of grpo_fast.py whose learner is refused by it; all of them are refused without a plan, too."""
 REFUSED_CASES = {
@@ -157,7 +156,7 @@ REFUSED_CASES = {
 }
 REFUSED_OTHERWISE = (
     *("tokens_per_device", "passes", "value_baseline", "aggregation", "surrogate", "sampler_correction", "entropy"),
-    *("group_size", "prompts_per_rollout", "short_rollout", "denominator_scope", "loss_per_term", "no_step"),
+    *("group_size", "prompts_per_rollout", "short_rollout", "clock", "denominator_scope", "loss_per_term", "no_step"),
     *("kl_without_reference", "kl_in_reward", "step_crosses_rollouts"),
 )
 
