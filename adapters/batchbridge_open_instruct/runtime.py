@@ -121,7 +121,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "num_mini_batches above 1 cuts each rank's packed rows, so lengths and ranks decide what a step trains; set it "
         "to 1, and a spec whose optimizer step is the whole rollout",
         lambda view, request: view.args.num_mini_batches != 1 or not _whole_rollout(request.spec),
-        configured=lambda reading: reading.native["num_mini_batches"] != 1,
+        configured=lambda reading: setting(reading, "num_mini_batches", 1) != 1,
     ),
     Refusal(
         "tokens_per_device",
@@ -139,13 +139,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "active_sampling",
         "active_sampling replaces planned prompts by others; set it to false",
         lambda view, request: bool(view.config.active_sampling),
-        configured=lambda reading: bool(reading.native["active_sampling"]),
+        configured=lambda reading: bool(setting(reading, "active_sampling", False)),
     ),
     Refusal(
         "group_filter",
         "filter_zero_std_samples drops planned groups by their rewards; set it to false",
         lambda view, request: bool(view.config.filter_zero_std_samples),
-        configured=lambda reading: bool(reading.native["filter_zero_std_samples"]),
+        configured=lambda reading: bool(setting(reading, "filter_zero_std_samples", False)),
     ),
     Refusal(
         "no_resampling",
@@ -157,7 +157,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "mask_truncated_completions",
         "it removes completions before groups are formed: groups are misaligned, or the run fails; set it to false",
         lambda view, request: bool(view.config.mask_truncated_completions),
-        configured=lambda reading: bool(reading.native["mask_truncated_completions"]),
+        configured=lambda reading: bool(setting(reading, "mask_truncated_completions", False)),
     ),
     Refusal(
         "evolving_rubrics",
@@ -177,7 +177,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "sequence_parallel",
         "sequence_parallel_size above 1 cuts rows over ranks and loses targets at the cuts",
         lambda view, request: view.args.sequence_parallel_size > 1,
-        configured=lambda reading: reading.native["sequence_parallel_size"] > 1,
+        configured=lambda reading: setting(reading, "sequence_parallel_size", 1) > 1,
         remedy="set sequence_parallel_size to 1",
     ),
     Refusal(
@@ -205,7 +205,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda view, request: (
             view.args.num_epochs > 1 and request.spec.objective.old_logprobs not in (None, "rollout_start")
         ),
-        configured=lambda reading: reading.native["num_epochs"] > 1 and _scores_otherwise(reading),
+        configured=lambda reading: setting(reading, "num_epochs", 1) > 1 and _scores_otherwise(reading),
     ),
     Refusal(
         "sampler_correction",

@@ -20,6 +20,7 @@ class EnforcementLaws(Laws):
     def test_enforcement_is_told_in_full(self, any_case: ValidCase | InvalidCase) -> None:
         said = self._enforcement(any_case)
         assert isinstance(said, Enforcement), f"enforcement gave a {type(said).__name__}"
+        assert not any(one.name == "adapter" for one in said.obstacles), f"it raised: {said.obstacles}"
         for one in said.obstacles:
             for name in ("name", "reason", "remedy"):
                 assert getattr(one, name).strip(), f"obstacle {one.name}: no {name}"
