@@ -53,14 +53,12 @@ class TrlAdapter(FramedAdapter):
         return {"trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer"}
 
     def detect(self, source: Source) -> float:
-        """Certain for a config object; else by GRPO's own key names."""
+        """Certain for a config object; else by GRPO's own key names, also of a recipe that a command names."""
         if source.native is not None:
             return 1.0 if self.is_configuration(source.native) else 0.0
         if _starts_trls_own(source.argv):
             return 0.97
-        keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
-        if not keys:
-            return 0.0
+        keys = keys_in(source)
         score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
         return min(0.9, score)
 
@@ -275,6 +273,13 @@ _DECIDING = frozenset(
     }
 )
 """Keys without which nothing about batches can be said."""
+
+
+def keys_in(source: Source) -> set[str]:
+    """The keys of a source, at the top; of a command, and of the recipe that it names."""
+    own, recipe, _ = recipe_of(source)
+    named = [*own.values, *(recipe.values if recipe else ())]
+    return {key.partition(".")[0] for key in named if isinstance(key, str)}
 
 
 def _starts_trls_own(argv: Sequence[str]) -> bool:

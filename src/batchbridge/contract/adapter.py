@@ -59,7 +59,8 @@ class Adapter(ABC):
 
     @abstractmethod
     def detect(self, source: Source) -> float:
-        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else."""
+        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
+        a file of settings that a command names."""
 
     @abstractmethod
     def read(self, source: Source, context: Context) -> Reading:
