@@ -13,12 +13,19 @@ from typing import Any, NamedTuple
 
 from batchbridge import Source
 from batchbridge.kit import load_source
+from batchbridge_trl.proven import CODE
 from batchbridge_trl.recipe import near
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
 COPIES = frozenset({"Qwen2VLGRPOTrainer", "Qwen2VLGRPOVLLMTrainer", "Qwen2VLGRPOVLLMTrainerModified", "VLMGRPOTrainer"})
 """Trainers that are copies of TRL's on transformers' own: R1-V, VLM-R1 and what was made of them."""
+
+
+_DEPENDED_ON = {"__init__", "train"} | {
+    name.rpartition(".")[2] for package in CODE.packages for names in package.functions.values() for name in names
+}
+"""Methods that a wrapped run depends on; what a constructor of one's own does is not followed."""
 
 
 class Start(NamedTuple):
@@ -136,12 +143,29 @@ def _built(script: str, beside: Path | None) -> tuple[tuple[str, ...] | None, bo
     named = {_full(node, modules) for node in nodes}
     named |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     trainers = {name for name in named if name.endswith("GRPOTrainer") or name.rpartition(".")[2] in COPIES}
+    trainers -= {name for name in trainers if _adds_to_trls(tree, name, modules)}
     if any(module.partition(".")[0] == "unsloth" for module in modules.values()):
         trainers.add("unsloth.GRPOTrainer")  # importing it replaces TRL's
     keywords = (word for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords)
     tools = any(word.arg in ("tools", "environment_factory") and not _is_none(word.value) for word in keywords)
     stock = {name for name in trainers if name.startswith("trl.")}
     return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())})), tools
+
+
+def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
+    """Whether a class of the script is TRL's own trainer, and leaves every method alone that a wrapped run needs."""
+    cls = next((one for one in ast.walk(tree) if isinstance(one, ast.ClassDef) and one.name == name), None)
+    if cls is None or [_full(base, modules).rpartition(".")[2] for base in cls.bases] != ["GRPOTrainer"]:
+        return False
+    if not _full(cls.bases[0], modules).startswith("trl."):
+        return False
+    own = {part.name for part in cls.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    own |= {one.id for part in cls.body for one in ast.walk(part) if isinstance(one, ast.Name) and _is_set(one)}
+    return not own & _DEPENDED_ON
+
+
+def _is_set(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _is_none(node: ast.expr) -> bool:
