@@ -9,7 +9,7 @@ from typing import Any
 from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
-from batchbridge.kit.model_files import images_of
+from batchbridge.kit.model_files import ASSUMED, images_of
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, own_spec, setting, split
@@ -25,6 +25,7 @@ from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, LOSS_TYPE, OLDEST_ENFO
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 
+MODEL = f"{ACTOR}model.model_path"
 OFF = 1e30
 """A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
 
@@ -197,7 +198,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "multi_modal",
         "a model with a processor: EasyR1 keeps a rollout's images by its rows, which are cut into steps; not proven",
         lambda trainer, request: trainer.processor is not None,
-        configured=lambda reading: images_of(setting(reading, f"{ACTOR}model.model_path")),
+        configured=lambda reading: images_of(setting(reading, MODEL)),
         remedy="a model that reads text only",
     ),
     Refusal(
@@ -289,6 +290,7 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     training=lambda trainer: is_inside(trainer, "fit"),
     patch=_patch,
+    assumes=lambda reading: () if setting(reading, MODEL) is not None else (ASSUMED,),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batchbridge import Reading
-from batchbridge.kit.model_files import Model, model_of
+from batchbridge.kit.model_files import ASSUMED, Model, model_of
 from batchbridge.kit.refusals import setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl.rules.facts import facts_of
@@ -21,8 +21,8 @@ def start_in(reading: Reading) -> Start | None:
 
 
 def model_in(reading: Reading) -> Model:
-    """What is known of the policy."""
-    return model_of(setting(reading, "model_name_or_path"))
+    """What is known of the policy; nothing where the settings are an object's, which do not name it."""
+    return Model() if start_in(reading) is None else model_of(setting(reading, "model_name_or_path"))
 
 
 def sharded(reading: Reading, sharding: str | None, *dimensions: str) -> bool | None:
@@ -70,6 +70,9 @@ def another_trainer(reading: Reading) -> bool | None:
 
 
 def assumed(reading: Reading) -> Sequence[str]:
-    """What a recipe alone leaves to the command."""
+    """What a recipe alone leaves to the command, and one without a model's name to the script."""
     start = start_in(reading)
-    return () if start is None or start.said else ("a start without DeepSpeed, FSDP or a script of one's own",)
+    if start is None:
+        return ()
+    alone = () if start.said else ("a start without DeepSpeed, FSDP or a script of one's own",)
+    return alone if setting(reading, "model_name_or_path") is not None else (*alone, ASSUMED)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding
-
-if TYPE_CHECKING:
-    from batchbridge.contract.adapter import Adapter
 
 Foreseen = Literal["enforced", "with_allow", "refused", "unknown"]
 
@@ -82,7 +79,13 @@ class Enforcement:
         }
 
 
-def enforcement_of(adapter: Adapter | None, reading: Reading) -> Enforcement:
+class _Enforces(Protocol):
+    """An adapter, as far as it is asked here."""
+
+    def enforcement(self, reading: Reading, /) -> Enforcement: ...
+
+
+def enforcement_of(adapter: _Enforces | None, reading: Reading) -> Enforcement:
     """What `adapter` (None: there is none for it) would do with a reading; errors of the reading come first.
 
     Never raises: where the adapter fails, its error is an obstacle.

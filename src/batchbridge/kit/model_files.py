@@ -48,8 +48,15 @@ _SENSES = ("vision_config", "audio_config", "image_token_id", "image_token_index
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json")
 
 
+ASSUMED = "a model that reads text only, without learned absolute positions and without a router of experts"
+"""What is assumed of a model that a configuration does not name."""
+
+
 def model_of(name: Any) -> Model:
-    """What is known of the model of this name: a folder, or `owner/name` of the hub."""
+    """What is known of the model of this name: a folder, or `owner/name` of the hub. None: nobody names it; see
+    `ASSUMED`."""
+    if name is None:
+        return _TEXT
     if not isinstance(name, str) or not name.strip() or "$" in name:
         return _UNKNOWN
     for folder in _folders(name):

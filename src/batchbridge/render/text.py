@@ -37,7 +37,7 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def check(name: str, reading: Reading, enforcement: Enforcement | None = None, *, verbose: bool = False) -> str:
     """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
     lines = [line for finding in reading.findings for line in _finding(finding)]
-    followed = () if enforcement is None else _followed(enforcement, verbose)
+    followed = _followed(reading, enforcement, verbose)
     return clean("\n".join([*lines, summary(name, reading), *followed]))
 
 
@@ -50,7 +50,7 @@ def explain(
     verbose: bool = False,
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    followed = () if enforcement is None else _followed(enforcement, verbose)
+    followed = _followed(reading, enforcement, verbose)
     sections = ["\n".join([summary(name, reading), *followed])]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
@@ -85,21 +85,27 @@ _FOLLOWED = {
 }
 
 
-def _followed(enforcement: Enforcement, verbose: bool) -> Iterator[str]:
-    """`run and wrap: refused: deepspeed, and 2 more (-v says why, and what to do)`; verbose: each with its remedy."""
+def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) -> Iterator[str]:
+    """`run and wrap: refused: deepspeed, and 2 more (-v says why, and what to do)`; verbose: each with its remedy.
+
+    Of an invalid configuration, and of one that is not read, the findings say it all.
+    """
+    if enforcement is None or ((reading.spec is None or reading.verdict == "invalid") and not verbose):
+        return
     names = [one.name for one in enforcement.obstacles]
     if enforcement.verdict == "with_allow":
-        said = ", ".join(names)
+        said, more = f" {', '.join(names)}", "why, and what to do"
     elif names:
-        said = f"{names[0]}, and {len(names) - 1} more" if len(names) > 1 else names[0]
+        said, more = f": {names[0]}{f', and {len(names) - 1} more' if len(names) > 1 else ''}", "why, and what to do"
     else:
-        said = f"{enforcement.evidence}" + "".join(f", given {one}" for one in enforcement.assumes)
-    more = " (-v says why, and what to do)" if names and not verbose else ""
-    joint = " " if enforcement.verdict == "with_allow" else ": "
-    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{joint}{one_line(said)}{more}"
-    for one in enforcement.obstacles if verbose else ():
-        yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
-        yield f"    remedy: {one_line(one.remedy)}"
+        said, more = f", {enforcement.evidence}", "what is assumed" if enforcement.assumes else ""
+    hint = f" (-v says {more})" if more and not verbose else ""
+    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
+    if verbose:
+        for one in enforcement.obstacles:
+            yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
+            yield f"    remedy: {one_line(one.remedy)}"
+        yield from (f"  assumed: {one_line(one)}" for one in enforcement.assumes)
 
 
 def clean(text: str) -> str:

@@ -186,7 +186,7 @@ def test_a_models_own_files_say_what_it_is(tmp_path: Path, name: str) -> None:
         ("openai-community/gpt2", False, True),
         ("mine/sft", None, None),
         ("$MODEL", None, None),
-        (None, None, None),
+        (None, False, False),  # nobody names it: `ASSUMED`
     ],
 )
 def test_published_names_are_known_and_others_are_not(
