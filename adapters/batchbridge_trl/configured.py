@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from batchbridge import Reading
 from batchbridge.kit.model_files import ASSUMED, Model, model_of
@@ -44,10 +45,36 @@ def scales_gradients(reading: Reading) -> bool | None:
     start = start_in(reading)
     if reading.native["fp16"]:
         return True
+    if start is not None and start.sharding == "deepspeed" and start.engine is None:
+        return None
+    if start is not None and _said(start.engine, "fp16", "enabled") is True:  # DeepSpeed's own word decides
+        return True
     bf16 = setting(reading, "bf16")
     if bf16 or (bf16 is None and holds(">=0.19", str(reading.framework_version))):
         return False
     return None if start is None or start.sharding is None else start.mixed_precision == "fp16"
+
+
+def told_by_deepspeed(reading: Reading, applies: Callable[[Mapping[str, Any]], bool]) -> bool | None:
+    """Whether something applies to DeepSpeed's configuration; it does not to a run without."""
+    start = start_in(reading)
+    if start is None or start.sharding is None:
+        return None
+    if start.sharding != "deepspeed":
+        return False
+    return None if start.engine is None else applies(start.engine)
+
+
+def would_use(reading: Reading) -> Collection[str]:
+    """The optional packages whose code the run depends on."""
+    start = start_in(reading)
+    return ("deepspeed",) if start is not None and start.sharding == "deepspeed" else ()
+
+
+def _said(config: Any, *path: str) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
 
 
 def router_loss(reading: Reading) -> bool | None:

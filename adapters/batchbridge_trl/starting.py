@@ -32,28 +32,33 @@ class Start(NamedTuple):
     """How a run is started.
 
     said: whether a command is known; a recipe alone is started without a launcher's own settings. sharding: "none"
-    (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. zero_stage, fsdp: the
-    stage, and 1 or 2. mixed_precision: the launcher's own. mesh: sizes of Accelerate's device mesh by dimension.
+    (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
+    configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes of Accelerate's device mesh by dimension.
     trainers: the classes that the script names, by module; None: the script is not here. tools: whether it gives its
     trainer tools or an environment.
     """
 
     said: bool
     sharding: str | None = "none"
-    zero_stage: int | None = None
+    engine: Mapping[str, Any] | None = {}
     fsdp: int | None = None
     mixed_precision: str | None = None
     mesh: Mapping[str, Any] = {}
     trainers: tuple[str, ...] | None = (STOCK,)
     tools: bool = False
 
+    @property
+    def zero_stage(self) -> int | None:
+        """The ZeRO stage."""
+        stage = _group(self.engine or {}, "zero_optimization").get("stage")
+        return stage if isinstance(stage, int) else None
+
 
 def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> Start:
     """How the run of a source is started. script: what its command starts, where that is not TRL's own."""
     start = _accelerate(source, native)._replace(said=bool(source.argv) or "launcher" in source.launcher)
     if native.get("deepspeed") is not None:
-        stage = _stage(native["deepspeed"], source.path)
-        start = start._replace(sharding="deepspeed", zero_stage=stage if stage is not None else start.zero_stage)
+        start = start._replace(sharding="deepspeed", engine=_engine(native["deepspeed"], source.path))
     elif native.get("fsdp") not in (None, "", [], False):
         version = (native.get("fsdp_config") or {}).get("version")
         start = start._replace(sharding="fsdp", fsdp=version if isinstance(version, int) else start.fsdp)
@@ -75,19 +80,25 @@ def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
         path = near(named, source.path)
         said = said._replace(sharding=None) if path is None else _file(path)
     if "use_deepspeed" in launcher:
-        stage = launcher.get("zero_stage")
-        file = launcher.get("deepspeed_config_file")
-        found = int(stage) if stage and stage.isdigit() else _stage(file, source.path) if file else said.zero_stage
-        said = said._replace(sharding="deepspeed", zero_stage=found)
+        stage, engine = launcher.get("zero_stage", ""), said.engine
+        if "deepspeed_config_file" in launcher:
+            engine = _engine(launcher["deepspeed_config_file"], source.path)
+        elif stage.isdigit():
+            engine = _zero(int(stage))
+        said = said._replace(sharding="deepspeed", engine=engine)
     elif "use_fsdp" in launcher:
         said = said._replace(sharding="fsdp", fsdp=2 if launcher.get("fsdp_version") == "2" else 1)
     precision = launcher.get("mixed_precision") or native.get("mixed_precision") or said.mixed_precision
     return said._replace(mixed_precision=precision)
 
 
+def _zero(stage: Any) -> Mapping[str, Any]:
+    return {"zero_optimization": {"stage": stage}}
+
+
 _PACKAGED: Mapping[str, Start] = {
-    **{f"zero{stage}": Start(False, "deepspeed", stage, None, "bf16") for stage in (1, 2, 3)},
-    **{f"fsdp{version}": Start(False, "fsdp", None, version, "bf16") for version in (1, 2)},
+    **{f"zero{stage}": Start(False, "deepspeed", _zero(stage), None, "bf16") for stage in (1, 2, 3)},
+    **{f"fsdp{version}": Start(False, "fsdp", {}, version, "bf16") for version in (1, 2)},
     "multi_gpu": Start(False, mixed_precision="bf16"),
     "single_gpu": Start(False, mixed_precision="bf16"),
 }
@@ -100,14 +111,13 @@ def _file(path: Path) -> Start:
     values = load_source(path).values
     sharding = _KINDS.get(str(values.get("distributed_type")).upper(), "none")
     deepspeed, fsdp = (_group(values, f"{name}_config") for name in ("deepspeed", "fsdp"))
-    stage = deepspeed.get("zero_stage")
-    if sharding == "deepspeed" and not isinstance(stage, int):
-        stage = _stage(deepspeed.get("deepspeed_config_file"), path)
+    file = deepspeed.get("deepspeed_config_file")
+    engine = _zero(deepspeed.get("zero_stage")) if file is None else _engine(file, path)
     mesh = {key.removeprefix(_MESH): value for key, value in _group(values, "parallelism_config").items()}
     return Start(
         said=False,
         sharding=sharding,
-        zero_stage=stage if sharding == "deepspeed" else None,
+        engine=engine if sharding == "deepspeed" else {},
         fsdp=int(fsdp.get("fsdp_version") or 1) if sharding == "fsdp" else None,
         mixed_precision=str(values.get("mixed_precision") or "no"),
         mesh=mesh,
@@ -119,14 +129,12 @@ def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _stage(config: Any, beside: Path | None) -> int | None:
-    """The ZeRO stage of a DeepSpeed configuration: a mapping, or a file that holds it."""
+def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
+    """DeepSpeed's configuration: a mapping, or a file that holds it; None where it is not here."""
     if isinstance(config, str):
         path = near(config, beside)
-        config = None if path is None else load_source(path).values
-    zero = _group(config, "zero_optimization") if isinstance(config, Mapping) else {}
-    stage = zero.get("stage")
-    return stage if isinstance(stage, int) else None
+        return None if path is None else load_source(path).values
+    return config if isinstance(config, Mapping) else None
 
 
 def _built(script: str, beside: Path | None) -> tuple[tuple[str, ...] | None, bool]:

@@ -7,6 +7,7 @@ what `Enforcement.assumes` names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from batchbridge.contract.attachment import Request
@@ -108,7 +109,8 @@ def _evidence(code: Code | None, version: str | None) -> tuple[Literal["proven",
         return None, [Obstacle(name="version", reason=reason, remedy=remedy)]
     accepts = f"use a recorded version; or --allow {proven.UNPROVEN} has the weights of this code measured at attach"
     if proven.package_folder(first) is not None:
-        found = proven.evidence_here(code)
+        here = tuple(one for one in code.packages if proven.package_folder(one) is not None)
+        found = proven.evidence_here(replace(code, packages=here))
         if version in (found.labels[first.title], versions.installed(first.distribution)):
             if found.grade != "refused":
                 return found.grade, []

@@ -44,14 +44,16 @@ class Runtime:
 
     version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
     functions that a wrapped run depends on, held against recorded ones (`batchbridge.kit.proven`); parts: the live
-    objects whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode.
-    subject: what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its
-    training loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that
-    it gets. gather: a value of every process whose trainers are wrapped together, in the order of their ranks;
-    collective (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the
-    patching and the probe: alone it would leave the others waiting where they communicate next. started: the reading of
-    a configuration as the trainer's own will be, where a run fixes what its configuration leaves open. assumes: what a
-    configuration does not say, and `enforcement` takes for granted.
+    objects whose methods count; uses: the optional packages of that code that the trainer uses. refusals: what cannot
+    be enforced. always: names of refusals that hold in every mode. subject: what refusals look at, of a trainer
+    (default: the trainer). training: whether the trainer is inside its training loop right now. patch: patches the
+    trainer as the request says, every change listed in the `Patches` that it gets. gather: a value of every process
+    whose trainers are wrapped together, in the order of their ranks; collective (`values_of_all_ranks`). By it a reason
+    that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
+    waiting where they communicate next.
+
+    Of a configuration, before there is a trainer: started: its reading as the trainer's own will be, where a run fixes
+    what it leaves open. would_use: as uses. assumes: what it does not say, and `enforcement` takes for granted.
     """
 
     framework: str
@@ -64,13 +66,16 @@ class Runtime:
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+    uses: Callable[[Any], Collection[str]] = lambda trainer: ()
     started: Callable[[Reading], Reading] = lambda reading: reading
+    would_use: Callable[[Reading], Collection[str]] = lambda reading: ()
     assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
 
     def enforcement(self, reading: Reading, *, fills_places: bool) -> Enforcement:
         """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`."""
         started = self.started(reading)
-        found = foreseen(started, self.code, self.refusals, self.always, fills_places=fills_places)
+        code = None if self.code is None else self.code.used(self.would_use(started))
+        found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places)
         return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
     def check(self, trainer: Any, request: Request) -> Request:
@@ -82,7 +87,7 @@ class Runtime:
             reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
         if self.code is not None:
             try:
-                request = graded(self.code, request, *self.parts(trainer))
+                request = graded(self.code.used(self.uses(trainer)), request, *self.parts(trainer))
             except CannotAttach as error:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)

@@ -105,9 +105,9 @@ MEANING = Spec(
 
 REFUSED_CASES = {
     "vllm": ValidCase(name="vllm", source=Source(values=RECIPE), context=context()),
-    "deepspeed": ValidCase(
-        name="deepspeed",
-        source=Source(values={**RECIPE, "deepspeed": {"zero_optimization": {"stage": 2}}}),
+    "deepspeed_engine": ValidCase(
+        name="deepspeed_engine",
+        source=Source(values={**RECIPE, "deepspeed": {"compile": {"deepcompile": True}}}),
         context=context(),
     ),
     "top_entropy_quantile": ValidCase(

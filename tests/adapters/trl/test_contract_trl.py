@@ -148,7 +148,7 @@ REFUSED = {
     "entropy_bonus": {"entropy_coef": 0.1},
     "top_entropy_quantile": {"top_entropy_quantile": 0.5},
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
-    "deepspeed": {"accelerate_config": "zero3"},
+    "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
     "fsdp": {"fsdp": "full_shard"},
     "vllm": {"use_vllm": True},
     "images": {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"},
@@ -183,7 +183,7 @@ class TestTrl(AdapterContract):
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (
-        *("normalize_then_sum", "deepspeed_verify", "kl_without_reference", "kl_in_reward", "kl_estimator"),
+        *("normalize_then_sum", "deepspeed_schedule", "kl_without_reference", "kl_in_reward", "kl_estimator"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )
     valid = (

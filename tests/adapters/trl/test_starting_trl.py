@@ -71,15 +71,24 @@ def test_a_recipe_alone_assumes_how_it_is_started(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_the_stage_stands_in_accelerates_file_or_in_deepspeeds_own(tmp_path: Path, stage: int) -> None:
     in_one = launch(tmp_path, *LAUNCH, accelerate={**ZERO, "deepspeed_config": {"zero_stage": stage}})
-    assert said(in_one)[2][1:3] == ("deepspeed", stage)
+    assert said(in_one)[2].zero_stage == stage
     (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": stage}}))
     apart = launch(tmp_path, *LAUNCH, accelerate={**ZERO, "deepspeed_config": {"deepspeed_config_file": "ds.json"}})
-    assert said(apart)[2][1:3] == ("deepspeed", stage)
-    assert said(apart)[1] == ["deepspeed"]
+    assert said(apart)[2].zero_stage == stage
+    assert said(apart)[:2] == ("enforced", [])
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"zero_optimization": {"stage": stage}, "compile": {"deepcompile": True}})
+    )
+    assert said(apart)[1] == ["deepspeed_engine"]
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": stage}, "fp16": {"enabled": True}}))
+    assert said(apart)[1] == ["fp16"]
+    (tmp_path / "ds.json").unlink()
+    assert said(apart)[:2] == ("unknown", ["deepspeed_engine?", "fp16?"])
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": stage}}))
     words = ("accelerate", "launch", "--use_deepspeed", "--zero_stage", str(stage), "--num_processes", "4")
-    assert said(launch(tmp_path, *words))[2][1:3] == ("deepspeed", stage)
+    assert said(launch(tmp_path, *words))[2].zero_stage == stage
     file = launch(tmp_path, "torchrun", "--nproc_per_node", "4", recipe={"deepspeed": "ds.json"})
-    assert said(file)[2][1:3] == ("deepspeed", stage)
+    assert said(file)[2].zero_stage == stage
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -90,14 +99,14 @@ def test_fsdp_is_found_in_each_place(tmp_path: Path, version: int) -> None:
     file = launch(
         tmp_path, "torchrun", "--nproc_per_node=4", recipe={"fsdp": True, "fsdp_config": {"version": version}}
     )
-    assert said(file)[2][1:4] == ("fsdp", None, version)
+    assert said(file)[2].fsdp == version
 
 
 def test_packaged_accelerate_files_are_known_by_name(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**RECIPE, "accelerate_config": "zero2"}))
     (tmp_path / "launch.sh").write_text("trl grpo --config recipe.yaml\n")
     verdict, names, start = said(tmp_path / "launch.sh")
-    assert (verdict, names, start.zero_stage) == ("refused", ["deepspeed"], 2)
+    assert (verdict, names, start.zero_stage) == ("enforced", [], 2)
 
 
 def test_a_mesh_is_read_and_so_is_its_absence(tmp_path: Path) -> None:
@@ -120,7 +129,7 @@ def test_the_launchers_fp16_counts_where_the_arguments_leave_it_open(
 
 def test_what_is_named_and_not_there_is_not_known(tmp_path: Path) -> None:
     file = launch(tmp_path, *LAUNCH)
-    assert said(file, world_size=4)[:2] == ("unknown", ["deepspeed?", "fsdp?"])
+    assert said(file, world_size=4)[:2] == ("unknown", ["deepspeed_engine?", "fsdp?"])
     file = launch(tmp_path, *LAUNCH, accelerate={"num_processes": 4})
     (tmp_path / "train.py").unlink()
     assert said(file)[:2] == ("unknown", ["trainer?", "tools?"][:1])
