@@ -33,9 +33,9 @@ class Start(NamedTuple):
 
     said: whether a command is known; a recipe alone is started without a launcher's own settings. sharding: "none"
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
-    configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes of Accelerate's device mesh by dimension.
-    trainers: the classes that the script names, by module; None: the script is not here. tools: whether it gives its
-    trainer tools or an environment.
+    configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes
+    of Accelerate's device mesh by dimension. trainers: the classes that the script names, by module; None: the script
+    is not here. tools: whether it gives its trainer tools or an environment.
     """
 
     said: bool
