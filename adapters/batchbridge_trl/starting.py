@@ -13,19 +13,12 @@ from typing import Any, NamedTuple
 
 from batchbridge import Source
 from batchbridge.kit import load_source
-from batchbridge_trl.proven import CODE
 from batchbridge_trl.recipe import near
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
 COPIES = frozenset({"Qwen2VLGRPOTrainer", "Qwen2VLGRPOVLLMTrainer", "Qwen2VLGRPOVLLMTrainerModified", "VLMGRPOTrainer"})
 """Trainers that are copies of TRL's on transformers' own: R1-V, VLM-R1 and what was made of them."""
-
-
-_DEPENDED_ON = {"__init__", "train"} | {
-    name.rpartition(".")[2] for package in CODE.packages for names in package.functions.values() for name in names
-}
-"""Methods that a wrapped run depends on; what a constructor of one's own does is not followed."""
 
 
 class Start(NamedTuple):
@@ -169,7 +162,11 @@ def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
         return False
     own = {part.name for part in cls.body if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef))}
     own |= {one.id for part in cls.body for one in ast.walk(part) if isinstance(one, ast.Name) and _is_set(one)}
-    return not own & _DEPENDED_ON
+    from batchbridge_trl.proven import CODE
+
+    functions = (name for package in CODE.packages for names in package.functions.values() for name in names)
+    # What a constructor of one's own does is not followed.
+    return not own & {"__init__", "train", *(name.rpartition(".")[2] for name in functions)}
 
 
 def _is_set(node: ast.Name) -> bool:

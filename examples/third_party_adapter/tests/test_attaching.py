@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pocketgrpo
+from batchbridge.kit.refusals import Refusal, never
 from batchbridge.testing import AttachContract
 from pocketgrpo_batchbridge import engine, runtime
 
@@ -165,3 +166,28 @@ def test_a_worse_adapter_fails(
     worsen(monkeypatch)
     with pytest.raises(AssertionError):
         law(build, monkeypatch=monkeypatch, tmp_path=tmp_path / "after")
+
+
+def to_sequences(trainer: Any) -> None:
+    """Its settings and what it does: an average over sequences."""
+    trainer.settings = {**trainer.settings, "average": "sequence"}
+
+
+@pytest.mark.parametrize("configured", [None, lambda reading: reading.native["average"] == "sequence", never])
+def test_a_refusal_that_is_called_enforced_fails(
+    configured: Any, build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Refusal(
+        "sequences",
+        "averages over sequences are not followed",
+        lambda trainer, request: trainer.settings["average"] == "sequence",
+        configured=configured,
+    )
+    changed = dataclasses.replace(runtime.RUNTIME, refusals=(*runtime.REFUSALS, row))
+    monkeypatch.setattr(runtime, "RUNTIME", changed)
+    monkeypatch.setattr(LAWS, "refused_trainers", {"sequences": to_sequences}, raising=False)
+    if configured is not never:
+        LAWS.test_what_is_refused_was_not_called_enforced(build, "sequences")
+        return
+    with pytest.raises(AssertionError, match="called enforced, and refused"):
+        LAWS.test_what_is_refused_was_not_called_enforced(build, "sequences")
