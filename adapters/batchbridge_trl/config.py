@@ -276,10 +276,13 @@ _DECIDING = frozenset(
 
 
 def keys_in(source: Source) -> set[str]:
-    """The keys of a source, at the top; of a command, and of the recipe that it names."""
+    """The keys of a source, at the top; with those of the recipe that a command names, where it is one of GRPO."""
     own, recipe, _ = recipe_of(source)
-    named = [*own.values, *(recipe.values if recipe else ())]
-    return {key.partition(".")[0] for key in named if isinstance(key, str)}
+    mine, named = (
+        {key.partition(".")[0] for key in values if isinstance(key, str)}
+        for values in (own.values, recipe.values if recipe else ())
+    )
+    return mine | named if named & _TELLING else mine
 
 
 def _starts_trls_own(argv: Sequence[str]) -> bool:

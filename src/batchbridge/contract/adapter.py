@@ -111,7 +111,9 @@ class Adapter(ABC):
         Default: what the rows of the `runtime` say of a reading; without one, that nothing is followed.
         """
         if self.runtime:
-            said: Enforcement = self._runtime().enforcement(reading, fills_places=self.fills_places)
+            said: Enforcement = self._runtime().enforcement(
+                reading, fills_places=self.fills_places, versions=self.enforced_versions
+            )
             return said
         from batchbridge.contract.enforcement import without_runtime
 

@@ -15,8 +15,9 @@ from batchbridge.contract.enforcement import Enforcement, Obstacle
 from batchbridge.contract.evidence import Code
 from batchbridge.contract.reading import Mode, Reading
 from batchbridge.errors import PlanError
-from batchbridge.kit import proven, versions
+from batchbridge.kit import proven
 from batchbridge.kit.refusals import Refusal, foretold
+from batchbridge.kit.versions import holds, installed
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.running.wrap import open_terms, planned
@@ -26,11 +27,17 @@ _MANY = 997
 
 
 def foreseen(
-    reading: Reading, code: Code | None, refusals: Sequence[Refusal], always: Collection[str], *, fills_places: bool
+    reading: Reading,
+    code: Code | None,
+    refusals: Sequence[Refusal],
+    always: Collection[str],
+    *,
+    fills_places: bool,
+    versions: str,
 ) -> Enforcement:
     """See `batchbridge.kit.lifecycle.Runtime.enforcement`. always: names of refusals that hold in every mode."""
     assert reading.spec is not None, "what is not read is not asked"
-    evidence, obstacles = _evidence(code, reading.framework_version)
+    evidence, obstacles = _evidence(code, reading, versions)
     if reading.spec.open_terms:
         reason = open_terms(reading.spec.open_terms, reading)
         obstacles.append(Obstacle(name="open_terms", reason=reason, remedy=_WATCH["observe"]))
@@ -46,7 +53,7 @@ def foreseen(
         requests.append(Request(spec=reading.spec, plan=plan, reading=reading, mode="enforce"))
     if unplanned:
         certain = len(unplanned) == len(sizes)
-        remedy = _WATCH["observe"] if certain else _SAY_THE_SIZE
+        remedy = f"{_ASK_OTHERWISE}; or {_WATCH['observe']}" if certain else _SAY_THE_SIZE
         obstacles.append(Obstacle(name="plan", reason=next(iter(unplanned.values())), remedy=remedy, certain=certain))
     watch = _watched(requests[0], [one for one in refusals if one.name in always], planned=not obstacles)
     for refusal in refusals:
@@ -66,6 +73,7 @@ def _sizes(spec: Spec) -> Iterator[int]:
 
 
 _SAY_THE_SIZE = "say how many prompts the dataset has (--dataset-size)"
+_ASK_OTHERWISE = "ask for a specification that has a plan (--spec, or --like another configuration)"
 _WATCH: dict[Mode | None, str] = {
     "verify": '--mode verify (mode="verify") compares every step with the plan, and changes nothing',
     "observe": '--mode observe (mode="observe") records what is trained, and changes nothing',
@@ -97,21 +105,24 @@ def _obstacle(refusal: Refusal, said: Collection[bool | None], watch: Mode | Non
     )
 
 
-def _evidence(code: Code | None, version: str | None) -> tuple[Literal["proven", "measured"] | None, list[Obstacle]]:
+def _evidence(
+    code: Code | None, reading: Reading, enforced: str
+) -> tuple[Literal["proven", "measured"] | None, list[Obstacle]]:
     """What speaks for the code of a version: of the files that are installed, where they are that version's; else what
     is recorded of the release, as which it is then known by name alone. code: None where nothing is recorded."""
+    version = reading.framework_version
+    if version is not None and not holds(enforced, version):
+        reason = f"{reading.framework} {version} is none of the versions whose trainer is wrapped: {enforced}"
+        remedy = f"use {reading.framework} {enforced}"
+        return None, [Obstacle(name="version", reason=reason, remedy=remedy)]
     if code is None:
         return "measured", []
     first = code.packages[0]
-    if version is not None and code.oldest is not None and not versions.holds(f">={code.oldest}", version):
-        reason = f"{first.title} {version} is older than {code.oldest}, the oldest version whose trainer is wrapped"
-        remedy = f"use {first.title} {code.oldest} or later"
-        return None, [Obstacle(name="version", reason=reason, remedy=remedy)]
     accepts = f"use a recorded version; or --allow {proven.UNPROVEN} has the weights of this code measured at attach"
     if proven.package_folder(first) is not None:
         here = tuple(one for one in code.packages if proven.package_folder(one) is not None)
         found = proven.evidence_here(replace(code, packages=here))
-        if version in (found.labels[first.title], versions.installed(first.distribution)):
+        if version in (found.labels[first.title], installed(first.distribution)):
             if found.grade != "refused":
                 return found.grade, []
             reason = proven.refusal(found)

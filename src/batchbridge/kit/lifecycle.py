@@ -71,11 +71,12 @@ class Runtime:
     would_use: Callable[[Reading], Collection[str]] = lambda reading: ()
     assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
 
-    def enforcement(self, reading: Reading, *, fills_places: bool) -> Enforcement:
-        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`."""
+    def enforcement(self, reading: Reading, *, fills_places: bool, versions: str = "") -> Enforcement:
+        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`. versions: those
+        that are wrapped, a PEP 440 specifier; empty: any."""
         started = self.started(reading)
         code = None if self.code is None else self.code.used(self.would_use(started))
-        found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places)
+        found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
         return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
     def check(self, trainer: Any, request: Request) -> Request:
