@@ -36,7 +36,6 @@ from batchbridge_trl.configured import (
     router_loss,
     scales_gradients,
     sharded,
-    start_in,
     told_by_deepspeed,
     would_use,
 )
@@ -176,23 +175,6 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: bool(trainer.is_fsdp_enabled) or _mesh(trainer, "dp_shard", "dp_replicate"),
         configured=lambda reading: sharded(reading, "fsdp", "dp_shard", "dp_replicate"),
         remedy="start it without FSDP: an accelerate file with distributed_type MULTI_GPU",
-    ),
-    Refusal(
-        "vllm",
-        "generation by vLLM and its importance-sampling correction are not proven against the oracle yet; "
-        'allow=("vllm",) accepts the correction as TRL computes it',
-        lambda trainer, request: bool(trainer.use_vllm),
-        allowable=True,
-        configured=lambda reading: bool(reading.native["use_vllm"]),
-        remedy="set use_vllm=false",
-    ),
-    Refusal(
-        "tools",
-        "tool calls and environments change what a completion's tokens are while it is generated; not proven yet; "
-        'allow=("tools",) trains on the loss mask that TRL makes of them',
-        lambda trainer, request: any(bool(releases.value(trainer, name)) for name in ("tools", "environments")),
-        allowable=True,
-        configured=lambda reading: False if (start := start_in(reading)) and not start.tools else None,
     ),
     Refusal(
         "images",
@@ -371,11 +353,27 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
         enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
-        return Patched(left_different=left, detach=enforcer.detach, probe=enforcer.probe)
+        return Patched(left_different=left, notes=_not_replayed(trainer), detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
     watch = Watch(trainer, own.objective, patches)
     observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
     return Patched(detach=observer.detach)
+
+
+def _not_replayed(trainer: Any) -> list[str]:
+    """Where another run of the same plan may draw other completions, in words."""
+    notes = []
+    if trainer.use_vllm and trainer.vllm_mode == "server":
+        notes.append(
+            "vLLM's server draws a whole rollout by one seed: what is trained is the plan's, but a completion does not "
+            "have a seed of its own, so that another split of the same rollout draws other completions"
+        )
+    if any(bool(releases.value(trainer, name)) for name in ("tools", "environments")):
+        notes.append(
+            "tools and environments answer by themselves, and turns after the first are drawn for some rows only: what "
+            "is trained is the plan's, but another run may draw other completions"
+        )
+    return notes
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:

@@ -28,7 +28,7 @@ class Start(NamedTuple):
     (one process, or DDP), "deepspeed", "fsdp", "other"; None: a file that was named is not here. engine: DeepSpeed's
     configuration, as far as it is said; None likewise. fsdp: 1 or 2. mixed_precision: the launcher's own. mesh: sizes
     of Accelerate's device mesh by dimension. trainers: the classes that the script names, by module; None: the script
-    is not here. tools: whether it gives its trainer tools or an environment.
+    is not here.
     """
 
     said: bool
@@ -38,7 +38,6 @@ class Start(NamedTuple):
     mixed_precision: str | None = None
     mesh: Mapping[str, Any] = {}
     trainers: tuple[str, ...] | None = (STOCK,)
-    tools: bool = False
 
     @property
     def zero_stage(self) -> int | None:
@@ -59,8 +58,7 @@ def start_of(source: Source, native: Mapping[str, Any], script: str | None) -> S
         start = start._replace(mesh={**start.mesh, **mesh})
     if script is None:
         return start
-    trainers, tools = _built(script, source.path)
-    return start._replace(trainers=trainers, tools=tools)
+    return start._replace(trainers=_built(script, source.path))
 
 
 def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
@@ -130,15 +128,15 @@ def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
     return config if isinstance(config, Mapping) else None
 
 
-def _built(script: str, beside: Path | None) -> tuple[tuple[str, ...] | None, bool]:
-    """The trainers that a script names (None: it is not here, or no Python), and whether it gives one tools."""
+def _built(script: str, beside: Path | None) -> tuple[str, ...] | None:
+    """The trainers that a script names; None: it is not here, or no Python."""
     path = near(script, beside) or near(f"{script.replace('.', '/')}.py", beside)
     try:
         tree = None if path is None else ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):
         tree = None
     if tree is None:
-        return None, False
+        return None
     modules = dict(_imports(tree))
     nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute))]
     named = {_full(node, modules) for node in nodes}
@@ -147,10 +145,8 @@ def _built(script: str, beside: Path | None) -> tuple[tuple[str, ...] | None, bo
     trainers -= {name for name in trainers if _adds_to_trls(tree, name, modules)}
     if any(module.partition(".")[0] == "unsloth" for module in modules.values()):
         trainers.add("unsloth.GRPOTrainer")  # importing it replaces TRL's
-    keywords = (word for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords)
-    tools = any(word.arg in ("tools", "environment_factory") and not _is_none(word.value) for word in keywords)
     stock = {name for name in trainers if name.startswith("trl.")}
-    return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())})), tools
+    return tuple(sorted({*(trainers - stock), *({STOCK} if stock else ())}))
 
 
 def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
@@ -171,10 +167,6 @@ def _adds_to_trls(tree: ast.AST, name: str, modules: Mapping[str, str]) -> bool:
 
 def _is_set(node: ast.Name) -> bool:
     return isinstance(node.ctx, ast.Store)
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:

@@ -29,11 +29,13 @@ from batchbridge.running.wrap import shared
 class Patched:
     """What `Runtime.patch` did, beside what it listed in its `Patches`.
 
-    left_different: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only. probe:
-    runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    left_different, notes: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only.
+    probe: runs the trainer's own loss on made-up log-probabilities, and raises `CannotAttach` where it is not the
+    plan's.
     """
 
     left_different: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     detach: Callable[[], None] = lambda: None
     probe: Callable[[], None] = lambda: None
 
@@ -121,6 +123,7 @@ class Runtime:
             request=request,
             changes=patches.changes,
             left_different=patched.left_different,
+            notes=list(patched.notes),
             detach=lambda: _undo(patches, patched),
             suspended=patches.suspended,
         )

@@ -104,7 +104,6 @@ MEANING = Spec(
 
 
 REFUSED_CASES = {
-    "vllm": ValidCase(name="vllm", source=Source(values=RECIPE), context=context()),
     "deepspeed_engine": ValidCase(
         name="deepspeed_engine",
         source=Source(values={**RECIPE, "deepspeed": {"compile": {"deepcompile": True}}}),

@@ -150,7 +150,6 @@ REFUSED = {
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
     "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
     "fsdp": {"fsdp": "full_shard"},
-    "vllm": {"use_vllm": True},
     "images": {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"},
     "router_loss": {"model_name_or_path": "Qwen/Qwen3-30B-A3B"},
     "fp16": {"fp16": True},
@@ -170,7 +169,6 @@ REFUSED_CASES = {
     **{name: valid(name, {**MODEL, **values}) for name, values in REFUSED.items()},
     "no_step": valid("no_step", MODEL, dataset_size=1),
     "liger": valid("liger", {**MODEL, "use_liger_kernel": True}, version="1.13.0"),
-    "tools": of_script("with_tools"),
     "trainer": of_script("own_trainer"),
 }
 

@@ -303,7 +303,7 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
-    [("is_fsdp_enabled", "fsdp"), ("use_vllm", "vllm"), ("_is_vlm", "images")],
+    [("is_fsdp_enabled", "fsdp"), ("_is_vlm", "images")],
 )
 def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
@@ -312,18 +312,8 @@ def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attr
     assert name in refused(built)
 
 
-@pytest.mark.skipif(lacks("tools"), reason="this TRL has no tools")
-def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> None:
-    built = trainer()
-    built.tools = [len]
-    assert "tools" in refused(built)
-    wrap(built, allow=["tools"])
-
-
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["fsdp"]) == {
-        "allow": "fsdp cannot be allowed; what can: tools, unproven_code, vllm"
-    }
+    assert refused(trainer(), allow=["fsdp"]) == {"allow": "fsdp cannot be allowed; what can: unproven_code"}
 
 
 @pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
