@@ -48,8 +48,11 @@ class TrlAdapter(FramedAdapter):
     gone: ClassVar[tuple[Gone, ...]] = tables.GONE
 
     def hooks(self) -> Mapping[str, str]:
-        """The module of the trainer; see `batchbridge_trl.launched`."""
-        return {"trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer"}
+        """The module of the trainer, and that of the class which its copies are derived from; see `launched`."""
+        return {
+            "trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer",
+            "transformers.trainer": "batchbridge_trl.launched:forks",
+        }
 
     def detect(self, source: Source) -> float:
         """Certain for a config object; else by GRPO's own key names."""
@@ -167,6 +170,13 @@ class TrlAdapter(FramedAdapter):
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
         return _is_a("GRPOTrainer", trainer)
+
+    def refuses(self, trainer: object) -> Mapping[str, str]:
+        """Copies and forks of `GRPOTrainer`, by name; see `forks`."""
+        from batchbridge_trl.forks import fork_of
+
+        fork = fork_of(trainer)
+        return {} if fork is None else {fork.name: f"{type(trainer).__qualname__}: {fork.reason}"}
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""

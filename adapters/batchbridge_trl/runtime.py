@@ -18,6 +18,7 @@ from batchbridge.kit.refusals import Refusal, Settable, changed_fields, left_dif
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases
 from batchbridge_trl.engine import Enforcer, carrier
+from batchbridge_trl.forks import FORKS, Fork, fork_of
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.proven import CODE
 from batchbridge_trl.recording import StepLog
@@ -56,7 +57,12 @@ def _mesh(trainer: Any, *dimensions: str) -> bool:
     return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
 
 
+def _made_by(fork: Fork) -> Refusal:
+    return Refusal(fork.name, fork.reason, lambda trainer, request: fork_of(trainer) == fork)
+
+
 REFUSALS: tuple[Refusal, ...] = (
+    *map(_made_by, FORKS),
     Refusal(
         "entropy_bonus",
         "from TRL 1.10 on the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's "
@@ -291,7 +297,7 @@ RUNTIME = Runtime(
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
     refusals=REFUSALS,
-    always=("deepspeed_verify",),
+    always=("deepspeed_verify", *(fork.name for fork in FORKS)),
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,

@@ -80,6 +80,16 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
+@pytest.mark.parametrize("mode", ["enforce", "verify", "observe"])
+def test_unsloths_class_over_trls_own_is_refused_in_every_mode(trainer: Callable[..., Any], mode: Any) -> None:
+    """A stand-in of that name: Unsloth derives its class from TRL's where it cannot rewrite TRL's source."""
+    built = trainer()
+    built.__class__ = type("UnslothGRPOTrainer", (GRPOTrainer,), {"__module__": "unsloth_compiled_cache"})
+    with pytest.raises(CannotAttach, match="grad_output") as refused:
+        wrap(built, mode=mode)
+    assert list(refused.value.reasons) == ["unsloth"]
+
+
 def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
     monkeypatch.setattr("batchbridge.kit.versions.installed", lambda name: "0.17.0")
