@@ -81,6 +81,8 @@ class OpenR1Adapter(TrlAdapter):
             return 1.0 if any(cls.__module__.startswith("open_r1.") for cls in type(source.native).__mro__) else 0.0
         if any(word.endswith("open_r1/grpo.py") for word in source.argv[:2]):
             return 0.97
+        if any(word.endswith("open_r1/sft.py") for word in source.argv[:2]):
+            return 0.95
         if not (likely := super().detect(source)):
             return 0.0
         return min(1.0, likely + 0.1) if _UNMISTAKABLE & set(source.values) else likely / 2

@@ -17,7 +17,7 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import recipe_of
+from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of
 from batchbridge_trl.sizes import sizes_of
 from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
@@ -60,10 +60,12 @@ class TrlAdapter(FramedAdapter):
             return 1.0 if self.is_configuration(source.native) else 0.0
         if _starts_trls_own(source.argv):
             return 0.97
+        if fine_tunes(source.argv):
+            return 0.9  # below what is certain: in a script, a GRPO command beside it is the one that is meant
         keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
         if not keys:
             return 0.0
-        score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
+        score = 0.35 * len(keys & (_TELLING | OF_SFT)) + 0.1 * len(keys & _HELPING)
         return min(0.9, score)
 
     def is_configuration(self, native: object) -> bool:
@@ -82,6 +84,8 @@ class TrlAdapter(FramedAdapter):
             given, places = _from_values(recipe) if recipe else ({}, {})
             arguments, argument_places = _from_values(source)
             given, places = {**given, **arguments}, {**places, **argument_places}
+            if (unjudged := not_judged(source.argv, places)) is not None:
+                return self.unread(version, [*found, unjudged], context)
         script = _script_of_ones_own(source.argv)
         native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv) or source.native is not None
