@@ -150,7 +150,7 @@ class Enforcer:
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
             tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
-            with quiet(trainer), alone(self._accelerator), window(trainer, len(CUT)):
+            with quiet(trainer), alone(trainer), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
                     micro = rows_module.made_up(made)
                     micro.most_rows = len(made.lengths)
@@ -251,7 +251,8 @@ class Enforcer:
         else:
             # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
             # parameter and moment as it is.
-            self._log.no_update, loss = True, zero
+            self._watch.idle, loss = True, zero
+            self._tick_engine()
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._forget(step)
@@ -276,11 +277,34 @@ class Enforcer:
                 known = [0.0 if row is None else row.facts["advantage"] for row in rows]
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
-                last = number == len(share) - 1
-                with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
+                with self._turn(model, last=number == len(share) - 1):
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss
+
+    @contextlib.contextmanager
+    def _turn(self, model: Any, *, last: bool) -> Iterator[None]:
+        """While one micro-batch runs: gradients are exchanged, and by an engine applied, only in the step's last one.
+
+        Source: accelerate since 1.8.1 DeepSpeedEngineWrapper.backward hands its flag to the engine, and updates in the
+        last micro-batch; before, it asks for an update in each, which the engine takes at its own boundary.
+        """
+        accelerator, engine = self._accelerator, self._watch.engine
+        accelerator.gradient_state._set_sync_gradients(last)
+        try:
+            if engine is not None:
+                engine.set_gradient_accumulation_boundary(last)
+            with contextlib.nullcontext() if last or engine is not None else accelerator.no_sync(model):
+                yield
+        finally:
+            accelerator.gradient_state._set_sync_gradients(True)
+
+    def _tick_engine(self) -> None:
+        """A step without an update advances the schedule all the same; one that DeepSpeed's engine keeps advances in
+        its update alone."""
+        engine = self._watch.engine
+        if engine is not None and engine.lr_scheduler is not None:
+            engine.lr_scheduler.step()
 
     def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
         """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
@@ -466,6 +490,8 @@ class Enforcer:
         self._native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
 
     def _load(self, checkpoint: Any) -> None:
+        if checkpoint is not None and self._trainer.is_deepspeed_enabled:
+            self._checkpoints.check(Path(checkpoint))  # its engine has loaded the weights by itself
         self._native["_load_optimizer_and_scheduler"](checkpoint)
         if checkpoint is not None:
             self._holds_others = self._checkpoints.load(Path(checkpoint))

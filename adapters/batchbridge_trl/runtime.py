@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -61,6 +62,20 @@ def _made_by(fork: Fork) -> Refusal:
     return Refusal(fork.name, fork.reason, lambda trainer, request: fork_of(trainer) == fork)
 
 
+def _deepspeed(trainer: Any) -> Mapping[str, Any]:
+    """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return {} if plugin is None else plugin.deepspeed_config
+
+
+def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
+    """Source: deepspeed 0.19.6 runtime/config.py, zero/config.py, compile/config.py, tensor_parallel/config.py."""
+    zero, compiled = config.get("zero_optimization") or {}, config.get("compile") or {}
+    shards = (config.get("tensor_parallel") or {}).get("autotp_size", 0)
+    unmanaged = config.get("managed_gradient_accumulation") is False
+    return bool(zero.get("zenflow") or compiled.get("deepcompile") or unmanaged or shards > 1)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     *map(_made_by, FORKS),
     Refusal(
@@ -91,16 +106,19 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        "deepspeed",
-        "Accelerate steps a DeepSpeed engine on every backward while gradients sync, so a step cut inside one native "
-        "call would be several updates",
-        lambda trainer, request: bool(trainer.is_deepspeed_enabled),
+        "deepspeed_engine",
+        "DeepSpeed's ZenFlow, DeepCompile, managed_gradient_accumulation=false and tensor parallelism (autotp_size) "
+        "sum up and share gradients in ways of their own, which no gradient test shows: leave them out of its "
+        "configuration",
+        lambda trainer, request: _engine_of_its_own(_deepspeed(trainer)),
     ),
     Refusal(
-        "deepspeed_verify",
-        'Accelerate steps a DeepSpeed engine inside backward: a comparison would come after the update; mode="observe" '
-        "records such a run",
-        lambda trainer, request: request.mode == "verify" and bool(trainer.is_deepspeed_enabled),
+        "deepspeed_schedule",
+        "the spec's learning rate advances once per rollout (lr_tick), but DeepSpeed's engine advances it with every "
+        "update; leave scheduler and optimizer out of DeepSpeed's configuration, so that the trainer makes them",
+        lambda trainer, request: (
+            request.spec.horizon.lr_tick == "rollout" and not {"scheduler", "optimizer"}.isdisjoint(_deepspeed(trainer))
+        ),
     ),
     Refusal(
         "fsdp",
@@ -148,7 +166,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
-        lambda trainer, request: trainer.accelerator.scaler is not None,
+        lambda trainer, request: trainer.accelerator.mixed_precision == "fp16",
     ),
     Refusal(
         "absolute_positions",
@@ -296,8 +314,9 @@ RUNTIME = Runtime(
     version=lambda trainer: installed_version("trl"),
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
+    uses=lambda trainer: ("deepspeed",) if trainer.is_deepspeed_enabled else (),
     refusals=REFUSALS,
-    always=("deepspeed_verify", *(fork.name for fork in FORKS)),
+    always=[fork.name for fork in FORKS],
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,

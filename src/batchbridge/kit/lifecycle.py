@@ -41,12 +41,13 @@ class Runtime:
 
     version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
     functions that a wrapped run depends on, held against recorded ones (`batchbridge.kit.proven`); parts: the live
-    objects whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode.
-    subject: what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its
-    training loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that
-    it gets. gather: a value of every process whose trainers are wrapped together, in the order of their ranks;
-    collective (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the
-    patching and the probe: alone it would leave the others waiting where they communicate next.
+    objects whose methods count; uses: the optional packages of that code that the trainer uses. refusals: what cannot
+    be enforced. always: names of refusals that hold in every mode. subject: what refusals look at, of a trainer
+    (default: the trainer). training: whether the trainer is inside its training loop right now. patch: patches the
+    trainer as the request says, every change listed in the `Patches` that it gets. gather: a value of every process
+    whose trainers are wrapped together, in the order of their ranks; collective (`values_of_all_ranks`). By it a reason
+    that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
+    waiting where they communicate next.
     """
 
     framework: str
@@ -59,6 +60,7 @@ class Runtime:
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+    uses: Callable[[Any], Collection[str]] = lambda trainer: ()
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
@@ -69,7 +71,7 @@ class Runtime:
             reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
         if self.code is not None:
             try:
-                request = graded(self.code, request, *self.parts(trainer))
+                request = graded(self.code.used(self.uses(trainer)), request, *self.parts(trainer))
             except CannotAttach as error:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)
