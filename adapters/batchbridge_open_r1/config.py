@@ -88,5 +88,5 @@ class OpenR1Adapter(TrlAdapter):
         return min(1.0, likely + 0.1) if _UNMISTAKABLE & set(source.values) else likely / 2
 
     def owns(self, trainer: object) -> bool:
-        """A `GRPOTrainer` whose config is Open-R1's; TRL's adapter takes all others."""
-        return super().owns(trainer) and self.detect(Source(native=getattr(trainer, "args", None))) == 1.0
+        """Never: Open-R1 trains with TRL's own `GRPOTrainer`, which TRL's adapter takes."""
+        return False
