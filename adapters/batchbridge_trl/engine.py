@@ -118,7 +118,7 @@ class Enforcer:
         ]
         producer = self._watch.producer
         if (budget := spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device) is not None:
-            scorer = Scorer(getattr(trainer, producer.name), producer, budget)
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._most)
             rows.append((producer.name, scorer, "forward-only passes cut by tokens", "tokens_per_device of the spec"))
         if spec.horizon.lr_tick == "rollout":
             rows.append(("create_scheduler", self._scheduler, "advances once per rollout", "lr_tick of the spec"))
@@ -397,6 +397,15 @@ class Enforcer:
             soft=micro.cap == "soft",
             cost=with_attention(hidden) if hidden else linear,
         )
+
+    def _most(self, passes: int) -> int:
+        """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
+        this rank's own otherwise. Collective."""
+        trainer, accelerator = self._trainer, self._accelerator
+        if accelerator.num_processes == 1 or not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+            return passes
+        counts = accelerator.gather(torch.tensor([passes], device=accelerator.device))
+        return int(counts.max())
 
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
