@@ -67,6 +67,8 @@ EASYR1 += ("tensordict", "torchdata", "transformers")
 OPEN_INSTRUCT = ("accelerate", "ai2-olmo-core", "antlr4-python3-runtime", "backoff", "beaker-py", "datasets", "debugpy")
 OPEN_INSTRUCT += ("docker", "fastapi", "immutabledict", "langdetect", "litellm", "matplotlib", "mcp", "nltk", "nvitop")
 OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard", "transformers", "uvicorn", "wandb")
+# What Open-R1's GRPO script imports beside what TRL does; its rewards that need a sandbox are replaced in the tests.
+OPEN_R1 = ("math-verify", "async-lru", "python-dotenv", "aiohttp")
 NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM's CPU build requires and rollouts of text never import."""
 ENVIRONMENT = {
@@ -213,9 +215,28 @@ def trl(session: nox.Session) -> None:
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
-    """The oldest supported TRL, which Open-R1 pins, with the transformers and accelerate that it pins beside it."""
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".[trl]")
-    pytest(session, *TWO_PROCESSES, *trl_wrapped())
+    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins beside
+    it."""
+    install_oldest_trl(session)
+    (folder,) = native("adapters/trl")
+    pytest(session, *TWO_PROCESSES, *trl_wrapped(), f"{folder}/test_deepspeed.py", *native("adapters/open_r1"))
+
+
+@nox.session
+def open_r1(session: nox.Session) -> None:
+    """Open-R1's own script and recipes, at its pins, on two CPU ranks. By name only: BATCHBRIDGE_OPEN_R1: a checkout."""
+    if not os.environ.get("BATCHBRIDGE_OPEN_R1"):
+        session.error("BATCHBRIDGE_OPEN_R1 names no checkout of Open-R1; see docs/trl.md")
+    install_oldest_trl(session, *OPEN_R1)
+    pytest(session, *native("adapters/open_r1"))
+
+
+def install_oldest_trl(session: nox.Session, *more: str) -> None:
+    """Open-R1's pins; DeepSpeed comes as source, without kernels."""
+    wanted = (f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more, ".[trl]")
+    install(session, "trl_oldest", *wanted)
+    alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/trl_oldest.txt", "deepspeed")
+    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
 
 
 @nox.session

@@ -159,8 +159,9 @@ REFUSALS: tuple[Refusal, ...] = (
         "type is fixed when the trainer is built; set it to False, or use TRL 1.14 or later, where it replaces layers "
         "only",
         lambda trainer, request: (
-            holds("<1.14", installed_version("trl"))
-            and any(getattr(trainer.args, name, False) for name in ("use_liger_kernel", "use_liger_loss"))
+            # Up to 0.24 use_liger_kernel is transformers' own setting, and replaces layers only.
+            bool(getattr(trainer.args, "use_liger_loss", False))
+            or (holds(">=0.25,<1.14", installed_version("trl")) and bool(trainer.args.use_liger_kernel))
         ),
     ),
     Refusal(

@@ -335,13 +335,17 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     }
 
 
-@pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
+@pytest.mark.parametrize(
+    ("version", "replaces_the_loss"),
+    [("0.18.0", True), ("0.24.0", False), ("0.25.0", True), ("1.9.1", True), ("1.13.0", True), ("1.14.0", False)],
+)
 def test_liger_is_refused_while_it_replaces_the_loss(
     trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, replaces_the_loss: bool
 ) -> None:
-    """Only the version is another one here; `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
+    """Up to 0.24 use_liger_loss is the loss, and use_liger_kernel layers. Only the version is another one here;
+    `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
     built = trainer()
-    built.args.use_liger_kernel = True
+    setattr(built.args, "use_liger_loss" if version == "0.18.0" else "use_liger_kernel", True)
     (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
     request = wrap(trainer("other")).batchbridge.request
     monkeypatch.setattr(runtime, "installed_version", lambda name: version)
