@@ -25,6 +25,7 @@ nox.options.sessions = [
     "core",
     "plugins",
     "trl",
+    "trl_sharded",
     "trl_oldest",
     "openrlhf",
     "verl",
@@ -51,6 +52,8 @@ TRL_WITH = {
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
+BESIDE_DEEPSPEED = ("-W", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+"""DeepSpeed's import, which Accelerate makes wherever it finds it."""
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
@@ -208,35 +211,39 @@ def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    pytest(
-        session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs", "testing"), f"{THIRD_PARTY}/tests"
-    )
+    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
+
+
+@nox.session
+def trl_sharded(session: nox.Session) -> None:
+    """The newest supported TRL with DeepSpeed beside it: what Accelerate takes where it finds it."""
+    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ".[trl]")
+    install_deepspeed(session, "trl")
+    (folder,) = native("adapters/trl")
+    pytest(session, f"{folder}/test_deepspeed.py", *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
-    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins beside
-    it."""
+    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""
     install_oldest_trl(session)
-    (folder,) = native("adapters/trl")
-    pytest(session, *TWO_PROCESSES, *trl_wrapped(), f"{folder}/test_deepspeed.py", *native("adapters/open_r1"))
+    pytest(session, *TWO_PROCESSES, *trl_wrapped(), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
 def open_r1(session: nox.Session) -> None:
-    """Open-R1's own script and recipes, at its pins, on two CPU ranks. By name only: BATCHBRIDGE_OPEN_R1: a checkout."""
+    """Open-R1's own script and recipes, at its pins, on two ranks. By name only: BATCHBRIDGE_OPEN_R1: a checkout."""
     if not os.environ.get("BATCHBRIDGE_OPEN_R1"):
         session.error("BATCHBRIDGE_OPEN_R1 names no checkout of Open-R1; see docs/trl.md")
     install_oldest_trl(session, *OPEN_R1)
-    pytest(session, *native("adapters/open_r1"))
+    pytest(session, *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 def install_oldest_trl(session: nox.Session, *more: str) -> None:
-    """Open-R1's pins; DeepSpeed comes as source, without kernels."""
-    wanted = (f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more, ".[trl]")
-    install(session, "trl_oldest", *wanted)
-    alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/trl_oldest.txt", "deepspeed")
-    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    """What Open-R1 pins."""
+    beside = ("pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more)
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, *beside, ".[trl]")
+    install_deepspeed(session, "trl_oldest")
 
 
 @nox.session
@@ -305,6 +312,12 @@ def openrlhf_full(session: nox.Session, release: str) -> None:
     pytest(session, f"{folder}/test_gradients_openrlhf.py", f"{folder}/test_fits_openrlhf.py")
 
 
+def install_deepspeed(session: nox.Session, constraints: str) -> None:
+    """DeepSpeed as the source that it comes as, without kernels; torch and what builds it are there already."""
+    alone = ("--no-deps", "--no-build-isolation", "-c", f"constraints/{constraints}.txt", "deepspeed")
+    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+
+
 def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
@@ -350,8 +363,7 @@ def open_instruct(session: nox.Session) -> None:
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
     install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ON_CPU, ".")
-    alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
-    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    install_deepspeed(session, "open_instruct")
     pytest(session, *native("adapters/open_instruct"))
 
 
@@ -459,7 +471,7 @@ def trl_wrapped() -> list[str]:
     tampering, resume."""
     (folder,) = native("adapters/trl")
     names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
-    names += ("whole_runs",)
+    names += ("whole_runs", "deepspeed")
     return [f"{folder}/test_{name}.py" for name in names]
 
 

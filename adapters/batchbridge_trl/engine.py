@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from batchbridge import CannotAttach, Plan, Spec, read
+from batchbridge import BatchDrift, CannotAttach, Plan, Spec, read
 from batchbridge.kit import (
     Advantage,
     Length,
@@ -41,6 +41,7 @@ from batchbridge.kit import (
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
+from batchbridge.kit.ranks import waited_too_long
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.checkpoints import Checkpoints
@@ -223,6 +224,21 @@ class Enforcer:
     # ---- the optimizer step
 
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        try:
+            return self._one_call(model, inputs)
+        except RuntimeError as error:
+            if not waited_too_long(error):
+                raise
+            limit, step = self._trainer.args.ddp_timeout, self._trainer.state.global_step
+            raise BatchDrift(
+                step,
+                "ranks",
+                f"rank {self._accelerator.process_index} waited {limit} s (ddp_timeout) for another rank, which has "
+                "ended, is still busy with its rewards or tools, or ran fewer forward passes; see that rank's output, "
+                f"or set a longer ddp_timeout ({error})",
+            ) from error
+
+    def _one_call(self, model: Any, inputs: Any) -> torch.Tensor:
         trainer = self._trainer
         window = trainer.args.gradient_accumulation_steps
         zero = torch.zeros((), device=self._accelerator.device)

@@ -55,7 +55,9 @@ def whole_gradient(parameter: Any) -> Any:
     Collective."""
     from deepspeed.utils import safe_get_full_grad
 
-    return safe_get_full_grad(parameter)
+    # ZeRO-1 with float32 sums of bf16 gradients leaves a micro-batch's own gradient at the parameter.
+    summed = getattr(parameter, "_hp_grad", None)
+    return safe_get_full_grad(parameter) if summed is None else summed
 
 
 class BeforeUpdate:

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import deepspeed
 import trl
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config
+
+# DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 @dataclass

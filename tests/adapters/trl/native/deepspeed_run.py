@@ -2,6 +2,7 @@
 
     torchrun --nproc_per_node 2 deepspeed_run.py measured FOLDER
     torchrun --nproc_per_node 2 deepspeed_run.py crash FOLDER
+    torchrun --nproc_per_node 2 deepspeed_run.py unequal FOLDER
 
 Rank 0 leaves what it measured in FOLDER; the comparing process asserts. On a CPU Accelerate takes DDP where it is told
 that it runs on one, so that every run here says what wrapped its model.
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,14 @@ from batchbridge import BatchDrift, wrap
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.testing import TAKES_ROLLOUTS, Captured, gradient_errors, scripted_trainer
 
-deepspeed.init_distributed("gloo")
+# DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+PATIENCE = timedelta(seconds=8 if sys.argv[1] == "unequal" else 1800)
+deepspeed.init_distributed("gloo", timeout=PATIENCE)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -363,6 +369,20 @@ def measured(folder: Path) -> None:
         print(json.dumps(found, default=str)[:3000])
 
 
+def unequal(folder: Path) -> None:
+    """Negative control: as many forward passes on each rank as its own rows need, under ZeRO-3."""
+    counts: list[int] = []
+    Enforcer._most = lambda self, passes: counts.append(passes) or passes
+    arguments = {name: value for name, value in SPLITS["24 tokens, two passes, kl"].items() if name[:6] != "tokens"}
+    built = wrap(build(folder / "unequal", 3, **arguments), tokens_per_device=24)
+    try:
+        built.train()
+        said = None
+    except BatchDrift as drift:
+        said = drift.aspect
+    (folder / f"unequal-{RANK}.json").write_text(json.dumps([said, counts]), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    {command.__name__: command for command in (measured, crash)}[sys.argv[1]](Path(sys.argv[2]))
+    {command.__name__: command for command in (measured, crash, unequal)}[sys.argv[1]](Path(sys.argv[2]))
     leave()

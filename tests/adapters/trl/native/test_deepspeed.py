@@ -1,8 +1,9 @@
-"""DeepSpeed's engine under a wrapped `GRPOTrainer`, on two processes, which run `deepspeed_run.py`, this one compares."""
+"""DeepSpeed's engine under a wrapped `GRPOTrainer`: two processes run `deepspeed_run.py`, this one compares."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -100,3 +101,11 @@ def test_a_native_run_is_observed_and_verified(measured: dict[str, Any], stage: 
 def test_a_run_that_was_killed_resumes_exactly(measured: dict[str, Any], stage: str) -> None:
     """ZeRO-3's run ended by SIGKILL of one rank, ZeRO-2's was stopped; both after a checkpoint inside a rollout."""
     assert measured["resumed"][stage] is True
+
+
+def test_ranks_that_run_unequal_forward_passes_end_with_a_message(folder: Path) -> None:
+    """What the layer prevents; without it, a rank waits for the other inside of ZeRO-3's forward pass."""
+    torchrun("unequal", folder)
+    found = [json.loads((folder / f"unequal-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+    assert "ranks" in [said for said, _ in found]
+    assert found[0][1] != found[1][1]
