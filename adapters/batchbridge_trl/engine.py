@@ -423,9 +423,8 @@ class Enforcer:
         trainer, accelerator = self._trainer, self._accelerator
         if accelerator.num_processes == 1 or not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
             return passes
-        return max(
-            gather_object([passes])
-        )  # not `accelerator.gather`: trl 0.18 scores the reference inside of the loss
+        # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
+        return int(max(gather_object([passes])))
 
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
