@@ -150,8 +150,10 @@ class Watch:
         clipping, self._clipping = self._clipping, 1.0
         if self._witness is None:
             return None
-        weight = self._witness.parameter
-        factor = self._witness.compare(weight.grad if self.engine is None else whole_gradient(weight))
+        weight, found = self._witness.parameter, None
+        if not self.idle:  # without a backward pass an engine has no gradient to tell of
+            found = weight.grad if self.engine is None else whole_gradient(weight)
+        factor = self._witness.compare(found)
         return factor.objection(clipping / self._trainer.accelerator.num_processes)
 
 
