@@ -70,6 +70,8 @@ EASYR1 += ("tensordict", "torchdata", "transformers")
 OPEN_INSTRUCT = ("accelerate", "ai2-olmo-core", "antlr4-python3-runtime", "backoff", "beaker-py", "datasets", "debugpy")
 OPEN_INSTRUCT += ("docker", "fastapi", "immutabledict", "langdetect", "litellm", "matplotlib", "mcp", "nltk", "nvitop")
 OPEN_INSTRUCT += ("openai", "openenv-core", "peft", "ray[default]", "tensorboard", "transformers", "uvicorn", "wandb")
+# What Open-R1's GRPO script imports beside what TRL does; its rewards that need a sandbox are replaced in the tests.
+OPEN_R1 = ("math-verify", "async-lru", "python-dotenv", "aiohttp")
 NOT_FOR_ENGINES = ("torchvision", "torchaudio", "torchcodec")
 """What vLLM's CPU build requires and rollouts of text never import."""
 ENVIRONMENT = {
@@ -209,9 +211,7 @@ def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
     install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
-    pytest(
-        session, *TWO_PROCESSES, *native("adapters/trl", "adapters/open_r1", "docs", "testing"), f"{THIRD_PARTY}/tests"
-    )
+    pytest(session, *TWO_PROCESSES, *native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
 
 
 @nox.session
@@ -220,15 +220,30 @@ def trl_sharded(session: nox.Session) -> None:
     install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ".[trl]")
     install_deepspeed(session, "trl")
     (folder,) = native("adapters/trl")
-    pytest(session, f"{folder}/test_deepspeed.py", *BESIDE_DEEPSPEED)
+    pytest(session, f"{folder}/test_deepspeed.py", *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, ".[trl]")
+    install_oldest_trl(session)
+    pytest(session, *TWO_PROCESSES, *trl_wrapped(), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+
+
+@nox.session
+def open_r1(session: nox.Session) -> None:
+    """Open-R1's own script and recipes, at its pins, on two ranks. By name only: BATCHBRIDGE_OPEN_R1: a checkout."""
+    if not os.environ.get("BATCHBRIDGE_OPEN_R1"):
+        session.error("BATCHBRIDGE_OPEN_R1 names no checkout of Open-R1; see docs/trl.md")
+    install_oldest_trl(session, *OPEN_R1)
+    pytest(session, *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+
+
+def install_oldest_trl(session: nox.Session, *more: str) -> None:
+    """What Open-R1 pins."""
+    beside = ("pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, *more)
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, *beside, ".[trl]")
     install_deepspeed(session, "trl_oldest")
-    pytest(session, *TWO_PROCESSES, *trl_wrapped(), *BESIDE_DEEPSPEED)
 
 
 @nox.session

@@ -80,10 +80,12 @@ class OpenR1Adapter(TrlAdapter):
             return 1.0 if any(cls.__module__.startswith("open_r1.") for cls in type(source.native).__mro__) else 0.0
         if any(word.endswith("open_r1/grpo.py") for word in source.argv[:2]):
             return 0.97
+        if any(word.endswith("open_r1/sft.py") for word in source.argv[:2]):
+            return 0.95
         if not (likely := super().detect(source)):
             return 0.0
         return min(1.0, likely + 0.1) if _UNMISTAKABLE & keys_in(source) else likely / 2
 
     def owns(self, trainer: object) -> bool:
-        """A `GRPOTrainer` whose config is Open-R1's; TRL's adapter takes all others."""
-        return super().owns(trainer) and self.detect(Source(native=getattr(trainer, "args", None))) == 1.0
+        """Never: Open-R1 trains with TRL's own `GRPOTrainer`, which TRL's adapter takes."""
+        return False

@@ -16,7 +16,7 @@ from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
-from batchbridge_trl.recipe import recipe_of
+from batchbridge_trl.recipe import OF_SFT, fine_tunes, not_judged, recipe_of
 from batchbridge_trl.sizes import sizes_of
 from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
@@ -48,8 +48,11 @@ class TrlAdapter(FramedAdapter):
     gone: ClassVar[tuple[Gone, ...]] = tables.GONE
 
     def hooks(self) -> Mapping[str, str]:
-        """The module of the trainer; see `batchbridge_trl.launched`."""
-        return {"trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer"}
+        """The module of the trainer, and that of the class which its copies are derived from; see `launched`."""
+        return {
+            "trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer",
+            "transformers.trainer": "batchbridge_trl.launched:forks",
+        }
 
     def detect(self, source: Source) -> float:
         """Certain for a config object; else by GRPO's own key names, also of a recipe that a command names."""
@@ -57,8 +60,10 @@ class TrlAdapter(FramedAdapter):
             return 1.0 if self.is_configuration(source.native) else 0.0
         if _starts_trls_own(source.argv):
             return 0.97
+        if fine_tunes(source.argv):
+            return 0.9  # below what is certain: in a script, a GRPO command beside it is the one that is meant
         keys = keys_in(source)
-        score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
+        score = 0.35 * len(keys & (_TELLING | OF_SFT)) + 0.1 * len(keys & _HELPING)
         return min(0.9, score)
 
     def is_configuration(self, native: object) -> bool:
@@ -77,6 +82,8 @@ class TrlAdapter(FramedAdapter):
             given, places = _from_values(recipe, rows) if recipe else ({}, {})
             arguments, argument_places = _from_values(source, rows)
             given, places = {**given, **arguments}, {**places, **argument_places}
+            if (unjudged := not_judged(source.argv, places)) is not None:
+                return self.unread(version, [*found, unjudged], context)
         script = _script_of_ones_own(source.argv)
         parsed = source.path is not None or bool(source.argv) or source.native is not None
 
@@ -168,6 +175,13 @@ class TrlAdapter(FramedAdapter):
     def owns(self, trainer: object) -> bool:
         """Whether `trainer` is a `GRPOTrainer` of TRL, or of a subclass."""
         return _is_a("GRPOTrainer", trainer)
+
+    def refuses(self, trainer: object) -> Mapping[str, str]:
+        """Copies and forks of `GRPOTrainer`, by name; see `forks`."""
+        from batchbridge_trl.forks import fork_of
+
+        fork = fork_of(trainer)
+        return {} if fork is None else {fork.name: f"{type(trainer).__qualname__}: {fork.reason}"}
 
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The trainer's `args`, its processes, and the length of its dataset where it has one."""

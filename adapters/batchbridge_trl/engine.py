@@ -250,7 +250,7 @@ class Enforcer:
             # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
             # parameter and moment as it is.
             self._watch.idle, loss = True, zero
-            self._tick_engine()
+            self._idle_engine()
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._forget(step)
@@ -297,11 +297,14 @@ class Enforcer:
         finally:
             accelerator.gradient_state._set_sync_gradients(True)
 
-    def _tick_engine(self) -> None:
-        """A step without an update advances the schedule all the same; one that DeepSpeed's engine keeps advances in
-        its update alone."""
+    def _idle_engine(self) -> None:
+        """A step without an update advances the schedule all the same, and has a norm of its own; DeepSpeed's engine
+        sees to both in its update alone."""
         engine = self._watch.engine
-        if engine is not None and engine.lr_scheduler is not None:
+        if engine is None:
+            return
+        engine._global_grad_norm = 0.0
+        if engine.lr_scheduler is not None:
             engine.lr_scheduler.step()
 
     def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
@@ -402,8 +405,8 @@ class Enforcer:
         trainer, accelerator = self._trainer, self._accelerator
         if accelerator.num_processes == 1 or not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
             return passes
-        counts = accelerator.gather(torch.tensor([passes], device=accelerator.device))
-        return int(counts.max())
+        # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
+        return int(max(gather_object([passes])))
 
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and

@@ -6,6 +6,7 @@ Source: trl 1.16.0 TrlParser.parse_args_and_config: the file's values become arg
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
@@ -13,6 +14,20 @@ from batchbridge.kit import load_source
 
 KEY = "config"
 _LEVELS = 4
+OF_SFT = frozenset(
+    {
+        *("packing", "packing_strategy", "eval_packing", "max_seq_length", "dataset_text_field"),
+        *("completion_only_loss", "assistant_only_loss"),
+    }
+)
+"""Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
+_OF_GRPO = frozenset(
+    {
+        *("num_generations", "steps_per_generation", "generation_batch_size", "num_iterations", "scale_rewards"),
+        *("max_completion_length", "reward_funcs", "reward_weights", "beta", "epsilon", "use_vllm"),
+    }
+)
+_SFT_SCRIPTS = ("trl/scripts/sft.py", "open_r1/sft.py")
 
 
 def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
@@ -41,3 +56,25 @@ def near(named: str, beside: Path | None) -> Path | None:
         except (OSError, ValueError):
             return None
     return None
+
+
+def fine_tunes(argv: Sequence[str]) -> bool:
+    """Whether words start the SFT script of TRL or of Open-R1."""
+    program = tuple(argv[1:] if argv and argv[0].rpartition("/")[2].startswith("python") else argv)
+    if not program:
+        return False
+    command = program[0].rpartition("/")[2] == "trl" and program[1:2] == ("sft",)
+    return command or program[:2] == ("-m", "trl.scripts.sft") or program[0].endswith(_SFT_SCRIPTS)
+
+
+def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:
+    """The finding that settings (by key) are supervised fine-tuning's, by the script or by their keys; else None."""
+    told = OF_SFT & set(places)
+    if not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):
+        return None
+    message = (
+        "supervised fine-tuning (SFTConfig), which has no rollouts and no groups of completions: no batch rule of GRPO "
+        "applies, and nothing of it is judged"
+    )
+    where = tuple(places[key] for key in sorted(told))
+    return Finding("BB-TRL-081", "error", "config", message, where, undecided=True)

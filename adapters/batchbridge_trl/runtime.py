@@ -39,6 +39,7 @@ from batchbridge_trl.configured import (
     told_by_deepspeed,
     would_use,
 )
+from batchbridge_trl.forks import FORKS, Fork, fork_of
 from batchbridge_trl.proven import CODE
 
 
@@ -60,6 +61,11 @@ def _images(trainer: Any, request: Request) -> bool:
 def _release(request: Request) -> str:
     """The release of TRL that the trainer is of."""
     return str(request.reading.framework_version)
+
+
+def _liger_in(release: str) -> tuple[str, ...]:
+    """The settings that ask for Liger's loss. Up to 0.24 use_liger_kernel is transformers' own, and replaces layers."""
+    return ("use_liger_loss",) if holds("<0.25", release) else ("use_liger_kernel", "use_liger_loss")
 
 
 def _native_clip_high(value: float | None, spec: Spec) -> float:
@@ -87,6 +93,11 @@ def _mesh(trainer: Any, *dimensions: str) -> bool:
     return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
 
 
+def _made_by(fork: Fork) -> Refusal:
+    # A configuration names no class; of a script that does, `trainer` speaks.
+    return Refusal(fork.name, fork.reason, lambda trainer, request: fork_of(trainer) == fork, configured=never)
+
+
 def _deepspeed(trainer: Any) -> Mapping[str, Any]:
     """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
@@ -102,6 +113,7 @@ def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
 
 
 REFUSALS: tuple[Refusal, ...] = (
+    *map(_made_by, FORKS),
     Refusal(
         "trainer",
         "the script names a trainer that is not TRL's own, or none at all; one that is no GRPOTrainer of TRL is not "
@@ -197,10 +209,10 @@ REFUSALS: tuple[Refusal, ...] = (
         "only",
         lambda trainer, request: (
             holds("<1.14", _release(request))
-            and any(getattr(trainer.args, name, False) for name in ("use_liger_kernel", "use_liger_loss"))
+            and any(getattr(trainer.args, name, False) for name in _liger_in(_release(request)))
         ),
         configured=lambda reading: any(
-            is_on(setting(reading, name)) for name in ("use_liger_kernel", "use_liger_loss")
+            is_on(setting(reading, name)) for name in _liger_in(str(reading.framework_version))
         ),
     ),
     Refusal(
@@ -390,6 +402,7 @@ RUNTIME = Runtime(
     parts=lambda trainer: (trainer, trainer.accelerator),
     uses=lambda trainer: ("deepspeed",) if trainer.is_deepspeed_enabled else (),
     refusals=REFUSALS,
+    always=[fork.name for fork in FORKS],
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,

@@ -149,7 +149,9 @@ def scripted_trainer(
     trainer = GRPOTrainer(reward_funcs=scripted.rewards, **options)
     scripted.install(trainer)
     if reference is not None and trainer.ref_model is not None and releases.has(COPIES_REFERENCE):
-        trainer.ref_model.load_state_dict(reference.state_dict())
+        copied = getattr(trainer.ref_model, "module", trainer.ref_model)  # inside DeepSpeed's engine
+        if not any(hasattr(parameter, "ds_id") for parameter in copied.parameters()):  # under ZeRO-3 it is loaded
+            copied.load_state_dict(reference.state_dict())
     return trainer
 
 

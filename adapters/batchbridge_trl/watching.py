@@ -130,8 +130,9 @@ class Watch:
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
         if self.engine is not None:
-            # It has clipped and updated already; asked after a step without any backward pass, it tells the last norm.
-            norm = 0.0 if self.idle and norm is not None else norm
+            norm = (
+                self.engine.get_global_grad_norm()
+            )  # it has clipped already; before 1.8 Accelerate does not hand it on
         elif norm is not None:
             # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
             limit = float(max_norm)

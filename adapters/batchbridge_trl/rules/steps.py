@@ -3,8 +3,9 @@ up, and runs that do not go on as they were."""
 
 from __future__ import annotations
 
+from batchbridge import Fix
 from batchbridge.kit.rule_table import NOTE, SILENT
-from batchbridge_trl.meaning import records_old_logprobs, scales
+from batchbridge_trl.meaning import loss_types, records_old_logprobs, scales
 from batchbridge_trl.rules.facts import ACCUMULATION, ARGUMENTS, BATCH, PASSES, STEPS, Facts, Rule
 from batchbridge_trl.rules.fixes import setting, window_fixes
 from batchbridge_trl.settings import holds
@@ -156,6 +157,12 @@ def _liger_tokens(facts: Facts) -> str | None:
     return f"use_liger_kernel with loss_type = {facts.loss.name} divides by each micro-batch's own tokens"
 
 
+def _counted_over_more(facts: Facts) -> tuple[Fix, ...]:
+    """The nearest loss type of the version that does not count a micro-batch's own tokens."""
+    there = [name for name in ("dapo", "dr_grpo") if name in loss_types(facts.version)]
+    return setting("loss_type", there[0])(facts) if there else ()
+
+
 STEPS_AND_WEIGHTS: tuple[Rule, ...] = (
     SILENT(
         "BB-TRL-061",
@@ -181,7 +188,7 @@ STEPS_AND_WEIGHTS: tuple[Rule, ...] = (
         ("loss_type", ACCUMULATION, WORLD),
         "the mean of micro-batch means",
         "trl 0.16.0 to 1.16.0 GRPOTrainer._compute_loss (compute_loss in 0.16)",
-        setting("loss_type", "dapo"),
+        _counted_over_more,
         ">=0.16",
     ),
     SILENT(

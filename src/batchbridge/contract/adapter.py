@@ -145,6 +145,11 @@ class Adapter(ABC):
         """Whether `trainer` is an object of this framework that `attach` takes. Imports nothing."""
         return False
 
+    def refuses(self, trainer: object) -> Mapping[str, str]:
+        """Why `attach` does not take a trainer that this framework knows by name and does not own, by the reason's
+        name; empty: it is a stranger. Imports nothing. `wrap` asks where nobody owns the trainer."""
+        return {}
+
     def source_of(self, trainer: object) -> tuple[Source, Context]:
         """The configuration of a constructed trainer, and its world and dataset sizes."""
         raise NotImplementedError(f"{self.framework}: no trainer objects")

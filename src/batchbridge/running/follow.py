@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from batchbridge.running.launch import TRAINER, Launch, arrived, current_launch
@@ -33,8 +34,9 @@ def follow(trainer: Any) -> Any:
     return trainer
 
 
-def follow_before(cls: Any, method: str) -> None:
-    """Makes every object of `cls` follow the launch before its `method` runs, unless it is wrapped already.
+def follow_before(cls: Any, method: str, only: Callable[[Any], bool] = lambda trainer: True) -> None:
+    """Makes every object of `cls` follow the launch before its `method` runs, unless it is wrapped already; of these
+    `only` those for which it is true.
 
     For an adapter's hook: it patches the class that the method stands in, which is right here alone, since the process
     belongs to one launched run.
@@ -44,7 +46,7 @@ def follow_before(cls: Any, method: str) -> None:
 
     @functools.wraps(native)
     def followed(self: Any, *arguments: Any, **options: Any) -> Any:
-        if not isinstance(self, cls):
+        if not isinstance(self, cls) or not only(self):
             return native(self, *arguments, **options)
         if "batchbridge" in vars(self):  # wrapped by this, or by the script itself
             arrived(f"{TRAINER}-{os.getpid()}", self.batchbridge.report())

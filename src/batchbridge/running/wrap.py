@@ -81,7 +81,9 @@ def wrap(
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
-        reasons = {"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"}
+        stranger = {"trainer": f"no installed adapter takes a {type(trainer).__qualname__}; adapters: {known}"}
+        said = [adapter.refuses(trainer) for adapter in plugins.adapters().values()]
+        reasons = {name: reason for each in said for name, reason in each.items()} or stranger
         raise CannotAttach(reasons | {problem.code: problem.message for problem in plugins.problems()})
     if len(owners) > 1:
         raise CannotAttach({"trainer": f"claimed by the adapters {', '.join(owner.framework for owner in owners)}"})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import batchbridge
 
 RECIPE = "num_generations: 8\nper_device_train_batch_size: 4\nmax_completion_length: 64\nlearning_rate: 1.0e-6\n"
 
 
-def read(folder: Path, command: str, name: str = "run.sh") -> batchbridge.Reading:
-    (folder / "recipe.yaml").write_text(RECIPE)
+def read(folder: Path, command: str, name: str = "run.sh", recipe: str = RECIPE) -> batchbridge.Reading:
+    (folder / "recipe.yaml").write_text(recipe)
     script = folder / name
     script.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(f"#!/bin/bash\n{command}\n")
@@ -69,3 +71,47 @@ def test_open_r1_is_known_by_its_script(tmp_path: Path) -> None:
     assert reading.framework == "open_r1"
     assert reading.spec is not None
     assert reading.spec.rollout.completions_per_prompt == 8
+
+
+SFT = "packing: false\nmax_length: 512\nper_device_train_batch_size: 3\ngradient_accumulation_steps: 8\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "framework"),
+    [
+        ("trl sft --config recipe.yaml", "trl"),
+        ("python -m trl.scripts.sft --config recipe.yaml", "trl"),
+        ("accelerate launch --num_processes 7 src/open_r1/sft.py --config recipe.yaml", "open_r1"),
+        ("accelerate launch --num_processes 7 src/open_r1/sft.py --per_device_train_batch_size 2", "open_r1"),
+    ],
+)
+def test_supervised_fine_tuning_is_recognised_and_not_judged(tmp_path: Path, command: str, framework: str) -> None:
+    reading = read(tmp_path, command, recipe=SFT)
+    assert (reading.framework, reading.verdict, reading.spec) == (framework, "undecided", None)
+    assert [finding.code for finding in reading.findings] == ["BB-TRL-081"]
+
+
+def test_a_recipe_of_supervised_fine_tuning_is_recognised_by_its_keys(tmp_path: Path) -> None:
+    recipe = tmp_path / "config.yaml"
+    recipe.write_text(SFT)
+    (finding,) = batchbridge.read(recipe, version="1.16.0").findings
+    assert (finding.code, finding.undecided, finding.where[0].line) == ("BB-TRL-081", True, 1)
+
+
+def test_a_grpo_recipe_with_a_key_of_supervised_fine_tuning_is_judged(tmp_path: Path) -> None:
+    reading = read(tmp_path, "trl grpo --config recipe.yaml --num_processes 2", recipe=RECIPE + "packing: false\n")
+    assert [finding.code for finding in reading.findings if finding.severity == "error"] == ["BB-TRL-003"]
+
+
+def test_a_script_that_fine_tunes_first_is_read_by_its_grpo_command(tmp_path: Path) -> None:
+    reading = read(tmp_path, "trl sft --config sft.yaml\ntrl grpo --config recipe.yaml --num_processes 2")
+    assert reading.verdict == "valid"
+
+
+@pytest.mark.parametrize(("version", "fix"), [("0.16.1", None), ("0.18.0", "dr_grpo"), ("1.16.0", "dapo")])
+def test_the_nearest_loss_type_is_one_that_the_version_has(version: str, fix: str | None) -> None:
+    given = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}
+    given |= {"loss_type": "bnpo"} if fix else {}
+    reading = batchbridge.read(given, framework="trl", version=version, world_size=2)
+    (found,) = [finding for finding in reading.findings if finding.code == "BB-TRL-062"]
+    assert [each.changes for each in found.fixes] == ([{"loss_type": fix}] if fix else [])

@@ -10,6 +10,7 @@ that it runs on one, so that every run here says what wrapped its model.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ torch.set_num_threads(1)
 
 import deepspeed
 import transformers
+from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, wrap
@@ -35,8 +37,8 @@ from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl.engine import Enforcer
-from batchbridge_trl.releases import has_loss
-from batchbridge_trl.testing import Captured, gradient_errors, scripted_trainer
+from batchbridge_trl.releases import has, has_loss
+from batchbridge_trl.testing import TAKES_ROLLOUTS, Captured, gradient_errors, scripted_trainer
 
 # DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -45,6 +47,8 @@ deepspeed.init_distributed("gloo", timeout=PATIENCE)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
+HANDS_FLAG_ON = "sync_gradients" in inspect.signature(DeepSpeedEngineWrapper.backward).parameters
+"""Since accelerate 1.8.1 the engine is told when to update; before, it is asked in every micro-batch."""
 RANK = int(os.environ["RANK"])
 STRADDLING = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 3, "steps_per_generation": 4}
 TWO_PASSES = {"steps_per_generation": 4, "num_iterations": 2, "beta": 0.1}
@@ -150,8 +154,15 @@ class CapturedWhole(Captured):
         self.gradients.append(torch.cat([gradient.detach().float().flatten().clone() for gradient in whole]))
 
 
+def gathered(model: Any) -> Any:
+    """Parameters that ZeRO-3 shares out, put together; a step that did not end leaves some of them in use."""
+    for parameter in model.parameters():
+        getattr(parameter, "ds_active_sub_modules", set()).clear()
+    return deepspeed.zero.GatheredParameters(list(model.parameters()))
+
+
 def whole_parameters(model: Any) -> torch.Tensor:
-    with deepspeed.zero.GatheredParameters(list(model.parameters())):
+    with gathered(model):
         return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
 
 
@@ -201,6 +212,8 @@ def ends(folder: Path) -> dict[str, Any]:
 
 def without_tokens(folder: Path) -> dict[str, Any]:
     """A schedule and an optimizer of DeepSpeed's own; two of the steps have nothing to train."""
+    if not has(TAKES_ROLLOUTS):
+        return {}  # its scripted completions have no loss masks
     built = build(
         folder / "out", 2, dict(SCHEDULE), script=SHORT_OF_TOKENS, prompts=6, per_device_train_batch_size=4,
         gradient_accumulation_steps=1, num_train_epochs=1, learning_rate=0.01, adam_epsilon=1e-8, warmup_steps=2,
@@ -221,6 +234,7 @@ def _updates_in_every_micro_batch(trainer: Any) -> None:
 
     def backward(loss: Any, **options: Any) -> None:
         accelerator.gradient_state._set_sync_gradients(True)
+        accelerator.deepspeed_engine_wrapped.engine.set_gradient_accumulation_boundary(True)
         native(loss, **options)
 
     accelerator.backward = backward
@@ -271,8 +285,8 @@ def tampered(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for stage in (2, 3):
         for name, tamper in TAMPERED.items():
-            if stage == 3 and tamper is _boundary_in_every_micro_batch:
-                continue  # it sums gradients up whatever it is told
+            if tamper is _boundary_in_every_micro_batch and (stage == 3 or not HANDS_FLAG_ON):
+                continue  # ZeRO-3 sums gradients up whatever it is told; without the flag an update goes with it
             built = wrap(build(folder / "out", stage, **SPLITS["2x2"]))
             tamper(built)
             before = tiny_policy().state_dict()
@@ -281,7 +295,7 @@ def tampered(folder: Path) -> dict[str, Any]:
                 said = None
             except BatchDrift as drift:
                 said = [drift.step, drift.aspect]
-            with deepspeed.zero.GatheredParameters(list(built.model.parameters())):
+            with gathered(built.model):
                 same = all(torch.equal(before[key], value) for key, value in built.model.state_dict().items())
             found[f"ZeRO-{stage}, {name}"] = [said, same]
     return found

@@ -1,6 +1,7 @@
 """A user's own training script, which knows nothing of BatchBridge: `python launched_script.py FOLDER [--wrapped]`.
 
-With --wrapped it wraps its trainer by hand; with --none it builds no trainer. Any other word is its own setting.
+With --wrapped it wraps its trainer by hand; with --none it builds no trainer; with --copy one that is named as R1-V's,
+on transformers' own class. Any other word is its own setting.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ import torch
 
 torch.set_num_threads(1)
 
+from transformers import Trainer, TrainingArguments
+
 from batchbridge import wrap
 from batchbridge.testing.leaving import leave
+from batchbridge.testing.tiny import tiny_policy
 from batchbridge_trl.testing import scripted_trainer
 
 
 def main(folder: Path, *words: str) -> None:
     if "--none" in words:
         return
+    if "--copy" in words:
+        copy = type("Qwen2VLGRPOTrainer", (Trainer,), {})
+        copy(tiny_policy(), TrainingArguments(str(folder / "out"))).train()
     options = {"num_train_epochs": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
     trainer = scripted_trainer(folder / "out", **options)
     if "--wrapped" in words:

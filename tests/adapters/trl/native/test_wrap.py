@@ -81,6 +81,16 @@ def test_a_stranger_is_refused_with_the_known_adapters() -> None:
         wrap(object())
 
 
+@pytest.mark.parametrize("mode", ["enforce", "verify", "observe"])
+def test_unsloths_class_over_trls_own_is_refused_in_every_mode(trainer: Callable[..., Any], mode: Any) -> None:
+    """A stand-in of that name: Unsloth derives its class from TRL's where it cannot rewrite TRL's source."""
+    built = trainer()
+    built.__class__ = type("UnslothGRPOTrainer", (GRPOTrainer,), {"__module__": "unsloth_compiled_cache"})
+    with pytest.raises(CannotAttach, match="grad_output") as refused:
+        wrap(built, mode=mode)
+    assert list(refused.value.reasons) == ["unsloth"]
+
+
 def test_an_old_version_is_refused_by_its_number(trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     built = trainer()
     monkeypatch.setattr("batchbridge.kit.versions.installed", lambda name: "0.17.0")
@@ -316,13 +326,17 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     assert refused(trainer(), allow=["fsdp"]) == {"allow": "fsdp cannot be allowed; what can: unproven_code"}
 
 
-@pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
+@pytest.mark.parametrize(
+    ("version", "replaces_the_loss"),
+    [("0.18.0", True), ("0.24.0", False), ("0.25.0", True), ("1.9.1", True), ("1.13.0", True), ("1.14.0", False)],
+)
 def test_liger_is_refused_while_it_replaces_the_loss(
     trainer: Callable[..., Any], version: str, replaces_the_loss: bool
 ) -> None:
-    """Only the version is another one here; `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
+    """Up to 0.24 use_liger_loss is the loss, and use_liger_kernel layers. Only the version is another one here;
+    `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
     built = trainer()
-    built.args.use_liger_kernel = True
+    setattr(built.args, "use_liger_loss" if version == "0.18.0" else "use_liger_kernel", True)
     (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
     request = wrap(trainer("other")).batchbridge.request
     reading = dataclasses.replace(request.reading, framework_version=version)

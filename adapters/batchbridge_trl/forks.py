@@ -1,0 +1,62 @@
+"""GRPO trainers that are not TRL's own, by the names of their classes and modules; nothing is imported.
+
+Sources: Deep-Agent/R1-V and tulerfeng/Video-R1 src/r1-v/src/open_r1/trainer/grpo_trainer.py (Qwen2VLGRPOTrainer),
+om-ai-lab/VLM-R1 src/open-r1-multimodal/src/open_r1/trainer/grpo_trainer.py at 0ae0aea (VLMGRPOTrainer), trl 1.16.0
+experimental/async_grpo (AsyncGRPOTrainer): each a subclass of transformers' Trainer. unsloth 2026.10.9 models/rl.py at
+637, 3679, 4366 (UnslothGRPOTrainer over a copy of TRL's class, or over the class itself where its source cannot be
+rewritten), unsloth_zoo rl_replacements.py:1427. modelscope/ms-swift at 006938b swift/rlhf_trainers/grpo_trainer.py, in
+version 3 swift/trainers/rlhf_trainer/grpo_trainer.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_DERIVED = "the loss of a class that is derived from it is measured before it trains (weight_probe)"
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A trainer of other people that is known by name: its refusal's name and reason, and whether a class is it."""
+
+    name: str
+    reason: str
+    made: Callable[[type], bool]
+
+
+FORKS = (
+    Fork(
+        "unsloth",
+        "Unsloth's GRPO loss computes its gradient in the forward pass and ignores what is handed back to it "
+        "(grad_output), so that a factor on the loss changes the logged number and no gradient, and it reads "
+        "args.loss_type by itself; train with TRL's own GRPOTrainer, in a process that does not import unsloth, which "
+        "rewrites transformers' training step for all trainers",
+        lambda cls: cls.__name__.lstrip("_") == "UnslothGRPOTrainer",
+    ),
+    Fork(
+        "ms_swift",
+        "ms-swift's GRPOTrainer replaces TRL's generation, scoring, micro-batches and loss by its own and keeps the "
+        f"name alone; train with TRL's own GRPOTrainer: {_DERIVED}",
+        lambda cls: cls.__module__.partition(".")[0] == "swift" and "GRPO" in cls.__name__,
+    ),
+)
+"""Forks that may be derived from TRL's class."""
+COPY = Fork(
+    "trainer_copy",
+    "a GRPO trainer on transformers' Trainer that is not derived from TRL's GRPOTrainer (R1-V's Qwen2VLGRPOTrainer, "
+    "VLM-R1's VLMGRPOTrainer and their copies; TRL's experimental AsyncGRPOTrainer) has an order of prompts, a "
+    f"generation and a loss of its own, none of which is known; train with TRL's own GRPOTrainer: {_DERIVED}",
+    lambda cls: "GRPO" in cls.__name__.upper(),
+)
+
+
+def fork_of(trainer: object) -> Fork | None:
+    """The fork that made `trainer`, or None: TRL's own, one that is derived from it, or no GRPO trainer."""
+    classes = type(trainer).__mro__
+    for fork in FORKS:
+        if any(fork.made(cls) for cls in classes):
+            return fork
+    names = {(cls.__name__, cls.__module__.partition(".")[0]) for cls in classes}
+    copied = ("Trainer", "transformers") in names and ("GRPOTrainer", "trl") not in names
+    return COPY if copied and any(COPY.made(cls) for cls in classes) else None
