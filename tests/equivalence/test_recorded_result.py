@@ -88,6 +88,10 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     elsewhere = "from errors import Short\n\n\nclass A:\n    x = 1\n"
     assert digests.digest(own) == digests.digest(elsewhere) != digests.digest(elsewhere.replace("1", "2"))
     assert digests.digest("class A(B):\n    x = 1\n") != digests.digest("class A(B):\n    x = 2\n")
+    run = "from kit import Refusal\n\n\ndef patch(x):\n    return near(x)\n\n\ndef near(x):\n    return x\n"
+    asking = "from kit import on\n\n\ndef far(x):\n    return on(x)\n\n\nREFUSALS = (Refusal('a', far, near),)\n"
+    assert digests.digest(run) == digests.digest(run + asking.replace("Refusal", "tuple")), "it decides what starts"
+    assert digests.digest(run) != digests.digest(run.replace("return x", "return 2 * x") + asking)
     recorded = {"batchbridge.meaning.plan": plain}
     assert digests.changed(recorded, recorded) == []
     now = {"batchbridge.meaning.plan": "other", "batchbridge_trl.rows": plain}

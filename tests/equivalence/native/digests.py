@@ -2,8 +2,9 @@
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
-layout, the modules that names come from, classes of exceptions and `__repr__` are no part of a digest: they decide
-nothing of a run. Standard library only, and nothing of a framework or an adapter is imported.
+layout, the modules that names come from, classes of exceptions, `__repr__`, and the table of refusals with what it
+alone asks are no part of a digest: they decide nothing of what a run trains. Standard library only, and nothing of a
+framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -51,14 +52,18 @@ def measuring(framework: str) -> dict[str, str]:
     return {name: digest(file.read_text(encoding="utf-8")) for name, file in found.items()}
 
 
+BEFORE_A_RUN = ("REFUSALS", "started", "assumes", "would_use")
+"""Tables, and arguments of a `Runtime`, that decide whether a run starts and what is said before it does."""
+
+
 def digest(text: str) -> str:
     """Of a module's code."""
-    tree = ast.parse(text)
+    tree, asked = _of_the_run(ast.parse(text))
     elsewhere: set[str] = set()
     """Names of what may as well stand in another module: what is imported, and exceptions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            elsewhere |= {ast.unparse(alias) for alias in node.names}
+            elsewhere |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) not in asked}
         elif isinstance(node, ast.ClassDef) and _is_exception(node):
             elsewhere.add(node.name)
     for node in ast.walk(tree):
@@ -66,6 +71,39 @@ def digest(text: str) -> str:
             node.body = [one for one in node.body if not _decides_nothing(one)] or [ast.Pass()]
     code = "\n".join([*sorted(elsewhere), ast.unparse(tree)])
     return hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
+
+
+def _of_the_run(tree: ast.Module) -> tuple[ast.Module, set[str]]:
+    """A module without what speaks before a run and what that alone asks, and the names that it alone asks for."""
+    asked: set[str] = set()
+    for call in [node for node in ast.walk(tree) if isinstance(node, ast.Call)]:
+        before = [word for word in call.keywords if word.arg in BEFORE_A_RUN]
+        call.keywords = [word for word in call.keywords if word not in before]
+        asked |= {name for word in before for name in _names(word)}
+    kept = list(tree.body)
+    while True:
+        for one in kept:
+            others = {name for other in kept if other is not one for name in _names(other)}
+            binds = _binds(one)
+            if binds and (binds <= set(BEFORE_A_RUN) or (binds <= asked and not binds & others)):
+                asked |= _names(one)
+                kept.remove(one)
+                break
+        else:
+            return (run := ast.Module(kept, [])), asked - _names(run)
+
+
+def _binds(node: ast.stmt) -> set[str]:
+    """The names of a module that a statement makes, but for imports."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+
+
+def _names(node: ast.AST) -> set[str]:
+    """The names that code reads."""
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
 
 
 def changed(recorded: dict[str, str], now: dict[str, str]) -> list[str]:
