@@ -233,11 +233,12 @@ def gradient_errors(
     steps: int | None = None,
     surrogate: Surrogate | None = None,
     precision: torch.dtype = torch.float32,
+    multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None,
 ) -> list[GradientError]:
     """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
     say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
     `surrogate` replaces the spec's, for those that the schema has names and no formulas for. `precision`: that of the
-    run, in which the oracle's own code makes the floor.
+    run, in which the oracle's own code makes the floor. `multiplier`: see `ScriptedRun`.
     """
     tokenizer = tiny_tokenizer()
 
@@ -260,6 +261,7 @@ def gradient_errors(
             policy_at=policy_at,
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
             surrogate=surrogate,
+            multiplier=multiplier,
         )
 
     exact, rough = run(torch.float64), run(precision)

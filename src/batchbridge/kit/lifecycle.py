@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.evidence import Code
+from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import graded
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
@@ -26,11 +29,13 @@ from batchbridge.running.wrap import shared
 class Patched:
     """What `Runtime.patch` did, beside what it listed in its `Patches`.
 
-    left_different: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only. probe:
-    runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    left_different, notes: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only.
+    probe: runs the trainer's own loss on made-up log-probabilities, and raises `CannotAttach` where it is not the
+    plan's.
     """
 
     left_different: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     detach: Callable[[], None] = lambda: None
     probe: Callable[[], None] = lambda: None
 
@@ -48,6 +53,9 @@ class Runtime:
     whose trainers are wrapped together, in the order of their ranks; collective (`values_of_all_ranks`). By it a reason
     that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
     waiting where they communicate next.
+
+    Of a configuration, before there is a trainer: started: its reading as the trainer's own will be, where a run fixes
+    what it leaves open. would_use: as uses. assumes: what it does not say, and `enforcement` takes for granted.
     """
 
     framework: str
@@ -61,6 +69,17 @@ class Runtime:
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
     uses: Callable[[Any], Collection[str]] = lambda trainer: ()
+    started: Callable[[Reading], Reading] = lambda reading: reading
+    would_use: Callable[[Reading], Collection[str]] = lambda reading: ()
+    assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
+
+    def enforcement(self, reading: Reading, *, fills_places: bool, versions: str = "") -> Enforcement:
+        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`. versions: those
+        that are wrapped, a PEP 440 specifier; empty: any."""
+        started = self.started(reading)
+        code = None if self.code is None else self.code.used(self.would_use(started))
+        found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
+        return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
@@ -104,6 +123,7 @@ class Runtime:
             request=request,
             changes=patches.changes,
             left_different=patched.left_different,
+            notes=list(patched.notes),
             detach=lambda: _undo(patches, patched),
             suspended=patches.suspended,
         )

@@ -18,10 +18,8 @@ def waited_too_long(error: BaseException) -> bool:
 
     Source: the texts of torch 2.13.0's gloo and NCCL backends.
     """
-    return (
-        re.search(r"timed out waiting|application timeout|collective operation timeout|wait timeout", str(error), re.I)
-        is not None
-    )
+    said = r"timed out waiting|application timeout|collective operation timeout|wait timeout"
+    return re.search(said, str(error), re.IGNORECASE) is not None
 
 
 def steps_of_rollout(plan: Plan, rollout: int) -> list[StepPlan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -312,7 +313,7 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
-    [("is_fsdp_enabled", "fsdp"), ("use_vllm", "vllm"), ("_is_vlm", "images")],
+    [("is_fsdp_enabled", "fsdp"), ("_is_vlm", "images")],
 )
 def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
@@ -321,18 +322,8 @@ def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attr
     assert name in refused(built)
 
 
-@pytest.mark.skipif(lacks("tools"), reason="this TRL has no tools")
-def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> None:
-    built = trainer()
-    built.tools = [len]
-    assert "tools" in refused(built)
-    wrap(built, allow=["tools"])
-
-
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["fsdp"]) == {
-        "allow": "fsdp cannot be allowed; what can: tools, unproven_code, vllm"
-    }
+    assert refused(trainer(), allow=["fsdp"]) == {"allow": "fsdp cannot be allowed; what can: unproven_code"}
 
 
 @pytest.mark.parametrize(
@@ -340,7 +331,7 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     [("0.18.0", True), ("0.24.0", False), ("0.25.0", True), ("1.9.1", True), ("1.13.0", True), ("1.14.0", False)],
 )
 def test_liger_is_refused_while_it_replaces_the_loss(
-    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, replaces_the_loss: bool
+    trainer: Callable[..., Any], version: str, replaces_the_loss: bool
 ) -> None:
     """Up to 0.24 use_liger_loss is the loss, and use_liger_kernel layers. Only the version is another one here;
     `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
@@ -348,8 +339,8 @@ def test_liger_is_refused_while_it_replaces_the_loss(
     setattr(built.args, "use_liger_loss" if version == "0.18.0" else "use_liger_kernel", True)
     (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
     request = wrap(trainer("other")).batchbridge.request
-    monkeypatch.setattr(runtime, "installed_version", lambda name: version)
-    assert liger.applies(built, request) is replaces_the_loss
+    reading = dataclasses.replace(request.reading, framework_version=version)
+    assert liger.applies(built, dataclasses.replace(request, reading=reading)) is replaces_the_loss
 
 
 def test_liger_has_a_loss_of_its_own_before_1_14() -> None:
