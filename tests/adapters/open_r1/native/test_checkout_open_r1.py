@@ -47,7 +47,10 @@ GRPO = {
         },
     ),
     "Qwen2.5-Coder-7B-Instruct/grpo/config_codeforces.yaml": Recipe(
-        "zero3", 8, replaced={"reward_funcs": "tag_count code_format", "num_train_epochs": "1"}, column="prompt"
+        "zero3",
+        8,
+        replaced={"reward_funcs": "tag_count code_format", "num_train_epochs": "1", "dataset_config": "default"},
+        column="prompt",
     ),
 }
 GONE = ("Qwen2.5-Coder-7B-Instruct/grpo/config_codeforces.yaml", "vllm_device")
