@@ -49,6 +49,7 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow,
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
+from batchbridge_trl.sharding import without_sync
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -277,7 +278,7 @@ class Enforcer:
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
                 last = number == len(share) - 1
-                with contextlib.nullcontext() if last else self._accelerator.no_sync(model):
+                with contextlib.nullcontext() if last else without_sync(trainer, model):
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss

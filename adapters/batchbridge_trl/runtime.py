@@ -16,7 +16,7 @@ from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, Settable, changed_fields, left_different, own_spec
 from batchbridge.kit.versions import holds
-from batchbridge_trl import releases
+from batchbridge_trl import releases, sharding
 from batchbridge_trl.engine import Enforcer, carrier
 from batchbridge_trl.observe import Observer
 from batchbridge_trl.proven import CODE
@@ -97,10 +97,23 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: request.mode == "verify" and bool(trainer.is_deepspeed_enabled),
     ),
     Refusal(
-        "fsdp",
-        "sharded gradients inside a split step, and replicas on a device mesh (dp_shard_size and dp_replicate_size of "
-        "a parallelism_config), are not proven against the oracle yet",
-        lambda trainer, request: bool(trainer.is_fsdp_enabled) or _mesh(trainer, "dp_shard", "dp_replicate"),
+        "not_sharded",
+        "the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither, as it does on a CPU without a "
+        'word: every rank would hold the whole model; allow=("not_sharded",) trains it so',
+        sharding.is_asked_for_in_vain,
+        allowable=True,
+    ),
+    Refusal(
+        "fsdp_xla",
+        "FSDP of torch_xla (xla in fsdp_config) is not proven against the oracle; use FSDP2",
+        lambda trainer, request: bool(trainer.is_fsdp_xla_enabled),
+    ),
+    Refusal("lone_head", sharding.LONE_HEAD, lambda trainer, request: sharding.has_lone_head(trainer.model)),
+    Refusal(
+        "expert_parallel",
+        "experts or layers on different ranks (ep_size, pp_size of a distributed_config) are not proven against the "
+        "oracle; leave them at 1",
+        lambda trainer, request: sharding.has_experts_or_stages(trainer.model),
     ),
     Refusal(
         "vllm",

@@ -20,6 +20,7 @@ from batchbridge.kit import Objective, Surrogate
 from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
+from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.releases import Producer
@@ -39,6 +40,7 @@ class Watch:
         self._expected: Rows | None = None
         self._reference: torch.Tensor | None = None
         self._witness: Witness | None = None
+        self._sharded: ShardedWeight | None = None
         self._clipping = 1.0
         self._handle: Any = None
         self.producer = releases.producer()
@@ -99,8 +101,10 @@ class Watch:
         if not isinstance(inner, torch.optim.Optimizer):
             return False
         self._handle = inner.register_step_pre_hook(lambda *_: before_update())
-        chosen = None if self._is_sharded else Witness.choose(list(self._trainer.model.named_parameters()))
-        if chosen is not None:
+        model = self._trainer.model
+        if (sharded := smallest_weight(model)) is not None:
+            self._sharded, self._witness = sharded, sharded.witness
+        elif (chosen := Witness.choose(list(model.named_parameters()))) is not None:
             self._witness = Witness(chosen[1], all_reduce_over())
         return True
 
@@ -109,23 +113,19 @@ class Watch:
         for hook in (self._handle, self._witness):
             if hook is not None:
                 hook.remove()
-        self._handle = self._witness = None
-
-    @property
-    def _is_sharded(self) -> bool:
-        return bool(self._trainer.is_deepspeed_enabled or self._trainer.is_fsdp_enabled)
+        self._handle = self._witness = self._sharded = None
 
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
         # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
-        limit = float(max_norm)
-        self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) and norm is not None else 1.0
-        self.gradient_norm = None if norm is None else float(norm)
+        limit, found = float(max_norm), None if norm is None else _whole(norm)
+        self._clipping = min(1.0, limit / (found + 1e-6)) if math.isfinite(limit) and found is not None else 1.0
+        self.gradient_norm = found
         return norm
 
     def _norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = self._native_norm(model, grad_norm=grad_norm)
-        self.gradient_norm = float(norm)
+        self.gradient_norm = _whole(norm)
         return norm
 
     def objection(self) -> str | None:
@@ -133,8 +133,14 @@ class Watch:
         clipping, self._clipping = self._clipping, 1.0
         if self._witness is None:
             return None
-        factor = self._witness.compare(self._witness.parameter.grad)
+        found = self._witness.parameter.grad if self._sharded is None else self._sharded.gradient()
+        factor = self._witness.compare(found)
         return factor.objection(clipping / self._trainer.accelerator.num_processes)
+
+
+def _whole(norm: Any) -> float:
+    """A norm that FSDP2 may hold in parts. Collective where it does."""
+    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:

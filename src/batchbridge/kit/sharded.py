@@ -109,5 +109,6 @@ class FlatWeight(ShardedWeight):
             begin = held.intra_param_start_idx
             whole[begin : begin + held.numel_in_shard] = piece.to(whole)
         self._sum(whole)
-        copies = torch.distributed.get_world_size() // handle.world_size
+        shards = handle.world_size if handle.uses_sharded_strategy else 1
+        copies = torch.distributed.get_world_size() // shards
         return (whole / copies).to(self._kind).view(self._shape)
