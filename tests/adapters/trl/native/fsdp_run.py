@@ -149,10 +149,10 @@ def summoned(model: Any, *, grads: bool = False) -> Iterator[dict[str, Any]]:
 
 def waiting(model: Any) -> int:
     """Bytes of whole gradients that FSDP2 keeps on this rank. Source: torch 2.13.0 _fully_shard/_fsdp_param.py."""
-    units = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    units = {module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")}
     parameters = [one for unit in units for group in unit._fsdp_param_groups for one in group.fsdp_params]
     held = [(one.unsharded_accumulated_grad, getattr(one, "_unsharded_param", None)) for one in parameters]
-    grads = [kept if kept is not None else getattr(param, "grad", None) for kept, param in held]
+    grads = [getattr(parameter, "grad", None) if kept is None else kept for kept, parameter in held]
     return sum(grad.nbytes for grad in grads if grad is not None)
 
 
@@ -173,7 +173,8 @@ def measured(
     policy: Any = None,
     controls: bool = False,
 ) -> dict[str, Any]:
-    """What a case's run came to, with the gradient errors of its first steps, over their bars, on rank 0. make: the
+    """What a case's run came to, with the gradient errors of its first steps, over their bars (bf16 has none), on
+    rank 0. make: the
     plain policy. controls: the errors, too, where one completion stands in another's place."""
     trainer = built(folder, case, policy=make() if policy is None else policy)
     captured = Shards(trainer)
@@ -192,7 +193,7 @@ def measured(
 
         def errors(records: Any) -> list[float]:
             each = gradient_errors(captured, spec, records=records, policy=make, reference=reference, steps=3)
-            return [one.error / one.bar for one in each]
+            return [one.error for one in each] if case.get("bf16") else [one.error / one.bar for one in each]
 
         found["errors"] = errors(records)
         norms = zip(records, captured.gradients, strict=True)
@@ -251,14 +252,14 @@ def fsdp2(folder: Path) -> dict[str, Any]:
     for name, case in splits().items():
         found[name] = measured(folder / name, asked | case, controls=name == "2x2")
     found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
-    checkpointed = {"fsdp_config": asked["fsdp_config"] | {"activation_checkpointing": True}}
-    found["activation checkpointing"] = measured(folder / "ac", asked | PLAIN | checkpointed)
+    again = {"fsdp_config": asked["fsdp_config"] | {"activation_checkpointing": True}, "gradient_checkpointing": False}
+    found["activation checkpointing"] = measured(folder / "ac", asked | PLAIN | again)
     found["lora"] = lora(folder / "lora", asked)
     found["verify"] = measured(folder / "verify", asked | PLAIN | {"loss_type": "grpo", "mode": "observe"})
     found["bf16"] = measured(folder / "bf16", asked | PLAIN | {"bf16": True})
     found["tampered"] = tampered(folder / "tampered", asked)
     found["lone head"] = lone_head(folder / "lone", asked)
-    found |= resumed(folder, asked)
+    found |= resumed(folder)
     return found
 
 
@@ -353,18 +354,19 @@ def crash(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def resumed(folder: Path, asked: Case) -> dict[str, Any]:
-    """Uninterrupted runs with both kinds of files, and what was killed or began anew after the checkpoint."""
+def resumed(folder: Path) -> dict[str, Any]:
+    """Runs with both kinds of files, and their resumption: of the killed one, and of the uninterrupted one."""
     found = {}
-    for files, began in (("SHARDED_STATE_DICT", "killed"), ("FULL_STATE_DICT", "full")):
+    for files, began in (("SHARDED_STATE_DICT", "killed"), ("FULL_STATE_DICT", "FULL_STATE_DICT")):
         uninterrupted = built(folder / files, to_resume(files))
         uninterrupted.train()
-        if began == "full":
-            (folder / began).symlink_to(folder / files)
         again = built(folder / began, to_resume(files))
         again.train(resume_from_checkpoint=str(folder / began / "checkpoint-7"))
-        ends = flat_parameters(uninterrupted.model), flat_parameters(again.model)
-        found[files] = {"equal": torch.equal(*ends), "wrapped": type(again.model_wrapped).__name__}
+        found[files] = {
+            "equal": torch.equal(flat_parameters(uninterrupted.model), flat_parameters(again.model)),
+            "steps": again.state.global_step,
+            "wrapped": [kind.__name__ for kind in type(again.model_wrapped).__mro__],
+        }
     return found
 
 
