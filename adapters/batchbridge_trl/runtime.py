@@ -98,8 +98,8 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "not_sharded",
-        "the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither, as it does on a CPU without a "
-        'word: every rank would hold the whole model; allow=("not_sharded",) trains it so',
+        "the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither, as on a CPU, where it says "
+        'nothing of it: every rank would hold the whole model; allow=("not_sharded",) trains it so',
         sharding.is_asked_for_in_vain,
         allowable=True,
     ),

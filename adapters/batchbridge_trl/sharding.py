@@ -15,9 +15,9 @@ from batchbridge_trl import releases
 FUSED_HEAD = ">=1.14"
 """Releases of TRL whose loss reads the language model head's weight and never calls the head."""
 LONE_HEAD = (
-    "the language model head is an FSDP2 unit of its own, and from 1.14 on TRL reads its weight without running it: each "
-    "rank trains its part of the head on its own completions alone, natively too; leave the head in one unit with the "
-    "model or its last norm (no size_based_wrap, and not among transformer_layer_cls_to_wrap)"
+    "the language model head is a unit of FSDP2 of its own, and from 1.14 on TRL reads its weight without running it: "
+    "each rank trains its part of the head on its own completions alone, natively too; leave the head in one unit with "
+    "the model or its last norm (no size_based_wrap, no Linear among transformer_layer_cls_to_wrap)"
 )
 """Why it is refused; the gradient was 99 % off on two ranks."""
 
@@ -68,6 +68,8 @@ def has_lone_head(model: Any) -> bool:
     Its weight is then read as a DTensor, and the gradient that comes back through `full_tensor()` is reduced by nobody.
     Source: trl 1.14.0 to 1.16.0 trainer/utils.py, add_fused_lm_head; seen on two ranks (torch 2.13.0).
     """
-    head = model.get_output_embeddings() if releases.has(FUSED_HEAD) and hasattr(model, "get_output_embeddings") else None
+    head = (
+        model.get_output_embeddings() if releases.has(FUSED_HEAD) and hasattr(model, "get_output_embeddings") else None
+    )
     unit = getattr(head, "_get_fsdp_state", None)
     return head is not None and unit is not None and head.weight.requires_grad and len(unit()._modules) == 1

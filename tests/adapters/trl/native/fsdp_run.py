@@ -1,9 +1,8 @@
 """What `test_fsdp` runs under torchrun, one process per rank: models that FSDP really shards, on gloo.
 
-    torchrun --nproc_per_node 2 fsdp_run.py fsdp2 FOLDER      FSDP2, by Accelerate and by transformers at load time
-    torchrun --nproc_per_node 2 fsdp_run.py fsdp1 FOLDER
-    torchrun --nproc_per_node 2 fsdp_run.py crash FOLDER      a run under FSDP2 that is killed; `fsdp2` goes on with it
-    torchrun --nproc_per_node 4 fsdp_run.py hsdp FOLDER       two replicas of two shards each
+    torchrun --nproc_per_node 2 fsdp_run.py fsdp1 FOLDER      FSDP1; then a run under FSDP2 that is killed
+    torchrun --nproc_per_node 2 fsdp_run.py fsdp2 FOLDER      FSDP2, also at load time; goes on with that run
+    torchrun --nproc_per_node 4 fsdp_run.py hsdp FOLDER       FSDP2: two replicas of two shards each
 
 On a CPU Accelerate takes DDP whatever the configuration says. `shard_on_the_cpu` makes it take FSDP as it does on GPUs,
 and every case says what the trained model was wrapped in. Rank 0 leaves what it measured in FOLDER.
@@ -32,6 +31,7 @@ import tampering
 import transformers
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+from representative import WHOLE
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import TrainerCallback
 
@@ -46,6 +46,7 @@ transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 Case = dict[str, Any]
+FSDP2 = hasattr(AcceleratorState, "is_fsdp2")
 LAYERS = {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
 PLAIN: Case = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 1}
 TWICE: Case = {
@@ -82,6 +83,11 @@ def splits() -> dict[str, Case]:
         if not has_loss(case["loss_type"]):
             case["loss_type"] = "grpo"
     return found
+
+
+def some(cases: dict[str, Case], *names: str) -> dict[str, Case]:
+    """The named cases, or all where the whole matrix is asked for."""
+    return {name: case for name, case in cases.items() if WHOLE or name in names}
 
 
 def shard_on_the_cpu() -> None:
@@ -183,6 +189,7 @@ def measured(
     found: dict[str, Any] = {
         "wrapped": [kind.__name__ for kind in type(trainer.model_wrapped).__mro__],
         "steps": [steps, plan.total_optimizer_steps if case.get("mode", "enforce") == "enforce" else steps],
+        "mesh": [list(one.device_mesh.shape) for one in trainer.model.parameters() if hasattr(one, "device_mesh")][:1],
         "waited": captured.waited,
         "parameters": sum(parameter.numel() for parameter in make().parameters()),
     }
@@ -209,7 +216,8 @@ def measured(
 def tampered(folder: Path, case: Case) -> dict[str, Any]:
     """How each way of `tampering` ends, done on rank 1 alone where the other need not wait for it."""
     found = {}
-    for number, (name, (tamper, _)) in enumerate(tampering.WAYS.items()):
+    ways = {name: way for name, (way, aspect) in tampering.WAYS.items() if WHOLE or aspect == "gradient"}
+    for number, (name, tamper) in enumerate(ways.items()):
         # Whole gradients wait inside of FSDP, where no callback reaches them: reduced in each, they can be lost.
         how = EACH if name == "gradient of a micro-batch" else {}
         trainer = built(folder / str(number), tampering.RUN | case | how)
@@ -243,23 +251,25 @@ def refused(folder: Path, **settings: Any) -> dict[str, list[str]]:
 
 
 def fsdp2(folder: Path) -> dict[str, Any]:
-    asked: Case = {"fsdp": True, "fsdp_config": {"version": 2, **LAYERS}}
-    found: dict[str, Any] = {}
-    if has(">=5.21", "transformers"):
-        found |= loaded_in_shards(folder)
+    layered = {"version": 2, **LAYERS}
+    asked: Case = {"fsdp": True, "fsdp_config": layered}
+    found = loaded_in_shards(folder)
+    if WHOLE:
+        found["bf16 under DDP"] = measured(folder / "bf16 under DDP", PLAIN | {"bf16": True})
     found["refused"] = refused(folder, **asked)
     shard_on_the_cpu()
     for name, case in splits().items():
         found[name] = measured(folder / name, asked | case, controls=name == "2x2")
-    found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
-    again = {"fsdp_config": asked["fsdp_config"] | {"activation_checkpointing": True}, "gradient_checkpointing": False}
-    found["activation checkpointing"] = measured(folder / "ac", asked | PLAIN | again)
     found["lora"] = lora(folder / "lora", asked)
-    found["verify"] = measured(folder / "verify", asked | PLAIN | {"loss_type": "grpo", "mode": "observe"})
-    found["bf16"] = measured(folder / "bf16", asked | PLAIN | {"bf16": True})
     found["tampered"] = tampered(folder / "tampered", asked)
     found["lone head"] = lone_head(folder / "lone", asked)
-    found |= resumed(folder)
+    if WHOLE:
+        again = {"fsdp_config": layered | {"activation_checkpointing": True}, "gradient_checkpointing": False}
+        found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
+        found["activation checkpointing"] = measured(folder / "again", asked | PLAIN | again)
+        found["observed"] = measured(folder / "observed", asked | PLAIN | {"loss_type": "grpo", "mode": "observe"})
+        found["bf16"] = measured(folder / "bf16", asked | PLAIN | {"bf16": True})
+    found["resumed"] = resumed(folder)
     return found
 
 
@@ -275,7 +285,9 @@ def lora(folder: Path, asked: Case) -> dict[str, Any]:
 
 def lone_head(folder: Path, asked: Case) -> dict[str, Any]:
     """A head that is a unit of its own: refused when training begins; natively, what its gradient is."""
-    alone = asked | {"fsdp_config": asked["fsdp_config"] | {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer", "Linear"]}}
+    alone = asked | {
+        "fsdp_config": asked["fsdp_config"] | {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer", "Linear"]}
+    }
     try:
         built(folder / "enforced", alone | PLAIN).train()
         reasons = []
@@ -295,7 +307,8 @@ def loaded_in_shards(folder: Path) -> dict[str, Any]:
         tiny_policy().save_pretrained(folder / "policy")
     torch.distributed.barrier()
     found = {}
-    for name, sizes in {"at load time": {"fsdp_size": 2}, "replicas at load time": {"dp_replicate_size": 2}}.items():
+    ways: dict[str, Case] = {"at load time": {"fsdp_size": 2}, "replicas at load time": {"dp_replicate_size": 2}}
+    for name, sizes in some(ways, "at load time").items():
         config = DistributedConfig(**sizes)
         policy = LlamaForCausalLM.from_pretrained(
             folder / "policy", distributed_config=config, attn_implementation="eager"
@@ -305,17 +318,19 @@ def loaded_in_shards(folder: Path) -> dict[str, Any]:
 
 
 def fsdp1(folder: Path) -> dict[str, Any]:
-    config = {"version": 1, **LAYERS, "sync_module_states": False}
+    config = {"version": 1, **LAYERS, "use_orig_params": True, "sync_module_states": False}
     asked: Case = {"fsdp": True, "fsdp_config": config}
+    strategy = "reshard_after_forward"
     if not has(">=5", "transformers"):
         asked["fsdp"] = "full_shard auto_wrap"
+    cases = {name: asked | case for name, case in splits().items()}
+    for kind in ("no_shard", "shard_grad_op"):
+        cases[kind] = asked | PLAIN | {"fsdp_config": config | {strategy: kind}}
     shard_on_the_cpu()
-    found: dict[str, Any] = {
-        name: measured(folder / name, asked | case, controls=name == "2x2") for name, case in splits().items()
-    }
-    found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
-    unsharded = asked | {"fsdp_config": config | {"reshard_after_forward": "no_shard"}}
-    found["no_shard"] = measured(folder / "no_shard", unsharded | PLAIN)
+    named = some(cases, "2x2", "1x2, two passes, kl", "24 tokens")
+    found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
+    if WHOLE:
+        found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
     found["tampered"] = tampered(folder / "tampered", asked)
     return found
 
@@ -346,18 +361,16 @@ def to_resume(files: str) -> Case:
     return RESUMED | {"fsdp": True, "fsdp_config": {"version": 2, **LAYERS, "state_dict_type": files}}
 
 
-def crash(folder: Path) -> dict[str, Any]:
-    shard_on_the_cpu()
+def crash(folder: Path) -> None:
     trainer = built(folder / "killed", to_resume("SHARDED_STATE_DICT"))
     trainer.add_callback(Crash())
     trainer.train()
-    return {}
 
 
 def resumed(folder: Path) -> dict[str, Any]:
     """Runs with both kinds of files, and their resumption: of the killed one, and of the uninterrupted one."""
     found = {}
-    for files, began in (("SHARDED_STATE_DICT", "killed"), ("FULL_STATE_DICT", "FULL_STATE_DICT")):
+    for files, began in {"SHARDED_STATE_DICT": "../killed", "FULL_STATE_DICT": "FULL_STATE_DICT"}.items():
         uninterrupted = built(folder / files, to_resume(files))
         uninterrupted.train()
         again = built(folder / began, to_resume(files))
@@ -372,10 +385,12 @@ def resumed(folder: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     commands: dict[str, Callable[[Path], dict[str, Any]]] = {
-        command.__name__: command for command in (fsdp2, fsdp1, crash, hsdp)
+        command.__name__: command for command in (fsdp1, fsdp2, hsdp)
     }
     where = Path(sys.argv[2])
-    result = commands[sys.argv[1]](where)
+    result = commands[sys.argv[1]](where / sys.argv[1])
     if os.environ["RANK"] == "0":
         (where / f"{sys.argv[1]}.json").write_text(json.dumps(result), encoding="utf-8")
+    if sys.argv[1] == "fsdp1" and FSDP2:
+        crash(where)
     leave()
