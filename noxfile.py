@@ -437,7 +437,17 @@ def trl_wrapped() -> list[str]:
     """What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
     tampering, resume."""
     (folder,) = native("adapters/trl")
-    names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
+    names = (
+        "releases",
+        "code_of_trl",
+        "wrap",
+        "measured",
+        "resume",
+        "verify_and_observe",
+        "two_ranks",
+        "gradients",
+        "fsdp",
+    )
     names += ("whole_runs",)
     return [f"{folder}/test_{name}.py" for name in names]
 

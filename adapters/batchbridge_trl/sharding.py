@@ -47,7 +47,7 @@ def loaded_in_shards(trainer: Any) -> bool:
 
 def is_asked_for_in_vain(trainer: Any, request: object = None) -> bool:
     """Whether the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or getattr(trainer, "is_fsdp_xla_enabled", False):
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled or trainer.is_fsdp_xla_enabled:
         return False
     mesh = getattr(trainer.accelerator, "parallelism_config", None)
     return any(

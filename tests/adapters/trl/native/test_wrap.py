@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import accelerate
@@ -253,7 +254,7 @@ def test_what_leaves_no_plan_hides_no_other_reason(
     spec = batchbridge.read(built).spec.replace(**like)
     if missing == "iterable_dataset":
         built.train_dataset = built.train_dataset.to_iterable_dataset()
-    assert list(refused(built, like=spec, allow=["fsdp"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
+    assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
     monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
     assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training", "deepspeed_verify"]
 
@@ -279,13 +280,34 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
-    [("is_deepspeed_enabled", "deepspeed"), ("is_fsdp_enabled", "fsdp"), ("use_vllm", "vllm"), ("_is_vlm", "images")],
+    [
+        ("is_deepspeed_enabled", "deepspeed"),
+        ("is_fsdp_xla_enabled", "fsdp_xla"),
+        ("use_vllm", "vllm"),
+        ("_is_vlm", "images"),
+    ],
 )
 def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
     built = trainer()
     setattr(built, attribute, True)
     assert name in refused(built)
+
+
+@pytest.mark.parametrize("asked", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_sharding_that_accelerate_did_not_set_up_is_said(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    built = trainer()
+    monkeypatch.setenv(asked, "true")
+    assert list(refused(built)) == ["not_sharded"]
+    wrap(built, allow=["not_sharded"])
+
+
+def test_experts_on_different_ranks_are_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.model.config.distributed_config = SimpleNamespace(ep_size=2, pp_size=1)
+    assert list(refused(built)) == ["expert_parallel"]
 
 
 def test_verify_is_refused_where_an_engine_steps_inside_backward(trainer: Callable[..., Any]) -> None:
@@ -307,7 +329,7 @@ def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> No
 
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
     assert refused(trainer(), allow=["deepspeed"]) == {
-        "allow": "deepspeed cannot be allowed; what can: tools, unproven_code, vllm"
+        "allow": "deepspeed cannot be allowed; what can: not_sharded, tools, unproven_code, vllm"
     }
 
 
@@ -352,9 +374,8 @@ def test_an_entropy_bonus_is_refused_with_what_it_is_in_each_version(trainer: Ca
     [
         ({"tp_size": 2}, ["tensor_parallel"]),
         ({"cp_size": 2}, ["context_parallel"]),
-        ({"dp_shard_size": 2}, ["fsdp"]),
-        ({"dp_replicate_size": 2}, ["fsdp"]),
-        ({"dp_shard_size": 2, "tp_size": 2}, ["fsdp", "tensor_parallel"]),
+        ({"dp_shard_size": 2}, ["not_sharded"]),
+        ({"dp_shard_size": 2, "tp_size": 2}, ["not_sharded", "tensor_parallel"]),
     ],
 )
 def test_a_device_mesh_is_refused_by_the_dimension_that_it_has(
