@@ -215,7 +215,7 @@ def trl(session: nox.Session) -> None:
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL, which Open-R1 pins, with the transformers and accelerate that it pins beside it."""
     install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".[trl]")
-    pytest(session, *TWO_PROCESSES, *trl_wrapped())
+    pytest(session, *TWO_PROCESSES, *trl_wrapped("fsdp"))
 
 
 @nox.session
@@ -433,22 +433,12 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         session.run("python", "tests/adapters/trl/history/compare.py", str(made), env=environment)
 
 
-def trl_wrapped() -> list[str]:
+def trl_wrapped(*more: str) -> list[str]:
     """What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
     tampering, resume."""
     (folder,) = native("adapters/trl")
-    names = (
-        "releases",
-        "code_of_trl",
-        "wrap",
-        "measured",
-        "resume",
-        "verify_and_observe",
-        "two_ranks",
-        "gradients",
-        "fsdp",
-    )
-    names += ("whole_runs",)
+    names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
+    names += ("whole_runs", *more)
     return [f"{folder}/test_{name}.py" for name in names]
 
 

@@ -47,6 +47,8 @@ transformers.utils.logging.disable_progress_bar()
 
 Case = dict[str, Any]
 FSDP2 = hasattr(AcceleratorState, "is_fsdp2")
+LOADS = hasattr(transformers.Trainer, "_defer_fsdp_gradient_reduction")
+"""Whether transformers shards at load time."""
 LAYERS = {"transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
 PLAIN: Case = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "num_train_epochs": 1}
 TWICE: Case = {
@@ -256,7 +258,7 @@ def refused(folder: Path, **settings: Any) -> dict[str, list[str]]:
 def fsdp2(folder: Path) -> dict[str, Any]:
     layered = {"version": 2, **LAYERS}
     asked: Case = {"fsdp": True, "fsdp_config": layered}
-    found = loaded_in_shards(folder)
+    found = loaded_in_shards(folder) if LOADS else {}
     if WHOLE:
         found["bf16 under DDP"] = measured(folder / "bf16 under DDP", PLAIN | {"bf16": True})
     found["refused"] = refused(folder, **asked)
@@ -330,14 +332,25 @@ def fsdp1(folder: Path) -> dict[str, Any]:
 
     asked = sharded("full_shard")
     cases = {name: asked | case for name, case in splits().items()}
-    cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op")}
+    cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op", "hybrid_shard")}
     shard_on_the_cpu()
     named = some(cases, "2x2", "1x2, two passes, kl", "24 tokens")
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:
         found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)
+        flat = asked | {"fsdp_config": config | {"use_orig_params": False}}  # whose gradients cannot be summoned
+        one, other = end(folder / "flat", flat | PLAIN), end(folder / "not flat", asked | PLAIN)
+        found["flat parameters"] = {"equal": torch.equal(one, other)}
     found["tampered"] = tampered(folder / "tampered", asked)
     return found
+
+
+def end(folder: Path, case: Case) -> torch.Tensor:
+    """The parameters at the end of a case's run."""
+    trainer = built(folder, case)
+    trainer.train()
+    with summoned(trainer.model) as named:
+        return torch.cat([parameter.detach().flatten().clone() for parameter in named.values()])
 
 
 def hsdp(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import transformers
 from accelerate.state import AcceleratorState
-from packaging.version import Version
 from representative import WHOLE
 from tampering import STEP, WAYS
 
@@ -22,7 +21,7 @@ from batchbridge_trl.releases import has
 
 SCRIPT = Path(__file__).parent / "fsdp_run.py"
 FSDP2 = hasattr(AcceleratorState, "is_fsdp2")
-LOADS = Version(transformers.__version__) >= Version("5.21")
+LOADS = hasattr(transformers.Trainer, "_defer_fsdp_gradient_reduction")
 """Whether transformers shards at load time."""
 needs_fsdp2 = pytest.mark.skipif(not FSDP2, reason="this Accelerate has FSDP1 only")
 KINDS = [pytest.param("fsdp1"), pytest.param("fsdp2", marks=needs_fsdp2)]
@@ -84,6 +83,11 @@ def test_in_bf16_the_gradient_is_as_near_to_the_oracle_as_under_ddp(found: Mappi
     plain = found["fsdp2"]["bf16 under DDP"]
     require_exact("bf16 under DDP", plain, "DistributedDataParallel", bar=1)
     require_exact("bf16", found["fsdp2"]["bf16"], "FSDPModule", bar=3 * max(plain["errors"]))
+
+
+@pytest.mark.skipif(not WHOLE, reason="nox -s trl_full")
+def test_fsdp1_with_flat_parameters_ends_where_it_does_without(found: Mapping[str, Any]) -> None:
+    assert found["fsdp1"]["flat parameters"]["equal"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
