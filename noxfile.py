@@ -25,6 +25,7 @@ nox.options.sessions = [
     "core",
     "plugins",
     "trl",
+    "trl_sharded",
     "trl_oldest",
     "openrlhf",
     "verl",
@@ -51,6 +52,8 @@ TRL_WITH = {
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
+BESIDE_DEEPSPEED = ("-W", "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
+"""DeepSpeed's import, which Accelerate makes wherever it finds it."""
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
@@ -212,10 +215,20 @@ def trl(session: nox.Session) -> None:
 
 
 @nox.session
+def trl_sharded(session: nox.Session) -> None:
+    """The newest supported TRL with DeepSpeed beside it: what Accelerate takes where it finds it."""
+    install(session, "trl", f"torch=={TORCH}", *TEST, "peft", *DEEPSPEED, ".[trl]")
+    install_deepspeed(session, "trl")
+    (folder,) = native("adapters/trl")
+    pytest(session, f"{folder}/test_deepspeed.py", *BESIDE_DEEPSPEED)
+
+
+@nox.session
 def trl_oldest(session: nox.Session) -> None:
-    """The oldest supported TRL, which Open-R1 pins, with the transformers and accelerate that it pins beside it."""
-    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, ".[trl]")
-    pytest(session, *TWO_PROCESSES, *trl_wrapped("fsdp"))
+    """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""
+    install(session, "trl_oldest", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *BESIDE_TRL, *DEEPSPEED, ".[trl]")
+    install_deepspeed(session, "trl_oldest")
+    pytest(session, *TWO_PROCESSES, *trl_wrapped("fsdp"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
@@ -284,6 +297,12 @@ def openrlhf_full(session: nox.Session, release: str) -> None:
     pytest(session, f"{folder}/test_gradients_openrlhf.py", f"{folder}/test_fits_openrlhf.py")
 
 
+def install_deepspeed(session: nox.Session, constraints: str) -> None:
+    """DeepSpeed as the source that it comes as, without kernels; torch and what builds it are there already."""
+    alone = ("--no-deps", "--no-build-isolation", "-c", f"constraints/{constraints}.txt", "deepspeed")
+    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+
+
 def install_openrlhf(session: nox.Session, release: str = "0.11.2") -> None:
     """OpenRLHF without what it depends on: bitsandbytes and flash-attn need CUDA. No test calls the latter: its names
     are imported, and the adapter's testing kit gives empty modules for them, as for vLLM, whose engines are scripted.
@@ -329,8 +348,7 @@ def open_instruct(session: nox.Session) -> None:
     if not os.environ.get("BATCHBRIDGE_OPEN_INSTRUCT"):
         session.error("BATCHBRIDGE_OPEN_INSTRUCT names no checkout of Open-Instruct; see docs/open_instruct.md")
     install(session, "open_instruct", f"torch=={TORCH}", *OPEN_INSTRUCT, *TEST, *DEEPSPEED, ON_CPU, ".")
-    alone = ("--no-deps", "--no-build-isolation", "-c", "constraints/open_instruct.txt", "deepspeed")
-    session.install("-q", *alone, env={**ENVIRONMENT, "DS_BUILD_OPS": "0"})
+    install_deepspeed(session, "open_instruct")
     pytest(session, *native("adapters/open_instruct"))
 
 
@@ -438,7 +456,7 @@ def trl_wrapped(*more: str) -> list[str]:
     tampering, resume."""
     (folder,) = native("adapters/trl")
     names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
-    names += ("whole_runs", *more)
+    names += ("whole_runs", "deepspeed", *more)
     return [f"{folder}/test_{name}.py" for name in names]
 
 

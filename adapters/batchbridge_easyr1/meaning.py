@@ -89,7 +89,9 @@ def meaning(run: Run) -> dict[str, Told] | None:
     if run["trainer.max_steps"] is None:
         told["horizon.epochs"] = Told(float(run[run.epochs_key]), run.epochs_key)
     surrogate, level, clips = loss
-    told["objective.surrogate"] = Told(surrogate, LOSS_TYPE if LOSS_TYPE in run.native else None, "the only loss")
+    told["objective.surrogate"] = (
+        Told(surrogate, LOSS_TYPE) if LOSS_TYPE in run.native else Told(surrogate, None, "the only loss")
+    )
     told["objective.ratio_level"] = Told(level, None, f"loss_type {run[LOSS_TYPE]}", (LOSS_TYPE,))
     read = {"objective.clip_low": clips, "objective.clip_high": clips, "objective.dual_clip": surrogate in DUAL_CLIPPED}
     told = {path: entry for path, entry in told.items() if read.get(path, True)}

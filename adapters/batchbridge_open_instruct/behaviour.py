@@ -6,29 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge import Behaviour
-from batchbridge.kit import Defect
-from batchbridge.kit.rule_table import numbers_of
-from batchbridge_open_instruct.rules import known_defects
+from batchbridge_open_instruct.rules import Facts, defects
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, NEWEST, PPO, SCRIPT
 
 
-def behaviour(native: Mapping[str, Any], checkout: str) -> Behaviour:
+def behaviour(facts: Facts) -> Behaviour:
     """Of the script with these settings in that checkout."""
-    defects = tuple(
-        Defect(
-            code=finding.code,
-            summary=finding.message,
-            source=finding.source or "",
-            numbers=numbers_of(finding.message),
-        )
-        for finding in known_defects(native, checkout)
-    )
-    return _ppo(native, defects) if native[SCRIPT] == PPO else _grpo(native, defects, checkout)
+    return _ppo(facts) if facts.native[SCRIPT] == PPO else _grpo(facts)
 
 
-def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...], checkout: str) -> Behaviour:
+def _grpo(facts: Facts) -> Behaviour:
+    native = facts.native
     if "masked_mean_axis" in native:
-        return _first(native, defects)
+        return _first(facts)
     constant = native["loss_denominator"] != "token"
     cut = "ceil(m / num_mini_batches)" if native[SCRIPT] == GRPO else "max(ceil(m / num_mini_batches - 0.5), 1)"
     rest = "the last group is smaller" if native[SCRIPT] == GRPO else "micro-batches left over are dropped"
@@ -45,11 +35,11 @@ def _grpo(native: Mapping[str, Any], defects: tuple[Defect, ...], checkout: str)
         denominator_formula=f"1 / {native['loss_denominator']}" if constant else "1 / T of the step, over all ranks",
         lr_tick="after every rollout" if native[SCRIPT] == GRPO else "after every optimizer step",
         resume="the position of the prompt stream is saved; rollouts in flight are lost",
-        defects=defects,
+        defects=defects(facts),
         undecided=(
             "which prompts a rollout has: results are taken as they finish",
             "which completions an optimizer step has: packing, dropped rows, and an unseeded permutation decide",
-            *_weights(native, checkout),
+            *_weights(native, facts.checkout),
         ),
         source="open-instruct data_loader.py, rl_utils.py, grpo_fast.py, olmo_core_train_modules.py, e6c3044aa",
     )
@@ -66,7 +56,7 @@ def _weights(native: Mapping[str, Any], checkout: str) -> tuple[str, ...]:
     )
 
 
-def _first(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+def _first(facts: Facts) -> Behaviour:
     return Behaviour(
         order=(
             "numpy's default_rng(seed) shuffles each epoch, whose remainder is dropped; prompts join a rollout in the "
@@ -75,14 +65,14 @@ def _first(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
         membership=(
             "completions are packed greedily in that order into rows of at most pack_length tokens; the rows beyond a "
             "multiple of the learners are dropped; each rank takes a contiguous block of rows, permutes it once, cuts "
-            f"it into m micro-batches of {native['per_device_train_batch_size']} rows, and steps after every "
+            f"it into m micro-batches of {facts.native['per_device_train_batch_size']} rows, and steps after every "
             "max(ceil(m / num_mini_batches - 0.5), 1) of them; micro-batches left over are dropped"
         ),
         denominator_scope="micro_batch",
         denominator_formula="1 / (W k T_m): over W learners and k micro-batches, the mean of means over tokens T_m",
         lr_tick="after every optimizer step",
         resume="the position of the prompt iterator is saved",
-        defects=defects,
+        defects=defects(facts),
         undecided=(
             "which prompts a rollout has: results are taken as they finish",
             "which completions an optimizer step has: packing, dropped rows, and a permutation decide",
@@ -91,18 +81,18 @@ def _first(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
     )
 
 
-def _ppo(native: Mapping[str, Any], defects: tuple[Defect, ...]) -> Behaviour:
+def _ppo(facts: Facts) -> Behaviour:
     return Behaviour(
         order="numpy's default_rng(seed) shuffles each epoch; an epoch's remainder of prompts is dropped",
         membership=(
             "each rank takes a contiguous block of a rollout's prompts, permutes its completions in every pass with "
-            f"numpy's global random numbers, and steps after every {native['local_mini_batch_size']} of them"
+            f"numpy's global random numbers, and steps after every {facts.native['local_mini_batch_size']} of them"
         ),
         denominator_scope="micro_batch",
         denominator_formula="1 / (W k T_m): the mean over W devices and k micro-batches of means over their tokens T_m",
         lr_tick="after every optimizer step",
         resume="not read",
-        defects=defects,
+        defects=defects(facts),
         undecided=("which completions of a rank meet in a step: numpy's global random numbers decide",),
         source="open-instruct ppo_vllm_thread_ray_gtrl.py, 9c2d44bec and the parent of bac939310",
     )

@@ -6,24 +6,21 @@ import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
-from batchbridge.kit import Context, NativeStep, parse_arguments, walk
-from batchbridge.kit.command_line import spelled, words_by_name
-from batchbridge.kit.frame import FramedAdapter
-from batchbridge.kit.key_table import Codes
-from batchbridge.kit.near_names import near_names
-from batchbridge.kit.values import Told, shown, spec_of
+from batchbridge import Finding, Fix, Reading, Source, Spec, Where, Written
+from batchbridge.kit import Context, NativeStep, walk
+from batchbridge.kit.command_line import options_of
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.key_table import Codes, converted
+from batchbridge.kit.typed_values import WrongValue
+from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.versions import newer_version, readable
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct import settings as tables
-from batchbridge_open_instruct.meaning import OpenInstructReading, learners, meaning
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS, Setting
-from batchbridge_open_instruct.values import LARGEST, WrongValue, convert
-
-if TYPE_CHECKING:
-    pass
+from batchbridge_open_instruct.meaning import learners, meaning
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT, SCRIPTS
+from batchbridge_open_instruct.values import LARGEST
 
 
 class OpenInstructAdapter(FramedAdapter):
@@ -45,109 +42,98 @@ class OpenInstructAdapter(FramedAdapter):
         """Certain where the command starts one of the scripts; else by key names."""
         if source.native is not None:
             return 0.0
-        for word in map(_as_file, source.argv[:4]):
-            if word.endswith(".py"):
-                folder, _, name = word.rpartition("/")
-                known = name in SCRIPTS and (name != GRPO or folder.endswith("open_instruct"))
-                return 0.99 if known or name == _OLD_GRPO else 0.0
+        if program := _program(source.argv[:4]):
+            known = program.name in SCRIPTS and (program.name != GRPO or str(program.parent).endswith("open_instruct"))
+            return 0.99 if known or program.name == _OLD_GRPO else 0.0
         keys = {key for key in source.values if isinstance(key, str)}
         return min(0.9, 0.4 * len(keys & _TELLING))
 
-    def read(self, source: Source, context: Context) -> OpenInstructReading:
-        """See `Adapter.read`: which script it is, and then which checkout."""
-        found, asked = list(source.problems), context.framework_version
-        newer = asked is not None and readable(asked, tables.NEWEST) != asked
-        checkout = _checkout_at(source) if asked is None else tables.checkout_of(tables.NEWEST if newer else asked)
-        script = _script(source)
+    def asked_version(self, context: Context) -> tuple[str | None, str]:
+        """The checkout that is asked for, by its date."""
+        asked = context.framework_version
+        return asked and (tables.checkout_of(readable(asked, tables.NEWEST)) or asked), ""
+
+    def readable_version(self, source: Source, context: Context, found: list[Finding]) -> str | None:
+        """The checkout, where it is known and has the script that is started."""
+        asked, script = context.framework_version, _script(source)
         if source.native is not None or script is None:
             found.append(
                 _unreadable("an object" if source.native is not None else f"{_named_script(source)} is not read")
             )
-        elif checkout is None or checkout not in SCRIPTS[script]:
+            return None
+        checkout = _checkout_at(source) if asked is None else tables.checkout_of(readable(asked, tables.NEWEST))
+        if checkout is None or checkout not in SCRIPTS[script]:
             found.append(_version_finding(asked, checkout, script))
-        else:
-            if newer and asked is not None:
-                found.append(
-                    newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version)
-                )
-            return self.read_settings(source, context, checkout, found)
-        return self._open(checkout or asked, found, context)
+            return None
+        if asked is not None and readable(asked, tables.NEWEST) != asked:
+            found.append(newer_version("open-instruct", shown(asked), newest=checkout, code=self.codes.unknown_version))
+        return checkout
 
-    def _open(self, version: str | None, found: Sequence[Finding], context: Context) -> OpenInstructReading:
-        return OpenInstructReading(**vars(self.unread(version, found, context)))
-
-    def read_settings(
-        self, source: Source, context: Context, version: str, found: list[Finding]
-    ) -> OpenInstructReading:
+    def read_settings(self, source: Source, context: Context, version: str, found: list[Finding]) -> RunReading:
         """See `FramedAdapter.read`. Strings convert as HfArgumentParser converts them."""
-        checkout, findings, script = version, found, _script(source)
-        assert script is not None, "read says what is no script"
-        rows = tables.settings_of(checkout)
-        native: dict[str, Any] = {SCRIPT: script, **tables.IMPLIED.get(checkout, {})}
-        native |= {key: row.default for key, row in rows.items()}
-        places, given = _given(source, rows, tables.other_names(checkout))
-        wrong = False
-        stale = any(not tables.has_flag(checkout, key) for key in given)
-        elsewhere = [
-            one
-            for one in SCRIPTS[script]
-            if stale and all(tables.has_flag(one, key) for key in given) and self._accepts(source, context, one)
-        ]
-        unknown = [key for key in given if key not in rows and key not in tables.other_names(checkout)]
-        near = near_names((key for key in unknown if _SUCCESSORS.get(key) not in rows), rows, cutoff=0.75)
-        for key in unknown:
-            nearest = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near.get(key, ())
-            findings.append(_unknown_key(places[key], nearest, checkout, script, elsewhere))
-        for key, value in given.items():
-            if key not in rows:
-                continue
-            try:
-                native[key] = convert(rows[key], value)
-            except WrongValue as error:
-                wrong = True
-                findings.append(_wrong_value(places[key], error, native[key]))
-        world_key = LEARNERS[script]
-        if context.world_size is not None and context.world_size != sum(native[world_key]):
-            if world_key in given or context.world_size > LARGEST:
-                wrong = True
-                findings.append(_other_world(places.get(world_key), world_key, native, context.world_size))
+        script = _script(source)
+        assert script is not None, "readable_version says what is no script"
+        rows, others = tables.rows_of(version), tables.other_names(version)
+        takes = {key: row for key, row in rows.items() if not row.fixed}
+        on = others.union(key for key, row in takes.items() if row.default is True)  # of others it is not known
+        values = {key: value for key, value in source.values.items() if key != SCRIPT}
+        said, places = options_of(dataclasses.replace(source, values=values), others.union(takes), on)
+        elsewhere = self._taking(source, context, script, said) if _unknown(said, version) else []
+
+        def unknown(key: str, near: Sequence[str]) -> Finding:
+            fitting = [_SUCCESSORS[key]] if _SUCCESSORS.get(key) in rows else near
+            return _unknown_key(places[key], fitting, version, script, elsewhere)
+
+        def wrong(key: str, error: WrongValue) -> Finding:
+            text, default = f"{key} = {places[key].value!r}: expected {error}", rows[key].default
+            fix = Fix(f"the default is {default}", {key: default})
+            return Finding(self.codes.wrong_value, "error", "config", text, (places[key],), (fix,))
+
+        taken = converted({key: value for key, value in said.items() if key not in others}, rows, unknown, wrong)
+        native, wrong_values = {SCRIPT: script, **taken.native}, bool(taken.wrong)
+        found += taken.findings
+        world_key, asked = LEARNERS[script], context.world_size
+        if asked is not None and asked != learners(native):
+            if world_key in said or asked > LARGEST:
+                wrong_values = True
+                found.append(_other_world(places.get(world_key), world_key, learners(native), asked))
             else:
-                native[world_key] = (context.world_size,)
-                places[world_key] = Where(world_key, context.world_size)
-        reading = dataclasses.replace(
-            self._open(checkout, findings, context), native=native, given=places, checkout=checkout, decided=not wrong
-        )
-        if wrong:
+                native[world_key], places[world_key] = [asked], Where(world_key, asked)
+        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=places)
+        if wrong_values:
             return reading
-        try:
-            told = meaning(native, checkout)
-        except ValueError as reason:
-            if not (errors := [found for found in self.check(reading) if found.severity == "error"]) or all(
-                found.undecided for found in errors
-            ):
-                findings.append(_inexpressible(str(reason)))
-            return dataclasses.replace(reading, findings=tuple(findings))
         from batchbridge_open_instruct.behaviour import behaviour
+        from batchbridge_open_instruct.rules import Facts
 
+        facts = Facts(native, places, context.dataset_size, version)
+        reading = dataclasses.replace(reading, run=facts)
+        try:
+            told = meaning(native, version)
+        except ValueError as reason:
+            if all(one.undecided for one in self.check(reading) if one.severity == "error"):
+                found.append(_inexpressible(str(reason)))
+            return dataclasses.replace(reading, findings=tuple(found))
         spec = spec_of(told)
-        return dataclasses.replace(
-            reading,
-            spec=spec,
-            provenance={path: _provenance(told[path], reading, checkout) for path, _, _ in walk(spec) if path in told},
-            behaviour=behaviour(native, checkout),
-            findings=tuple(findings),
-        )
+        # What is at the schema's default, the script has nothing to say about.
+        worth_saying = {path: told[path] for path, _, _ in walk(spec) if path in told}
+        provenance = origins(worth_saying, native, places, f"default of {script}, {version}")
+        return dataclasses.replace(reading, spec=spec, provenance=provenance, behaviour=behaviour(facts))
 
-    def _accepts(self, source: Source, context: Context, checkout: str) -> bool:
-        """Whether a known checkout takes the whole of what was given."""
-        reading = self.read(source, dataclasses.replace(context, framework_version=checkout))
-        return not any(found.severity == "error" for found in [*reading.findings, *self.check(reading)])
+    def _taking(self, source: Source, context: Context, script: str, said: Mapping[str, Any]) -> list[str]:
+        """The checkouts of a script that know and accept the whole of what was said."""
+        fitting = (one for one in SCRIPTS[script] if not _unknown(said, one))
+        readings = (self.read(source, dataclasses.replace(context, framework_version=one)) for one in fitting)
+        return [
+            str(reading.framework_version)
+            for reading in readings
+            if not any(found.severity == "error" for found in (*reading.findings, *self.check(reading)))
+        ]
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """The scripts' own checks, and what they do silently; see `rules`."""
         from batchbridge_open_instruct.rules import check
 
-        return check(reading) if isinstance(reading, OpenInstructReading) else ()
+        return check(reading)
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """Arguments and a shell line: of the PPO script where there is a value baseline, of a GRPO script otherwise;
@@ -156,14 +142,14 @@ class OpenInstructAdapter(FramedAdapter):
         Dataset, model and engines are not a spec's business, and have to be added.
         """
         newest = tables.NEWEST_PPO if spec.advantage.baseline == "value" else tables.NEWEST
-        version = readable(framework_version or newest, tables.NEWEST)
-        return super().write(spec, tables.checkout_of(version) or version)
+        return super().write(spec, self.asked_version(Context(framework_version=framework_version or newest))[0])
 
     def settings_for(self, spec: Spec, problems: Problems, version: str) -> dict[str, Any]:
         """See `writing.settings_for`."""
         from batchbridge_open_instruct.writing import settings_for
 
-        return settings_for(spec, problems, tables.checkout_of(version))
+        checkout = tables.checkout_of(version)
+        return {} if checkout is None else settings_for(spec, problems, checkout)  # reading it back says so
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """The command as `argv` (one word per line) and for a shell."""
@@ -222,29 +208,31 @@ _TELLING = frozenset(
 _PPO_ONLY = frozenset({"local_mini_batch_size", "local_rollout_batch_size", "cliprange"})
 
 
+def _program(argv: Sequence[str]) -> Path | None:
+    """The script that a command starts; `python -m open_instruct.grpo_fast` starts that file."""
+    for word in argv:
+        if word.startswith("open_instruct.") and word.count(".") == 1:
+            return Path(f"{word.replace('.', '/')}.py")
+        if word.endswith(".py"):
+            return Path(word)
+    return None
+
+
 def _named_script(source: Source) -> str:
     """The file name of the script that the command starts, or what `script` says, or ""."""
-    for word in map(_as_file, source.argv):
-        if word.endswith(".py"):
-            return word.rpartition("/")[2]
+    if program := _program(source.argv):
+        return program.name
     said = source.values.get(SCRIPT)
     return said if isinstance(said, str) else "" if said is None else f"{said!r:.40}"
-
-
-def _as_file(word: str) -> str:
-    """`open_instruct.grpo_fast`, which `python -m` starts, as the file that it is."""
-    return word.replace(".", "/") + ".py" if word.startswith("open_instruct.") and word.count(".") == 1 else word
 
 
 def _checkout_at(source: Source) -> str | None:
     """The proven checkout whose grpo_fast.py the command starts, if that stands where the command says."""
     from batchbridge_open_instruct.proven import checkout_of
 
-    for word in map(_as_file, source.argv):
-        if word.endswith(GRPO_FAST):
-            file = Path(word)
-            return checkout_of(file.absolute().parent) if file.is_file() else None
-    return None
+    program = _program(source.argv)
+    there = program is not None and program.name == GRPO_FAST and program.is_file()
+    return checkout_of(program.absolute().parent) if program is not None and there else None
 
 
 def _script(source: Source) -> str | None:
@@ -254,43 +242,9 @@ def _script(source: Source) -> str | None:
     return PPO if _PPO_ONLY & {key for key in source.values if isinstance(key, str)} else GRPO_FAST
 
 
-def _given(
-    source: Source, rows: Mapping[str, Setting], others: frozenset[str]
-) -> tuple[dict[str, Where], dict[str, Any]]:
-    """(places, values) by native key, spelled as the parser takes them."""
-    words = words_by_name(source.argv)
-    plain = parse_arguments(list(source.argv)) if source.argv else {}
-    file = None if source.path is None else str(source.path)
-    names = sorted({*rows, *others})
-    on = {key for key, row in rows.items() if row.default is True}
-    places: dict[str, Where] = {}
-    given: dict[str, Any] = {}
-    for key, value in source.values.items():
-        if key == SCRIPT:
-            continue
-        if not isinstance(key, str):
-            places[repr(key)[:60]] = Where(repr(key)[:60])
-            given[repr(key)[:60]] = value
-            continue
-        if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
-            value = words[key]
-        name, value = spelled(key, value, names, on)
-        if name == key and key.replace("-", "_").startswith("no_") and (other := key[3:].replace("-", "_")) in others:
-            name, value = other, False  # which default it has, is not known here
-        line = source.lines.get(key)
-        given[name] = value
-        places[name] = Where(name, shown(value), file if line else None, line)
-    return places, given
-
-
-def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Provenance:
-    if entry.key is None:
-        return entry.derived()
-    value, place = reading.native[entry.key], reading.given.get(entry.key)
-    value = list(value) if isinstance(value, tuple) and place is not None else value
-    note = f" (derived: {entry.formula})" if entry.formula else ""
-    default = f"default of {reading.native[SCRIPT]}, {checkout}"
-    return Provenance.of(entry.key, value, place, default=default, note=note, others=entry.others)
+def _unknown(said: Mapping[str, Any], checkout: str) -> bool:
+    """Whether something was said that the parser of a checkout does not know."""
+    return not all(tables.has_flag(checkout, key) for key in said)
 
 
 # ---- findings
@@ -298,14 +252,8 @@ def _provenance(entry: Told, reading: OpenInstructReading, checkout: str) -> Pro
 
 def _unreadable(what: str) -> Finding:
     read = ", ".join(SCRIPTS)
-    return Finding(
-        "BB-OI-006",
-        "error",
-        "config",
-        f"{what}; read are the command lines and settings of {read}",
-        (Where(SCRIPT),),
-        (Fix(f"name one of {read}"),),
-    )
+    text, fix = f"{what}; read are the command lines and settings of {read}", Fix(f"name one of {read}")
+    return Finding("BB-OI-006", "error", "config", text, (Where(SCRIPT),), (fix,))
 
 
 def _version_finding(version: str | None, checkout: str | None, script: str) -> Finding:
@@ -330,20 +278,15 @@ def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, 
         message += f": {script} lost it on {removed[0]} ({removed[1]})"
     elif script != PPO and any(tables.has_flag(one, key.removeprefix("no_")) for one in SCRIPTS[PPO]):
         message += f": {PPO} had it, {script} never"
-    return Finding(
-        "BB-OI-003",
-        "error",
-        "config",
-        message,
-        (place,),
-        (
-            *(Fix(f"read it in the checkout that has it: --framework-version {one}") for one in elsewhere[-1:]),
-            *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
-            Fix(f"remove {key}" + ("" if elsewhere else ": no known checkout takes all that is given"), {key: None}),
-        ),
-        native="HfArgumentParser: ValueError: Some specified arguments are not used",
-        source=None if removed is None else f"open-instruct {removed[1].partition(',')[0]}",
+    alone = "" if elsewhere else ": no known checkout takes all that is given"
+    fixes = (
+        *(Fix(f"read it in the checkout that has it: --framework-version {one}") for one in elsewhere[-1:]),
+        *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
+        Fix(f"remove {key}{alone}", {key: None}),
     )
+    native = "HfArgumentParser: ValueError: Some specified arguments are not used"
+    source = None if removed is None else f"open-instruct {removed[1].partition(',')[0]}"
+    return Finding("BB-OI-003", "error", "config", message, (place,), fixes, native=native, source=source)
 
 
 _SUCCESSORS = {
@@ -354,19 +297,7 @@ _SUCCESSORS = {
 }
 
 
-def _wrong_value(place: Where, error: WrongValue, default: Any) -> Finding:
-    return Finding(
-        "BB-OI-004",
-        "error",
-        "config",
-        f"{place.key} = {place.value!r}: expected {error}",
-        (place,),
-        (Fix(f"the default is {default}", {place.key or "": default}),),
-    )
-
-
-def _other_world(place: Where | None, key: str, native: Mapping[str, Any], asked: int) -> Finding:
-    said = learners(native)
+def _other_world(place: Where | None, key: str, said: int, asked: int) -> Finding:
     message = f"{key} gives {said} learners, and {shown(asked)} devices were asked for"
     fixes = (Fix(f"--world-size {said}"), Fix(f"{key} {shown(asked)}", {key: [asked]}))
     return Finding("BB-OI-005", "error", "config", message, (place or Where(key, said),), fixes)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import Where
-from batchbridge.kit.frame import RunReading
-from batchbridge.kit.key_table import Key, Words, told_by
-from batchbridge.kit.kinds import anything
+from batchbridge.kit.key_table import told_by
 from batchbridge.kit.schedules import WITHOUT_WARMUP, schedule_text
-from batchbridge.kit.values import Told, shown
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCRIPT
+from batchbridge.kit.values import Told
+from batchbridge.kit.versions import holds
+from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, LEARNERS, PPO, SCALES, SCRIPT, rows_of
 
 EPSILON = 1e-8
 """Added to the deviation (GRPO), and to the variance (PPO). Source: data_loader.py, ppo: masked_whiten."""
@@ -23,69 +20,42 @@ KL_LOG_RATIO_CLAMP = 40.0
 """Bound of the log-ratio before the estimate (nats). Source: grpo_utils.py, compute_grpo_loss."""
 NAMED_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3", "kl4": "k1_times_ratio"}
 """By `kl_estimator` of grpo_fast.py before v0.1.0. Source: grpo_fast.py, fc22674da."""
+KL_WORDS: Mapping[Any, str] = {**NAMED_KL, **dict(enumerate(KL_ESTIMATORS))}
 PPO_KL = {"kl1": "k1", "kl2": "k2", "kl3": "k3"}
 """Source: ppo_vllm_thread_ray_gtrl.py, kl_estimator."""
-ADAMW = {"beta1": 0.9, "beta2": 0.999, "optimizer_epsilon": 1e-8}
-"""torch.optim.AdamW's own; no script sets them (PPO's `eps` is never read)."""
 TORCH_DECAY = 0.01
 """torch.optim.AdamW's weight decay where a script hands it none."""
-SCALES = {"standard": "group", "centered": "none"}
-DROPS_STALE = "2026.8.20"
-"""The first known checkout that drops results older than async_steps. Source: #1738, 2026-06-27."""
+DROPS_STALE = ">=2026.8.20"
+"""Checkouts that drop results older than async_steps. Source: #1738, 2026-06-27."""
 
 
-def _key(key: str, *fields: str, words: Words | None = None) -> Key:
-    return Key(key, anything, field=fields, values=words)
-
-
-def _nearest(words: Mapping[Any, Any], otherwise: Any) -> Words:
-    """Words both ways; what is none of them is written as `otherwise`, and read back as what that is."""
-    ours = {theirs: ours for ours, theirs in words.items()}
-    return words.get, lambda value: ours.get(value, otherwise)
-
-
-_SHARED = (
-    _key("seed", "order.seed"),
-    _key("learning_rate", "carried.learning_rate"),
-    _key("max_prompt_token_length", "carried.max_prompt_tokens"),
-    _key("response_length", "carried.max_completion_tokens"),
-    _key("temperature", "carried.temperature"),
-    _key("num_epochs", "optimizer_step.passes_per_rollout"),
-)
-GRPO_KEYS = (
-    *_SHARED,
-    _key("num_unique_prompts_rollout", "rollout.prompts_per_rollout"),
-    _key("num_samples_per_prompt_rollout", "rollout.completions_per_prompt"),
-    _key(
-        "mask_truncated_completions",
-        "rollout.truncated_completions",
-        words=_nearest({True: "drop", False: "keep"}, False),
-    ),
-    _key("async_steps", "staleness.maximum"),
-    _key("advantage_normalization_type", "advantage.scale", words=_nearest(SCALES, "centered")),
-    _key(
-        "loss_fn",
-        "objective.surrogate",
-        words=(lambda name: name if name == "cispo" else "ppo", lambda name: name if name == "cispo" else "dapo"),
-    ),
-    _key("clip_higher", "objective.clip_high"),
-    _key(
-        "set_weight_decay_on_bias_and_norm",
-        "carried.weight_decay_excludes",
-        words=({True: "biases_and_norms", False: "nothing"}.get, lambda which: False if which == "nothing" else None),
-    ),
-    _key("max_grad_norm", "carried.max_gradient_norm"),
-    _key("vllm_top_p", "carried.top_p"),
-)
-PPO_KEYS = (
-    *_SHARED,
-    _key("number_samples_per_prompt", "rollout.completions_per_prompt"),
-    _key("per_device_train_batch_size", "micro_batch.completions_per_device"),
-    _key("async_mode", "staleness.mode", words=_nearest({True: "lookahead", False: "sync"}, False)),
-    _key("beta", "objective.kl_coefficient"),
-    _key("cliprange", "objective.clip_low", "objective.clip_high"),
-)
-"""Settings that decide canonical fields alone: read and written by the row."""
+CONSTANTS: Mapping[str, Told] = {
+    "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
+    "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
+    "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
+    "carried.beta1": Told(0.9, None, "torch.optim.AdamW's own"),
+    "carried.beta2": Told(0.999, None, "torch.optim.AdamW's own"),
+    "carried.optimizer_epsilon": Told(1e-8, None, "torch.optim.AdamW's own"),
+    "carried.dropout": Told("off", None, "disable_dropout_in_model", ("disable_dropout_in_model",)),
+    "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
+}
+"""What every script fixes; none sets AdamW's numbers (PPO's `eps` is never read)."""
+PPO_CONSTANTS: Mapping[str, Told] = {
+    "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
+    "order.last_rollout": Told("drop", None, "an epoch's remainder of prompts is dropped"),
+    "loss.policy.aggregation": Told("token_mean", None, "masked_mean"),
+    "advantage.baseline": Told("value", None, "a value model, and GAE"),
+    "advantage.scale": Told("batch", None, "masked_whiten"),
+    "advantage.epsilon": Told(EPSILON, None, "masked_whiten"),
+    "advantage.ddof": Told(1, None, "masked_whiten"),
+    "objective.surrogate": Told("ppo", None, "the clipped ratio"),
+    "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
+    "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),
+    "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
+    "carried.max_gradient_norm": Told(1.0, None, "get_train_ds_config"),
+    "carried.top_p": Told(1.0, None, "SamplingParams"),
+}
+"""What the PPO script fixes."""
 Native = Mapping[str, Any]
 
 
@@ -117,9 +87,11 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
     if scale is None:
         raise ValueError(f"advantage_normalization_type {native['advantage_normalization_type']}")
     told = {
-        **told_by(GRPO_KEYS, native),
+        **_shared(native, checkout),
         "topology.world_size": Told(learners(native), "num_learners_per_node", "sum of num_learners_per_node"),
-        "topology.context_parallel": Told(_context(native), "sequence_parallel_size"),
+        "topology.context_parallel": Told(
+            1 if native[SCRIPT] == GRPO else native["sequence_parallel_size"], "sequence_parallel_size"
+        ),
         "rollout.group_filter": Told(
             _filter(native),
             None,
@@ -151,25 +123,22 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         ),
         "advantage.epsilon": Told(EPSILON if scale == "group" else None, None, "data_loader.py"),
         "advantage.ddof": Told(0 if scale == "group" else None, None, "numpy's standard deviation"),
-        "objective.clip_low": Told(None if native["loss_fn"] == "cispo" else native["clip_lower"], "clip_lower"),
         "objective.old_logprobs": Told(
             _old_logprobs(native),
             None,
             "use_vllm_logprobs, num_mini_batches, num_epochs",
             ("use_vllm_logprobs", "num_mini_batches", "num_epochs"),
         ),
-        "objective.sampler_correction": Told(
-            _correction(native), None, "use_rho_correction and its bounds", _correction_keys(native)
-        ),
+        "objective.sampler_correction": _correction(native),
         "objective.kl_placement": Told(
             "loss" if on else "none", None, "load_ref_policy, beta", ("load_ref_policy", "beta")
         ),
-        "objective.kl_estimator": Told(_kl_estimator(native) if on else None, "kl_estimator"),
+        "objective.kl_estimator": Told(_kl_estimator(native, KL_WORDS) if on else None, "kl_estimator"),
         "objective.kl_coefficient": Told(native["beta"] if on else 0.0, "beta"),
         "objective.kl_log_ratio_clamp": Told(KL_LOG_RATIO_CLAMP if on else None, None, "fixed in compute_grpo_loss"),
-        "carried.weight_decay": Told(*_decay(native)),
-        "carried.reference_sync_steps": Told(*_reference_sync(native, on)),
-        **_shared(native),
+        "carried.weight_decay": _decay(native),
+        "carried.weight_decay_excludes": Told("biases_and_norms" if native[EXCLUDES] else "nothing", EXCLUDES),
+        "carried.reference_sync_steps": _reference_sync(native, on),
     }
     if parts == 1:
         told["optimizer_step.completions_per_step"] = Told(
@@ -182,6 +151,8 @@ def _grpo(native: Native, checkout: str) -> dict[str, Told]:
         told["optimizer_step.parts_per_rollout"] = Told(parts, "num_mini_batches")
         last = "drop" if native[SCRIPT] == GRPO_FAST else "short"
         told["order.last_optimizer_step"] = Told(last, None, "micro-batches that are left over")
+    if native["loss_fn"] == "cispo":
+        told["objective.clip_low"] = Told(None, "clip_lower")
     aggregation, constant = denominator(native["loss_denominator"], completions if parts == 1 else None)
     told["loss.policy.aggregation"] = Told(aggregation, "loss_denominator")
     if constant is not None:
@@ -207,7 +178,7 @@ def _first_can_be_said(native: Native) -> None:
 def _staleness(native: Native, checkout: str) -> str:
     if not native["async_steps"]:
         return "sync"
-    return "bounded" if checkout >= DROPS_STALE else "lookahead"
+    return "bounded" if holds(DROPS_STALE, checkout) else "lookahead"
 
 
 def denominator(text: str, completions: int | None) -> tuple[str, int | None]:
@@ -231,11 +202,6 @@ def denominator(text: str, completions: int | None) -> tuple[str, int | None]:
     return "sequence_sum_over_constant", int(constant)
 
 
-def _context(native: Native) -> int:
-    """grpo.py takes sequence_parallel_size and never reads it."""
-    return 1 if native[SCRIPT] == GRPO else int(native["sequence_parallel_size"])
-
-
 def _filter(native: Native) -> str:
     if native["active_sampling"]:
         return "replace_zero_variance"
@@ -248,14 +214,10 @@ def _old_logprobs(native: Native) -> str:
     return "detached" if native["num_mini_batches"] == native["num_epochs"] == 1 else "rollout_start"
 
 
-def _kl_estimator(native: Native) -> str:
-    if isinstance(native["kl_estimator"], str):
-        if native["kl_estimator"] not in NAMED_KL:
-            raise ValueError(f"kl_estimator {native['kl_estimator']}")
-        return NAMED_KL[native["kl_estimator"]]
-    if native["kl_estimator"] >= len(KL_ESTIMATORS):
+def _kl_estimator(native: Native, words: Mapping[Any, str]) -> str:
+    if native["kl_estimator"] not in words:
         raise ValueError(f"kl_estimator {native['kl_estimator']}")
-    return KL_ESTIMATORS[native["kl_estimator"]]
+    return words[native["kl_estimator"]]
 
 
 RHO = {
@@ -264,63 +226,60 @@ RHO = {
 }
 """Shared word to the settings of its bounds, where 0 is no bound. Source: grpo_utils.py, compute_rho_correction."""
 RHO_KEYS = tuple(key for keys in RHO.values() for key in keys)
-RHO_WORDS = re.compile(r"(token_truncate|token_mask) \[([^\s,]+), ([^\s,]+)\]")
+_NUMBER = r"-|\d+(\.\d+)?(e[+-]?\d+)?"
+RHO_WORDS = re.compile(rf"(?P<word>token_truncate|token_mask) \[(?P<lower>{_NUMBER}), (?P<upper>{_NUMBER})\]")
 
 
-def _correction(native: Native) -> str | None:
+CAP = "truncated_importance_sampling_ratio_cap"
+"""The upper bound's only setting before 2026.6.10."""
+
+
+def _correction(native: Native) -> Told:
     """The correction towards the sampler in the words that adapters share; `writing` reads them back."""
-    if "use_rho_correction" not in native:
-        cap = native["truncated_importance_sampling_ratio_cap"]
-        return f"token_truncate [-, {float(cap)!r}]" if cap > 0 else None
-    if not native["use_rho_correction"]:
-        return None
+    if CAP in native:
+        text = f"token_truncate [-, {float(native[CAP])!r}]" if native[CAP] > 0 else None
+        return Told(text, None, _BOUNDS, (CAP,))
     bounds = {word: [native[key] for key in keys] for word, keys in RHO.items()}
     parts = [
         f"{word} [{', '.join(repr(float(bound)) if bound > 0 else '-' for bound in pair)}]"
         for word, pair in bounds.items()
         if max(pair) > 0
     ]
-    return "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
+    text = "; ".join(parts) or "token_truncate [-, -]"  # the bare ratio
+    return Told(text if native["use_rho_correction"] else None, None, _BOUNDS, ("use_rho_correction", *RHO_KEYS))
 
 
-def _correction_keys(native: Native) -> tuple[str, ...]:
-    if "use_rho_correction" not in native:
-        return ("truncated_importance_sampling_ratio_cap",)
-    return ("use_rho_correction", *(key for keys in RHO.values() for key in keys))
+_BOUNDS = "use_rho_correction and its bounds"
+EXCLUDES = "set_weight_decay_on_bias_and_norm"
 
 
-def _decay(native: Native) -> tuple[float, str | None, str | None, tuple[str, ...]]:
-    if native["set_weight_decay_on_bias_and_norm"]:
-        return native["weight_decay"], "weight_decay", None, ("set_weight_decay_on_bias_and_norm",)
-    why = "set_weight_decay_on_bias_and_norm is off: AdamW gets no weight_decay, and takes its own"
-    return TORCH_DECAY, None, why, ("set_weight_decay_on_bias_and_norm",)
+def _decay(native: Native) -> Told:
+    if native[EXCLUDES]:
+        return Told(native["weight_decay"], "weight_decay", None, (EXCLUDES,))
+    return Told(TORCH_DECAY, None, f"{EXCLUDES} is off: AdamW gets no weight_decay, and takes its own", (EXCLUDES,))
 
 
-def _reference_sync(native: Native, on: bool) -> tuple[int | None, str | None, str | None, tuple[str, ...]]:
+def _reference_sync(native: Native, on: bool) -> Told:
     every = native["ref_policy_update_freq"]
     if every is None or not on:
-        return None, "ref_policy_update_freq", None, ()
+        return Told(None, "ref_policy_update_freq")
     steps = native["num_epochs"] * native["num_mini_batches"]
-    keys = ("ref_policy_update_freq", "num_epochs", "num_mini_batches")
-    return every * steps, None, f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps", keys
+    formula = f"ref_policy_update_freq {every} (rollouts) x {steps} optimizer steps"
+    return Told(every * steps, None, formula, ("ref_policy_update_freq", "num_epochs", "num_mini_batches"))
 
 
-def _shared(native: Native) -> dict[str, Told]:
+def _shared(native: Native, checkout: str) -> dict[str, Told]:
+    """What one setting alone says, what every script fixes, and the learning rate's schedule."""
     ratio, steps = native["warmup_ratio"], native.get("warm_up_steps", 0)
     if native[SCRIPT] != GRPO and native["lr_scheduler_type"] in WITHOUT_WARMUP:
         ratio = steps = 0
+    by_steps = bool(steps) and ratio <= 0
     return {
-        "objective.ratio_level": Told("token", None, "the ratio is taken per token"),
-        "objective.entropy_coefficient": Told(0.0, None, "no entropy bonus"),
+        **told_by(rows_of(checkout).values(), native),
+        **CONSTANTS,
         "carried.lr_schedule": Told(_schedule(native), "lr_scheduler_type"),
         "carried.warmup_ratio": Told(ratio if ratio > 0 else None if steps else 0.0, "warmup_ratio"),
-        "carried.warmup_steps": Told(
-            float(steps) if steps and ratio <= 0 else None, None, "warm_up_steps", ("warm_up_steps",)
-        ),
-        "carried.optimizer": Told("adamw", None, "torch.optim.AdamW"),
-        **{f"carried.{name}": Told(value, None, "torch.optim.AdamW's own") for name, value in ADAMW.items()},
-        "carried.dropout": Told("off", None, "disable_dropout_in_model", ("disable_dropout_in_model",)),
-        "carried.precision": Told("bf16", None, "the DeepSpeed configuration is bf16"),
+        "carried.warmup_steps": Told(float(steps) if by_steps else None, None, "warm_up_steps", ("warm_up_steps",)),
     }
 
 
@@ -342,11 +301,10 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
     local, mini = native["local_rollout_batch_size"], native["local_mini_batch_size"]
     completions = local * world * group
     on = native["beta"] != 0
-    kl = PPO_KL.get(native["kl_estimator"])
-    if kl is None:
-        raise ValueError(f"kl_estimator {native['kl_estimator']}")
+    kl = _kl_estimator(native, PPO_KL)
     return {
-        **told_by(PPO_KEYS, native),
+        **PPO_CONSTANTS,
+        **_shared(native, checkout),
         "topology.world_size": Told(world, "actor_num_gpus_per_node", "sum of actor_num_gpus_per_node"),
         "rollout.prompts_per_rollout": Told(
             local * world,
@@ -360,10 +318,8 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
             f"local_mini_batch_size {mini} x {world} learners",
             ("local_mini_batch_size", "actor_num_gpus_per_node"),
         ),
-        "optimizer_step.rollout_shuffle": Told("completions", None, "each rank permutes its share in each epoch"),
-        "order.last_rollout": Told("drop", None, "an epoch's remainder of prompts is dropped"),
         "order.last_optimizer_step": Told(
-            "error" if checkout >= "2025.11.3" else "short", None, "calculate_runtime_args, exact_div"
+            "error" if holds(">=2025.11.3", checkout) else "short", None, "calculate_runtime_args, exact_div"
         ),
         "staleness.maximum": Told(int(native["async_mode"]), None, "async_mode: one rollout behind", ("async_mode",)),
         "horizon.rollouts": Told(
@@ -372,31 +328,6 @@ def _ppo(native: Native, checkout: str) -> dict[str, Told]:
             f"total_episodes {native['total_episodes']} // ({local * world} prompts x {group})",
             ("total_episodes", "local_rollout_batch_size", "actor_num_gpus_per_node", "number_samples_per_prompt"),
         ),
-        "loss.policy.aggregation": Told("token_mean", None, "masked_mean"),
-        "advantage.baseline": Told("value", None, "a value model, and GAE"),
-        "advantage.scale": Told("batch", None, "masked_whiten"),
-        "advantage.epsilon": Told(EPSILON, None, "masked_whiten"),
-        "advantage.ddof": Told(1, None, "masked_whiten"),
-        "objective.surrogate": Told("ppo", None, "the clipped ratio"),
-        "objective.old_logprobs": Told("rollout_start", None, "computed before training on the rollout"),
         "objective.kl_placement": Told("reward" if on else "none", None, "beta", ("beta",)),
         "objective.kl_estimator": Told(kl if on else None, "kl_estimator"),
-        "carried.weight_decay": Told(TORCH_DECAY, None, "torch.optim.AdamW's own"),
-        "carried.weight_decay_excludes": Told("nothing", None, "one group of parameters"),
-        "carried.max_gradient_norm": Told(1.0, None, "get_train_ds_config"),
-        "carried.top_p": Told(1.0, None, "SamplingParams"),
-        **_shared(native),
     }
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class OpenInstructReading(RunReading):
-    """A reading that remembers in which checkout it is read."""
-
-    checkout: str | None = None
-    decided: bool = False
-    """Whether every setting could be read; `native` holds defaults for the others."""
-
-    def where(self, *keys: str) -> tuple[Where, ...]:
-        """The places of `keys`, defaults included."""
-        return tuple(self.given.get(key) or Where(key, shown(self.native.get(key))) for key in keys)

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from batchbridge_open_instruct.names import OTHERS
+from batchbridge.kit.key_table import Key, keys_of
+from batchbridge.kit.parser_kinds import BOOL, FLOAT
+from batchbridge.kit.versions import holds
+from batchbridge_open_instruct.names import GRPO_NAMES, PPO_NAMES
+from batchbridge_open_instruct.values import ANY_INTEGER, COUNT, PER_NODE, POSITIVE, TEXT, or_none
 
 CHECKOUTS: Mapping[str, str] = {
     "2024.11.20": "9c2d44bec, the release of Tülu 3: the PPO script",
@@ -39,134 +42,118 @@ SCRIPTS: Mapping[str, tuple[str, ...]] = {
 SCRIPT = "script"
 """A key of ours: which script, where no command line says it."""
 
-_FIRST = SCRIPTS[GRPO_FAST][:1]
-_GRPO = SCRIPTS[GRPO_FAST][1:]
-_PPO = SCRIPTS[PPO]
-_TO_2 = _GRPO[:2]
-_FROM_3 = _GRPO[2:]
-_ALL = (*_FIRST, *_GRPO)
-_BEFORE_3 = (*_FIRST, *_TO_2)
+BEFORE_1, FROM_1 = "<2026.1.26", ">=2026.1.26"
+"""Checkouts of the GRPO scripts before the first release, and from it on."""
+BEFORE_3, FROM_3 = "<2026.6.10", ">=2026.6.10"
+SCALES = {"standard": "group", "centered": "none"}
+TRUNCATED = {True: "drop", False: "keep"}
+SURROGATES = (lambda name: "cispo" if name == "cispo" else "ppo", lambda name: "cispo" if name == "cispo" else "dapo")
+"""What is neither is refused, in both directions, by others."""
 
-
-@dataclass(frozen=True)
-class Setting:
-    """One native key. kind: int, float, bool, text, ints (a list); `?`: may be None. minimum: the least that makes
-    sense of an integer. source: dataclass and field."""
-
-    key: str
-    kind: str
-    default: Any
-    checkouts: tuple[str, ...]
-    source: str
-    minimum: int | None = None
-
-
-_LOADER = "StreamingDataLoaderConfig"
-_EXPERIMENT = "Args in 2026.1.26 and 2026.3.1, GRPOExperimentConfig after"
-_ARGS = "Args"
-ROWS = (
-    # ---- GRPO: data_loader.py
-    Setting("num_unique_prompts_rollout", "int", 16, _ALL, _LOADER, 0),
-    Setting("num_samples_per_prompt_rollout", "int", 4, _ALL, _LOADER, 0),
-    Setting("pack_length", "int", 512, _ALL, _LOADER, 1),
-    Setting("max_prompt_token_length", "int", 256, _ALL, _LOADER, 1),
-    Setting("response_length", "int", 256, _ALL, _LOADER, 1),
-    Setting("async_steps", "int", 1, _BEFORE_3, _LOADER, 0),
-    Setting("async_steps", "int", 8, _FROM_3, _LOADER, 0),
-    Setting("active_sampling", "bool", False, _GRPO, _LOADER),
-    Setting("filter_zero_std_samples", "bool", True, _GRPO, _LOADER),
-    Setting("mask_truncated_completions", "bool", False, _ALL, _LOADER),
-    Setting("advantage_normalization_type", "text", "standard", _BEFORE_3, _LOADER),
-    Setting("advantage_normalization_type", "text", "centered", _FROM_3, _LOADER),
-    Setting("temperature", "float", 0.7, (*_FIRST, *_GRPO[:3]), _LOADER),
-    Setting("temperature", "float", 1.0, _GRPO[3:], _LOADER),
-    Setting("vllm_top_p", "float", 1.0, _ALL, "VLLMConfig"),
-    # ---- GRPO: the experiment
-    Setting("total_episodes", "int", 100_000, _ALL, _EXPERIMENT, 0),
-    Setting("num_mini_batches", "int", 1, _ALL, _EXPERIMENT, 1),
-    Setting("num_epochs", "int", 1, _ALL, _EXPERIMENT, 1),
-    Setting("per_device_train_batch_size", "int", 1, _ALL, f"{_EXPERIMENT}; the scripts' parser.set_defaults", 1),
-    Setting("gradient_accumulation_steps", "int?", 1, _FROM_3, "TrainingConfig; never read by GRPO"),
-    Setting("num_learners_per_node", "ints", (1,), _ALL, _EXPERIMENT, 1),
-    Setting("sequence_parallel_size", "int", 1, _GRPO, _EXPERIMENT, 1),
-    Setting("deepspeed_stage", "int", 0, _ALL, _EXPERIMENT, 0),
-    Setting("fsdp_shard_degree", "int?", None, _FROM_3, _EXPERIMENT, 1),
-    Setting("fsdp_num_replicas", "int?", None, _FROM_3, _EXPERIMENT, 1),
-    Setting("seed", "int", 1, _BEFORE_3, _EXPERIMENT),
-    Setting("seed", "int", 42, _FROM_3, _EXPERIMENT),
-    Setting("beta", "float", 0.05, _ALL, _EXPERIMENT),
-    Setting("kl_estimator", "text", "kl3", _FIRST, _ARGS),
-    Setting("kl_estimator", "int", 2, _GRPO, _EXPERIMENT, 0),
-    Setting("masked_mean_axis", "int?", None, _FIRST, _ARGS),
-    Setting("masked_mean_denominator", "float?", None, _FIRST, _ARGS),
-    Setting("fill_completions", "bool", False, _FIRST, _ARGS),
-    Setting("allow_world_padding", "bool", False, _FIRST, _ARGS),
-    Setting("clip_lower", "float", 0.2, _ALL, _EXPERIMENT),
-    Setting("clip_higher", "float", 0.2, _BEFORE_3, _EXPERIMENT),
-    Setting("clip_higher", "float", 0.272, _FROM_3, _EXPERIMENT),
-    Setting("loss_fn", "text", "dapo", _GRPO, _EXPERIMENT),
-    Setting("loss_denominator", "text", "token", _GRPO, _EXPERIMENT),
-    Setting("load_ref_policy", "bool", True, _GRPO, _EXPERIMENT),
-    Setting("ref_policy_update_freq", "int?", None, _ALL, _EXPERIMENT, 1),
-    Setting("alpha", "float", 0.6, _ALL, _EXPERIMENT),
-    Setting("use_vllm_logprobs", "bool", False, _ALL, _EXPERIMENT),
-    Setting("truncated_importance_sampling_ratio_cap", "float", 0.0, _BEFORE_3, _EXPERIMENT),
-    Setting("use_rho_correction", "bool", True, _FROM_3, _EXPERIMENT),
-    Setting("rho_clamp_lower_bound", "float", 0.0, _FROM_3, _EXPERIMENT),
-    Setting("rho_clamp_upper_bound", "float", 2.0, _FROM_3, _EXPERIMENT),
-    Setting("rho_mask_lower_bound", "float", 0.0, _FROM_3, _EXPERIMENT),
-    Setting("rho_mask_upper_bound", "float", 0.0, _FROM_3, _EXPERIMENT),
-    Setting("learning_rate", "float", 2e-5, _ALL, _EXPERIMENT),
-    Setting("lr_scheduler_type", "text", "linear", _ALL, _EXPERIMENT),
-    Setting("warm_up_steps", "int", 0, _BEFORE_3, _EXPERIMENT, 0),
-    Setting("warmup_ratio", "float", 0.0, _ALL, f"{_EXPERIMENT}; the scripts' parser.set_defaults"),
-    Setting("weight_decay", "float", 0.0, _ALL, _EXPERIMENT),
-    Setting("set_weight_decay_on_bias_and_norm", "bool", True, _ALL, _EXPERIMENT),
-    Setting("max_grad_norm", "float", 1.0, _TO_2, _EXPERIMENT),
-    Setting("max_grad_norm", "float?", 1.0, _FROM_3, f"{_EXPERIMENT}; the scripts' parser.set_defaults"),
-    # ---- PPO
-    Setting("local_rollout_batch_size", "int", 64, _PPO, _ARGS, 1),
-    Setting("number_samples_per_prompt", "int", 1, _PPO, _ARGS, 1),
-    Setting("local_mini_batch_size", "int", 64, _PPO, _ARGS, 1),
-    Setting("per_device_train_batch_size", "int", 1, _PPO, _ARGS, 1),
-    Setting("gradient_accumulation_steps", "int?", None, _PPO, f"{_ARGS}; overwritten by calculate_runtime_args"),
-    Setting("num_mini_batches", "int", 1, _PPO, _ARGS),
-    Setting("num_epochs", "int", 4, _PPO, _ARGS, 0),
-    Setting("total_episodes", "int", 100_000, _PPO, _ARGS, 0),
-    Setting("actor_num_gpus_per_node", "ints", (1,), _PPO, _ARGS, 1),
-    Setting("deepspeed_stage", "int", 0, _PPO, _ARGS, 0),
-    Setting("seed", "int", 1, _PPO, _ARGS),
-    Setting("async_mode", "bool", True, _PPO, _ARGS),
-    Setting("beta", "float", 0.05, _PPO, _ARGS),
-    Setting("kl_estimator", "text", "kl1", _PPO, _ARGS),
-    Setting("cliprange", "float", 0.2, _PPO, _ARGS),
-    Setting("vf_coef", "float", 0.1, _PPO, _ARGS),
-    Setting("cliprange_value", "float", 0.2, _PPO, _ARGS),
-    Setting("gamma", "float", 1.0, _PPO, _ARGS),
-    Setting("lam", "float", 0.95, _PPO, _ARGS),
-    Setting("whiten_rewards", "bool", False, _PPO, _ARGS),
-    Setting("max_prompt_token_length", "int?", None, _PPO[:1], "DatasetConfig", 1),
-    Setting("max_prompt_token_length", "int", 256, _PPO[1:], _ARGS, 1),
-    Setting("response_length", "int", 53, _PPO, _ARGS, 1),
-    Setting("temperature", "float", 0.7, _PPO, _ARGS),
-    Setting("learning_rate", "float", 2e-5, _PPO, _ARGS),
-    Setting("lr_scheduler_type", "text", "linear", _PPO, _ARGS),
-    Setting("warm_up_steps", "int", 0, _PPO, _ARGS, 0),
-    Setting("warmup_ratio", "float", 0.0, _PPO, _ARGS),
+GRPO_ROWS = (
+    # what one key decides alone has its canonical field beside it, and the words for it
+    # ---- data_loader.py, StreamingDataLoaderConfig and VLLMConfig
+    Key("num_unique_prompts_rollout", COUNT, 16, "rollout.prompts_per_rollout"),
+    Key("num_samples_per_prompt_rollout", COUNT, 4, "rollout.completions_per_prompt"),
+    Key("pack_length", POSITIVE, 512),
+    Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens"),
+    Key("response_length", POSITIVE, 256, "carried.max_completion_tokens"),
+    Key("async_steps", COUNT, 1, "staleness.maximum", versions=BEFORE_3),
+    Key("async_steps", COUNT, 8, "staleness.maximum", versions=FROM_3),
+    Key("active_sampling", BOOL, False, versions=BEFORE_1, fixed=True),
+    Key("active_sampling", BOOL, False, versions=FROM_1),
+    Key("filter_zero_std_samples", BOOL, True, versions=BEFORE_1, fixed=True),
+    Key("filter_zero_std_samples", BOOL, True, versions=FROM_1),
+    Key("mask_truncated_completions", BOOL, False, "rollout.truncated_completions", TRUNCATED),
+    Key("advantage_normalization_type", TEXT, "standard", "advantage.scale", SCALES, versions=BEFORE_3),
+    Key("advantage_normalization_type", TEXT, "centered", "advantage.scale", SCALES, versions=FROM_3),
+    Key("temperature", FLOAT, 0.7, "carried.temperature", versions="<2026.8.20"),
+    Key("temperature", FLOAT, 1.0, "carried.temperature", versions=">=2026.8.20"),
+    Key("vllm_top_p", FLOAT, 1.0, "carried.top_p"),
+    # ---- the experiment: Args before 2026.6.10, GRPOExperimentConfig and TrainingConfig after; the scripts'
+    # parser.set_defaults
+    Key("total_episodes", COUNT, 100_000),
+    Key("num_mini_batches", POSITIVE, 1),
+    Key("num_epochs", POSITIVE, 1, "optimizer_step.passes_per_rollout"),
+    Key("per_device_train_batch_size", POSITIVE, 1),
+    Key("gradient_accumulation_steps", or_none(ANY_INTEGER), 1, versions=FROM_3),  # never read
+    Key("num_learners_per_node", PER_NODE, [1]),
+    Key("sequence_parallel_size", POSITIVE, 1, versions=BEFORE_1, fixed=True),
+    Key("sequence_parallel_size", POSITIVE, 1, versions=FROM_1),
+    Key("deepspeed_stage", COUNT, 0),
+    Key("fsdp_shard_degree", or_none(POSITIVE), None, versions=FROM_3),
+    Key("fsdp_num_replicas", or_none(POSITIVE), None, versions=FROM_3),
+    Key("seed", ANY_INTEGER, 1, "order.seed", versions=BEFORE_3),
+    Key("seed", ANY_INTEGER, 42, "order.seed", versions=FROM_3),
+    Key("beta", FLOAT, 0.05),
+    Key("kl_estimator", TEXT, "kl3", versions=BEFORE_1),
+    Key("kl_estimator", COUNT, 2, versions=FROM_1),
+    Key("masked_mean_axis", or_none(ANY_INTEGER), None, versions=BEFORE_1),
+    Key("masked_mean_denominator", or_none(FLOAT), None, versions=BEFORE_1),
+    Key("fill_completions", BOOL, False, versions=BEFORE_1),
+    Key("allow_world_padding", BOOL, False, versions=BEFORE_1),
+    Key("clip_lower", FLOAT, 0.2, "objective.clip_low"),
+    Key("clip_higher", FLOAT, 0.2, "objective.clip_high", versions=BEFORE_3),
+    Key("clip_higher", FLOAT, 0.272, "objective.clip_high", versions=FROM_3),
+    Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES, versions=BEFORE_1, fixed=True),
+    Key("loss_fn", TEXT, "dapo", "objective.surrogate", SURROGATES, versions=FROM_1),
+    Key("loss_denominator", TEXT, "token", versions=BEFORE_1, fixed=True),
+    Key("loss_denominator", TEXT, "token", versions=FROM_1),
+    Key("load_ref_policy", BOOL, True, versions=BEFORE_1, fixed=True),
+    Key("load_ref_policy", BOOL, True, versions=FROM_1),
+    Key("ref_policy_update_freq", or_none(POSITIVE)),
+    Key("alpha", FLOAT, 0.6),
+    Key("use_vllm_logprobs", BOOL, False),
+    Key("truncated_importance_sampling_ratio_cap", FLOAT, 0.0, versions=BEFORE_3),
+    Key("use_rho_correction", BOOL, True, versions=FROM_3),
+    Key("rho_clamp_lower_bound", FLOAT, 0.0, versions=FROM_3),
+    Key("rho_clamp_upper_bound", FLOAT, 2.0, versions=FROM_3),
+    Key("rho_mask_lower_bound", FLOAT, 0.0, versions=FROM_3),
+    Key("rho_mask_upper_bound", FLOAT, 0.0, versions=FROM_3),
+    Key("learning_rate", FLOAT, 2e-5, "carried.learning_rate"),
+    Key("lr_scheduler_type", TEXT, "linear"),
+    Key("warm_up_steps", COUNT, 0, versions=BEFORE_3),
+    Key("warmup_ratio", FLOAT, 0.0),
+    Key("weight_decay", FLOAT, 0.0),
+    Key("set_weight_decay_on_bias_and_norm", BOOL, True),
+    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=BEFORE_1, fixed=True),
+    Key("max_grad_norm", FLOAT, 1.0, "carried.max_gradient_norm", versions=f"{FROM_1},{BEFORE_3}"),
+    Key("max_grad_norm", or_none(FLOAT), 1.0, "carried.max_gradient_norm", versions=FROM_3),
 )
-IMPLIED: Mapping[str, Mapping[str, Any]] = {
-    "2025.10.20": {
-        "active_sampling": False,
-        "filter_zero_std_samples": True,
-        "load_ref_policy": True,
-        "loss_denominator": "token",
-        "loss_fn": "dapo",
-        "max_grad_norm": 1.0,
-        "sequence_parallel_size": 1,
-    },
-}
-"""What a checkout does where it has no setting for it. Source: grpo_fast.py, data_preparation_thread and
+"""Of grpo_fast.py and grpo.py. Source of what 2025.10.20 has no setting for: grpo_fast.py, data_preparation_thread and
 PolicyTrainerRayProcess; utils.py, get_train_ds_config; fc22674da."""
+PPO_ROWS = (
+    # ---- Args, and DatasetConfig in the first
+    Key("local_rollout_batch_size", POSITIVE, 64),
+    Key("number_samples_per_prompt", POSITIVE, 1, "rollout.completions_per_prompt"),
+    Key("local_mini_batch_size", POSITIVE, 64),
+    Key("per_device_train_batch_size", POSITIVE, 1, "micro_batch.completions_per_device"),
+    Key("gradient_accumulation_steps", or_none(ANY_INTEGER)),  # overwritten by calculate_runtime_args
+    Key("num_mini_batches", ANY_INTEGER, 1),
+    Key("num_epochs", COUNT, 4, "optimizer_step.passes_per_rollout"),
+    Key("total_episodes", COUNT, 100_000),
+    Key("actor_num_gpus_per_node", PER_NODE, [1]),
+    Key("deepspeed_stage", COUNT, 0),
+    Key("seed", ANY_INTEGER, 1, "order.seed"),
+    Key("async_mode", BOOL, True, "staleness.mode", {True: "lookahead", False: "sync"}),
+    Key("beta", FLOAT, 0.05, "objective.kl_coefficient"),
+    Key("kl_estimator", TEXT, "kl1"),
+    Key("cliprange", FLOAT, 0.2, ("objective.clip_low", "objective.clip_high")),
+    Key("vf_coef", FLOAT, 0.1),
+    Key("cliprange_value", FLOAT, 0.2),
+    Key("gamma", FLOAT, 1.0),
+    Key("lam", FLOAT, 0.95),
+    Key("whiten_rewards", BOOL, False),
+    Key("max_prompt_token_length", or_none(POSITIVE), None, "carried.max_prompt_tokens", versions="<2025.11.3"),
+    Key("max_prompt_token_length", POSITIVE, 256, "carried.max_prompt_tokens", versions=">=2025.11.3"),
+    Key("response_length", POSITIVE, 53, "carried.max_completion_tokens"),
+    Key("temperature", FLOAT, 0.7, "carried.temperature"),
+    Key("learning_rate", FLOAT, 2e-5, "carried.learning_rate"),
+    Key("lr_scheduler_type", TEXT, "linear"),
+    Key("warm_up_steps", COUNT, 0),
+    Key("warmup_ratio", FLOAT, 0.0),
+)
+"""Of the PPO script."""
 REMOVED: Mapping[str, tuple[str, str]] = {
     # flag of grpo_fast.py -> the day it went, and the commit
     "eval_freq": ("2025-07-16", "ca5501003"),
@@ -213,17 +200,30 @@ def checkout_of(version: str | None) -> str | None:
 
 
 @functools.cache
-def settings_of(checkout: str) -> Mapping[str, Setting]:
-    """Key to row, of one checkout."""
-    return {row.key: row for row in ROWS if checkout in row.checkouts}
+def rows_of(checkout: str) -> Mapping[str, Key]:
+    """Key to row, of one checkout; what it has no setting for is `fixed`."""
+    return keys_of(PPO_ROWS if checkout in SCRIPTS[PPO] else GRPO_ROWS, checkout)
+
+
+class Taken(NamedTuple):
+    """A setting as `runtime` looks at it: the name of its kind, which ends with ? where it may be None."""
+
+    kind: str
+
+
+def settings_of(checkout: str) -> Mapping[str, Taken]:
+    """Key to kind, of what the parser of one checkout takes: for `runtime`, whose code recorded runs are of."""
+    return {key: Taken(row.kind.name) for key, row in rows_of(checkout).items() if not row.fixed}
 
 
 def has_flag(checkout: str, key: str) -> bool:
     """Whether the parser of `checkout` knows `key`."""
-    return key in settings_of(checkout) or key in other_names(checkout)
+    row = rows_of(checkout).get(key)
+    return key in other_names(checkout) if row is None else not row.fixed
 
 
 @functools.cache
 def other_names(checkout: str) -> frozenset[str]:
     """Known keys without a meaning here."""
-    return frozenset(name for checkouts, names in OTHERS if checkout in checkouts for name in names.split())
+    names = PPO_NAMES if checkout in SCRIPTS[PPO] else GRPO_NAMES
+    return frozenset(name for versions, some in names.items() if holds(versions, checkout) for name in some.split())

@@ -1,95 +1,57 @@
-"""One native value at a time, as HfArgumentParser makes it of the words of a command line or of a given value."""
+"""Kinds of Open-Instruct's settings: values as HfArgumentParser makes them of the words of a command line."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from batchbridge.kit.parser_kinds import FALSE, TRUE
-from batchbridge_open_instruct.settings import Setting
+from batchbridge.kit.kinds import Kind
+from batchbridge.kit.parser_kinds import FLOAT, INT
+from batchbridge.kit.typed_values import WrongValue
 
 LARGEST = 10**15
 """Largest integer that is taken for a size."""
 
 
-class WrongValue(ValueError):
-    """The value is not of its key's kind: what was expected."""
+def integer(least: int = -LARGEST) -> Kind:
+    """Integers from `least`, the smallest that makes sense."""
+
+    def convert(value: Any) -> int:
+        number: int = INT.convert(value)
+        if -LARGEST <= number < least:
+            raise WrongValue(f"an integer of at least {least}")
+        if abs(number) > LARGEST:
+            raise WrongValue(f"an integer of at most {LARGEST:,}")
+        return number
+
+    return Kind("int", "an integer", convert)
 
 
-def convert(row: Setting, value: Any) -> Any:
-    """`value` as the script would hold it. Raises `WrongValue`."""
-    kind, optional = row.kind.removesuffix("?"), row.kind.endswith("?")
-    if value is None or (optional and value == "None"):
-        if optional:
-            return None
-        raise WrongValue(_EXPECTED[kind])
-    if kind == "ints":
-        return _integers(row, value)
-    if kind == "int":
-        return _integer(row, value)
-    if kind == "float":
-        return _number(value)
-    if kind == "bool":
-        return _flag(value)
-    return _text(value)
+def or_none(kind: Kind) -> Kind:
+    """A kind, or null, which a command line spells None."""
+    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value in (None, "None") else kind.convert(value))
 
 
-_EXPECTED = {"int": "an integer", "float": "a number", "bool": "true or false", "text": "text", "ints": "integers"}
-
-
-def _integer(row: Setting, value: Any) -> int:
-    if isinstance(value, str):
-        try:
-            value = int(value) if len(value) < 20 else None
-        except ValueError:
-            value = None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongValue("an integer")
-    if row.minimum is not None and value < row.minimum:
-        raise WrongValue(f"an integer of at least {row.minimum}")
-    if abs(value) > LARGEST:
-        raise WrongValue(f"an integer of at most {LARGEST:,}")
-    return value
-
-
-def _integers(row: Setting, value: Any) -> tuple[int, ...]:
+def _integers(value: Any) -> list[int]:
+    if value is None:
+        raise WrongValue("integers")
     parts = value.split() if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
     if not parts or len(parts) > 100_000:
         raise WrongValue("one integer per node")
-    return tuple(_integer(row, part) for part in parts)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str):
-        try:
-            value = float(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise WrongValue("a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise WrongValue("a finite number")
-    return number
-
-
-def _flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in TRUE + FALSE:
-        return value.lower() in TRUE
-    raise WrongValue("true or false")
+    return [POSITIVE.convert(part) for part in parts]
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        try:
-            return str(value)
-        except ValueError:  # thousands of digits
-            raise WrongValue("text") from None
-    if not isinstance(value, str):
-        raise WrongValue("text")
-    return value
+    """A number is text, too: a word of a command line that looks like one."""
+    if isinstance(value, str):
+        return value
+    try:
+        FLOAT.convert(value)
+        return str(value)
+    except ValueError:  # no number, or one of thousands of digits
+        raise WrongValue("text") from None
+
+
+ANY_INTEGER, COUNT, POSITIVE = integer(), integer(0), integer(1)
+PER_NODE = Kind("ints", "integers", _integers)
+"""A number for each node."""
+TEXT = Kind("str", "text", _text)

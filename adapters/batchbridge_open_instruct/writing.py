@@ -11,82 +11,86 @@ from batchbridge.kit.key_table import written_by
 from batchbridge.kit.schedules import schedule_parts, transformers_name
 from batchbridge.kit.writing import Problems
 from batchbridge_open_instruct.meaning import (
-    GRPO_KEYS,
+    CAP,
+    EXCLUDES,
     KL_ESTIMATORS,
     OLMO_FLOOR,
-    PPO_KEYS,
     PPO_KL,
     RHO,
     RHO_KEYS,
     RHO_WORDS,
 )
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, IMPLIED, NEWEST, PPO, ROWS, SCRIPT, SCRIPTS, settings_of
+from batchbridge_open_instruct.settings import (
+    GRPO,
+    GRPO_FAST,
+    GRPO_ROWS,
+    NEWEST,
+    NEWEST_PPO,
+    PPO,
+    PPO_ROWS,
+    SCRIPT,
+    SCRIPTS,
+    rows_of,
+)
+from batchbridge_open_instruct.values import TEXT
 
 
-def settings_for(spec: Spec, problems: Problems, checkout: str | None = None) -> dict[str, Any]:
-    """The native settings of `checkout` (None: the newest) that come nearest to `spec`; whoever calls reads them back
-    and compares."""
+def settings_for(spec: Spec, problems: Problems, checkout: str) -> dict[str, Any]:
+    """The native settings of `checkout` that come nearest to `spec`; whoever calls reads them back and compares."""
     critic = spec.advantage.baseline == "value"
     values = _ppo_settings(spec, problems) if critic else _grpo_settings(spec, problems)
-    scripts = [script for script, checkouts in SCRIPTS.items() if checkout is None or checkout in checkouts]
+    scripts = [script for script, checkouts in SCRIPTS.items() if checkout in checkouts]
     if not any((script == PPO) == critic for script in scripts):
-        problems.insert(
-            0,
-            Problem(
-                ("advantage.baseline",),
-                f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
-                f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}",
-            ),
+        reason = (
+            f"advantage.baseline = {spec.advantage.baseline}: of open-instruct {checkout} only "
+            f"{' and '.join(scripts)} is read, whose baseline is {'the mean of a group' if critic else 'a critic'}"
         )
-    elif not critic and checkout is not None:
+        problems.insert(0, Problem(("advantage.baseline",), reason))
+    elif not critic:
         _as_in(checkout, values, spec, problems)
-    order = (SCRIPT, *dict.fromkeys(row.key for row in ROWS))
+    order = (SCRIPT, *dict.fromkeys(row.key for row in (*GRPO_ROWS, *PPO_ROWS)))
     return {key: values[key] for key in order if key in values}
-
-
-_MISSING = object()
 
 
 def _as_in(checkout: str, values: dict[str, Any], spec: Spec, problems: Problems) -> None:
     """Turns settings of the newest checkout into those of `checkout`; names what it cannot say."""
-    rows, written = settings_of(checkout), dict(values)
+    rows, written = rows_of(checkout), dict(values)
     correction = spec.objective.sampler_correction
-    if "truncated_importance_sampling_ratio_cap" in rows:
+    if CAP in rows:
         said = {key: values.pop(key, 0.0) for key in RHO_KEYS}
         values.pop("use_rho_correction", None)
         cap = said.pop("rho_clamp_upper_bound")
-        if correction is not None and (cap <= 0 or any(said.values())):
-            problems.add(
+        if correction is not None:
+            problems.need(
+                cap > 0 and not any(said.values()),
                 f"objective.sampler_correction = {correction}: open-instruct {checkout} has a cap only",
                 "objective.sampler_correction",
             )
-        elif correction is not None:
-            values["truncated_importance_sampling_ratio_cap"] = cap
+            values[CAP] = cap
     if "warm_up_steps" in rows and spec.carried.warmup_steps is not None:
         values["warm_up_steps"] = int(spec.carried.warmup_steps)
-    if "kl_estimator" in values and rows["kl_estimator"].kind == "text":
+    if "kl_estimator" in values and rows["kl_estimator"].kind is TEXT:
         values["kl_estimator"] = f"kl{values['kl_estimator'] + 1}"
-    if "load_ref_policy" not in rows:
+    if rows["load_ref_policy"].fixed:
         values.pop("load_ref_policy")  # a reference is always loaded; beta says whether it counts
-    implied = IMPLIED.get(checkout, {})
-    for key in [key for key in values if key != SCRIPT and key not in rows]:
+    for key in [key for key in values if key != SCRIPT and (key not in rows or rows[key].fixed)]:
         value = values.pop(key)
-        if implied.get(key, _MISSING) != value:
+        if key not in rows or rows[key].default != value:
             problems.no_setting(f"{key} {value}: open-instruct {checkout} has no such setting", key, written, NEWEST)
 
 
-def _horizon(spec: Spec, problems: Problems) -> int:
-    completions = spec.completions_per_rollout
-    if completions is None or spec.horizon.rollouts is None:
-        problems.add(
-            "horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts", "horizon.rollouts"
-        )
-        return 0
-    return spec.horizon.rollouts * completions
-
-
-def _schedule_settings(spec: Spec, script: str, problems: Problems) -> dict[str, Any]:
+def _shared_settings(spec: Spec, checkout: str, script: str, problems: Problems) -> dict[str, Any]:
+    """What one setting alone says, the length of the run and the learning rate's schedule."""
+    completions, rollouts = spec.completions_per_rollout, spec.horizon.rollouts
+    problems.need(
+        completions is not None and rollouts is not None,
+        "horizon: total_episodes counts completions of whole rollouts; give horizon.rollouts",
+        "horizon.rollouts",
+    )
     return {
+        **written_by(rows_of(checkout).values(), spec, problems),
+        SCRIPT: script,
+        "total_episodes": (rollouts or 0) * (completions or 0),
         "lr_scheduler_type": _schedule_name(spec, script, problems),
         "warmup_ratio": spec.carried.warmup_ratio,
     }
@@ -94,128 +98,102 @@ def _schedule_settings(spec: Spec, script: str, problems: Problems) -> dict[str,
 
 def _grpo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
     rollout, step, objective, carried = spec.rollout, spec.optimizer_step, spec.objective, spec.carried
-    completions = spec.completions_per_rollout
-    parts = step.parts_per_rollout or 1
-    if step.parts_per_rollout is None and step.completions_per_step != completions:
-        problems.add(
-            f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
-            f"({completions} completions), or on a number of parts (num_mini_batches)",
-            "optimizer_step.completions_per_step",
-        )
-    if spec.micro_batch.tokens_per_device is None:
-        problems.add(
-            "micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget",
-            "micro_batch.tokens_per_device",
-        )
-    script = GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST
+    completions, parts = spec.completions_per_rollout, step.parts_per_rollout or 1
+    problems.need(
+        step.parts_per_rollout is not None or step.completions_per_step == completions,
+        f"optimizer_step.completions_per_step = {step.completions_per_step}: a step trains on a whole rollout "
+        f"({completions} completions), or on a number of parts (num_mini_batches)",
+        "optimizer_step.completions_per_step",
+    )
+    problems.need(
+        spec.micro_batch.tokens_per_device is not None,
+        "micro_batch.tokens_per_device: rows are packed to pack_length tokens; give a token budget",
+        "micro_batch.tokens_per_device",
+    )
+    on = objective.kl_placement not in ("none", None)
     values: dict[str, Any] = {
-        **written_by(GRPO_KEYS, spec, problems),
-        SCRIPT: script,
+        **_shared_settings(spec, NEWEST, GRPO if spec.horizon.lr_tick == "rollout" else GRPO_FAST, problems),
+        **_rho_settings(objective.sampler_correction, problems),
         "num_learners_per_node": [spec.topology.world_size],
         "sequence_parallel_size": spec.topology.context_parallel,
+        "deepspeed_stage": 3 if spec.topology.context_parallel > 1 else None,
         "active_sampling": rollout.group_filter == "replace_zero_variance",
         "filter_zero_std_samples": rollout.group_filter != "none",
         "num_mini_batches": parts,
         "pack_length": spec.micro_batch.tokens_per_device,
         "per_device_train_batch_size": 1,
-        "total_episodes": _horizon(spec, problems),
         "use_vllm_logprobs": objective.old_logprobs == "sampler",
-        **_schedule_settings(spec, script, problems),
+        "load_ref_policy": on,
+        "beta": objective.kl_coefficient if on else 0.0,
+        "loss_denominator": "token",
     }
-    if spec.topology.context_parallel > 1:
-        values["deepspeed_stage"] = 3
-    on = objective.kl_placement not in ("none", None)
-    values["load_ref_policy"] = on
-    values["beta"] = (
-        objective.kl_coefficient if on and objective.kl_coefficient is not None else 0.0 if not on else None
-    )
     if on and objective.kl_estimator in KL_ESTIMATORS:
         values["kl_estimator"] = KL_ESTIMATORS.index(objective.kl_estimator)
-    values["clip_lower"] = objective.clip_low
-    if carried.weight_decay_excludes != "nothing":
+    if carried.weight_decay_excludes == "nothing":
+        values[EXCLUDES] = False
+    else:
         values["weight_decay"] = carried.weight_decay
-    rho = _rho_settings(objective.sampler_correction)
-    if rho is None:
-        problems.add(
-            f"objective.sampler_correction = {objective.sampler_correction}: not one that can be said",
-            "objective.sampler_correction",
-        )
-    values |= rho or {}
     policy = spec.loss.policy
     if policy.aggregation == "token_sum":
         values["loss_denominator"] = "1"
     elif policy.aggregation == "sequence_sum_over_constant" and completions and policy.constant:
         values["loss_denominator"] = str(completions * policy.constant)
-    else:
-        values["loss_denominator"] = "token"
     if (every := carried.reference_sync_steps) is not None:
         values["ref_policy_update_freq"] = max(1, math.ceil(every / max(1, parts * step.passes_per_rollout)))
     return {key: value for key, value in values.items() if value is not None or key == "max_grad_norm"}
 
 
 def _ppo_settings(spec: Spec, problems: Problems) -> dict[str, Any]:
-    rollout, objective = spec.rollout, spec.objective
     world = max(spec.topology.world_size, 1)
-    prompts, per_step = rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
+    prompts, per_step = spec.rollout.prompts_per_rollout or 0, spec.optimizer_step.completions_per_step or 0
     for name, total in (
         ("rollout.prompts_per_rollout", prompts),
         ("optimizer_step.completions_per_step", per_step),
     ):
-        if not total or total % world:
-            problems.add(f"{name} = {total}: each of {world} learners takes an equal share", name)
-    kl = {canonical: native for native, canonical in PPO_KL.items()}.get(objective.kl_estimator or "k1")
+        share = f"{name} = {total}: each of {world} learners takes an equal share"
+        problems.need(total > 0 and total % world == 0, share, name)
+    estimator, warmup = spec.objective.kl_estimator or "k1", spec.carried.warmup_steps
     values = {
-        **written_by(PPO_KEYS, spec, problems),
-        SCRIPT: PPO,
+        **_shared_settings(spec, NEWEST_PPO, PPO, problems),
         "actor_num_gpus_per_node": [spec.topology.world_size],
         "local_rollout_batch_size": prompts // world,
         "local_mini_batch_size": per_step // world,
-        "total_episodes": _horizon(spec, problems),
-        "kl_estimator": kl,
-        "warm_up_steps": None if spec.carried.warmup_steps is None else int(spec.carried.warmup_steps),
-        **_schedule_settings(spec, PPO, problems),
+        "kl_estimator": next((native for native, canonical in PPO_KL.items() if canonical == estimator), None),
+        "warm_up_steps": None if warmup is None else int(warmup),
     }
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _schedule_name(spec: Spec, script: str, problems: Problems) -> str | None:
     """`lr_scheduler_type` of `script`; None where the spec says nothing, or nothing that can be said."""
-    if spec.carried.lr_schedule is None:
+    carried, path = spec.carried, "carried.lr_schedule"
+    if carried.lr_schedule is None:
         return None
     try:
-        name, arguments = schedule_parts(spec.carried.lr_schedule)
+        name, arguments = schedule_parts(carried.lr_schedule)
     except ValueError as error:
-        problems.add(f"carried.lr_schedule = {spec.carried.lr_schedule}: {error}", "carried.lr_schedule")
+        problems.add(f"{path} = {carried.lr_schedule}: {error}", path)
         return None
-    if script == GRPO:
-        if name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
-            return "cosine"
-        warms_up = False  # OLMo-core's constant schedule warms up as well
-    else:
-        warms_up = bool(spec.carried.warmup_steps or spec.carried.warmup_ratio)
-    if arguments:
-        problems.add(
-            f"carried.lr_schedule = {spec.carried.lr_schedule}: open-instruct takes no such arguments",
-            "carried.lr_schedule",
-        )
+    if script == GRPO and name == "cosine_with_min_lr" and arguments == {"min_lr_rate": OLMO_FLOOR}:
+        return "cosine"
+    if not problems.need(not arguments, f"{path} = {carried.lr_schedule}: open-instruct takes no such arguments", path):
         return None
-    return transformers_name(name, warms_up=warms_up)
+    # OLMo-core's constant schedule warms up as well.
+    return transformers_name(name, warms_up=script != GRPO and bool(carried.warmup_steps or carried.warmup_ratio))
 
 
-def _rho_settings(text: str | None) -> dict[str, Any] | None:
-    """The settings that a correction's `text` stands for; None where it is not of that form."""
+def _rho_settings(text: str | None, problems: Problems) -> dict[str, Any]:
+    """The settings that a correction's `text` stands for; a problem where it is not of that form."""
     if text is None:
         return {"use_rho_correction": False}
     values: dict[str, Any] = {**dict.fromkeys(RHO_KEYS, 0.0), "use_rho_correction": True}
     for part in text.split("; "):
-        match = RHO_WORDS.fullmatch(part)
-        if match is None:
-            return None
-        try:
-            bounds = [0.0 if bound == "-" else float(bound) for bound in match.groups()[1:]]
-        except ValueError:
-            return None
-        values |= dict(zip(RHO[match[1]], bounds, strict=True))
+        if (match := RHO_WORDS.fullmatch(part)) is None:
+            path = "objective.sampler_correction"
+            problems.add(f"{path} = {text}: not one that can be said", path)
+            return {}
+        lower, upper = RHO[match["word"]]
+        values[lower], values[upper] = (0.0 if match[key] == "-" else float(match[key]) for key in ("lower", "upper"))
     return values
 
 

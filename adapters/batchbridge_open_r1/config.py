@@ -18,7 +18,6 @@ from batchbridge_trl.config import TrlAdapter
 from batchbridge_trl.tables import Group
 
 OWN = Group(
-    "GRPOConfig, GRPOScriptArguments",
     "open_r1.configs at 8d139cb and 078c5e1, and the keys of its published recipes",
     (
         Key("benchmarks", ANY, None),

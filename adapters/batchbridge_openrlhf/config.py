@@ -310,6 +310,6 @@ def _origin(path: str, entry: Told, facts: Facts, places: Mapping[str, Where], s
         places.get(entry.key),
         default=f"default of openrlhf {version}",
         said=f"{'--' if source.argv else ''}{name} {shown(value)}",
-        note=f" (derived: {entry.formula})" if entry.formula else "",
+        note=entry.note,
         others=others,
     )

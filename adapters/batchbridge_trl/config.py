@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Provenance, Reading, Source, Spec, Where, Written
 from batchbridge.kit import Context, NativeStep
-from batchbridge.kit.frame import FramedAdapter, RunReading
-from batchbridge.kit.key_table import Codes, Key
-from batchbridge.kit.near_names import near_names
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
+from batchbridge.kit.key_table import Codes, Key, converted, gathered
 from batchbridge.kit.typed_values import WrongValue
-from batchbridge.kit.values import Told, spec_of
+from batchbridge.kit.values import spec_of
 from batchbridge.kit.versions import installed
 from batchbridge.kit.writing import Problems
 from batchbridge_trl import settings as tables
@@ -76,26 +75,22 @@ class TrlAdapter(FramedAdapter):
             found += [_no_text(key) for key in source.values if not isinstance(key, str)]
             source, recipe, problem = recipe_of(source)
             found += [*([problem] if problem else []), *(recipe.problems if recipe else ())]
-            given, places = _from_values(recipe) if recipe else ({}, {})
-            arguments, argument_places = _from_values(source)
+            given, places = _from_values(recipe, rows) if recipe else ({}, {})
+            arguments, argument_places = _from_values(source, rows)
             given, places = {**given, **arguments}, {**places, **argument_places}
         script = _script_of_ones_own(source.argv)
-        native = {key: row.default for key, row in rows.items()}
         parsed = source.path is not None or bool(source.argv) or source.native is not None
-        bad = set()
-        takes = {key: row for key, row in rows.items() if not row.fixed}
-        near = near_names((key for key in given if key not in takes), takes, cutoff=0.75)
-        for key, value in given.items():
-            row = takes.get(key)
-            if row is None:
-                unknown = self._unknown_key(places[key], near.get(key, ()), version)
-                found.append(_perhaps_the_scripts(unknown, script) if script else unknown)
-                continue
-            try:
-                native[key] = convert(row, value, parsed=parsed)
-            except WrongValue as wrong:
-                bad.add(key)
-                found.append(_wrong_value(places.get(key) or Where(key, _printable(value)), value, wrong))
+
+        def unknown(key: str, near: Sequence[str]) -> Finding:
+            finding = self._unknown_key(places[key], near, version)
+            return _perhaps_the_scripts(finding, script) if script else finding
+
+        def wrong(key: str, error: WrongValue) -> Finding:
+            return _wrong_value(places.get(key) or Where(key), given[key], error)
+
+        taken = converted(given, rows, unknown, wrong, lambda row, value: convert(row, value, parsed=parsed))
+        native, bad = taken.native, taken.wrong
+        found += taken.findings
         world = world_size(source, context, native)
         native[WORLD] = world.size
         if world.size is not None and too_large(world.size):
@@ -119,11 +114,17 @@ class TrlAdapter(FramedAdapter):
         told = None if bad else meaning(native, sizes, version)
         if told is None:
             return reading
-        spelled = {**native, **given}
-        provenance = {
-            path: self._provenance(entry, places, spelled, rows, version, source, world.provenance)
-            for path, entry in told.items()
-        }
+        provenance = origins(told, {**native, **given}, places, f"default of trl {version}")
+        for path, entry in told.items():
+            key = entry.key or ""
+            if key == WORLD and world.provenance is not None:
+                provenance[path] = world.provenance
+            elif key in rows and rows[key].fixed:
+                why = f"derived: trl {version} has no {key}, and does this"
+                provenance[path] = Provenance((key,), entry.value, "derived", why)
+            elif key in places and source.native is not None:
+                said = f"{type(source.native).__name__}.{key}{entry.note}"
+                provenance[path] = Provenance((key,), given[key], "object", said)
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
@@ -182,64 +183,30 @@ class TrlAdapter(FramedAdapter):
     def _unknown_key(self, place: Where, near: Sequence[str], version: str) -> Finding:
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
-        native = (
-            "TrlParser: ValueError: Unknown arguments from config file; GRPOConfig(...): unexpected keyword argument"
-        )
         if gone is not None:
-            instead = f"; {gone.instead} says it now" if gone.instead else ""
-            return Finding(
-                "BB-TRL-003",
-                "error",
-                "config",
-                f"{key} is gone since {gone.since}{instead}",
-                where=(place,),
-                fixes=(Fix(f"use {gone.instead}" if gone.instead else f"remove {key}", {key: None}),),
-                native=native,
-                source=gone.source,
+            message = f"{key} is gone since {gone.since}" + (f"; {gone.instead} says it now" if gone.instead else "")
+            fixes = [Fix(f"use {gone.instead}" if gone.instead else f"remove {key}", {key: None})]
+        else:
+            elsewhere = sorted(versions_of(self.groups, key))
+            message = (
+                f"{key} is no setting of {self.framework} under trl {version} with transformers "
+                f"{tables.transformers_of(version)}"
+                + (f"; it is one under trl {' or '.join(elsewhere)}" if elsewhere else "")
             )
-        elsewhere = sorted(versions_of(self.groups, key))
+            fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
+            fixes.append(Fix(f"remove {key}", {key: None}))
         return Finding(
             "BB-TRL-003",
             "error",
             "config",
-            f"{key} is no setting of {self.framework} under trl {version} with transformers "
-            f"{tables.transformers_of(version)}"
-            + (f"; it is one under trl {' or '.join(elsewhere)}" if elsewhere else ""),
-            where=(place,),
-            fixes=(
-                *(Fix(f"write {name}", {key: None, name: place.value}) for name in near),
-                Fix(f"remove {key}", {key: None}),
+            message,
+            (place,),
+            tuple(fixes),
+            native=(
+                "TrlParser: ValueError: Unknown arguments from config file; "
+                "GRPOConfig(...): unexpected keyword argument"
             ),
-            native=native,
-            source=", ".join(group.source for group in self.groups[:2]),
-        )
-
-    @staticmethod
-    def _provenance(
-        entry: Told,
-        places: Mapping[str, Where],
-        values: Mapping[str, Any],
-        rows: Mapping[str, Key],
-        version: str,
-        source: Source,
-        world: Provenance | None,
-    ) -> Provenance:
-        """`values`: native settings, as they were spelled where they were given."""
-        if entry.key is None:
-            return entry.derived()
-        if entry.key == WORLD and world is not None:
-            return world
-        place, value, row = places.get(entry.key), values[entry.key], rows.get(entry.key)
-        if row is not None and row.fixed:
-            return Provenance(
-                (entry.key,), entry.value, "derived", f"derived: trl {version} has no {entry.key}, and does this"
-            )
-        note = f" (derived: {entry.formula})" if entry.formula else ""
-        if place is not None and source.native is not None:
-            return Provenance((entry.key,), value, "object", f"{type(source.native).__name__}.{entry.key}{note}")
-        said = f"{entry.key}={value}"
-        return Provenance.of(
-            entry.key, value, place, default=f"default of trl {version}", said=said, note=note, others=entry.others
+            source=gone.source if gone is not None else ", ".join(group.source for group in self.groups[:2]),
         )
 
 
@@ -307,30 +274,15 @@ def _is_a(name: str, thing: object) -> bool:
     return any(cls.__name__ == name and cls.__module__.startswith("trl.") for cls in type(thing).__mro__)
 
 
-def _from_values(source: Source) -> tuple[dict[str, Any], dict[str, Where]]:
-    """Top-level keys with their values and places; dotted keys are put into their mapping."""
-    given: dict[str, Any] = {}
-    places: dict[str, Where] = {}
+def _from_values(source: Source, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:
+    """Settings with their values and places; dotted keys are put into their mapping."""
+    given = gathered(((key, value) for key, value in source.values.items() if isinstance(key, str)), rows)
+    lines = {key.partition(".")[0]: line for key, line in source.lines.items()} | dict(source.lines)
     file = None if source.path is None else str(source.path)
-    for key, value in source.values.items():
-        if not isinstance(key, str):
-            continue
-        head, _, rest = key.partition(".")
-        line = source.lines.get(key)
-        if rest:
-            given[head] = _merge(given.get(head), rest.split("."), value)
-        else:
-            given[head] = value
-        if head not in places or not rest:
-            places[head] = Where(head, _printable(value if not rest else given[head]), file if line else None, line)
-    return given, places
-
-
-def _merge(into: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
-    base = dict(into) if isinstance(into, Mapping) else {}
-    head, *rest = path
-    base[head] = _merge(base.get(head), rest, value) if rest else value
-    return base
+    return given, {
+        key: Where(key, _printable(value), file if lines.get(key) else None, lines.get(key))
+        for key, value in given.items()
+    }
 
 
 def _from_object(config: object, rows: Mapping[str, Key]) -> tuple[dict[str, Any], dict[str, Where]]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from batchbridge import CannotAttach, Plan, Spec, read
+from batchbridge import BatchDrift, CannotAttach, Plan, Spec, read
 from batchbridge.kit import (
     Advantage,
     Length,
@@ -41,6 +41,7 @@ from batchbridge.kit import (
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import CUT, batches, normaliser, verdict
+from batchbridge.kit.ranks import waited_too_long
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.checkpoints import Checkpoints
@@ -49,7 +50,7 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow,
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
-from batchbridge_trl.sharding import without_sync
+from batchbridge_trl.sharding import loaded_in_shards, without_sync
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
@@ -119,7 +120,7 @@ class Enforcer:
         ]
         producer = self._watch.producer
         if (budget := spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device) is not None:
-            scorer = Scorer(getattr(trainer, producer.name), producer, budget)
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._most)
             rows.append((producer.name, scorer, "forward-only passes cut by tokens", "tokens_per_device of the spec"))
         if spec.horizon.lr_tick == "rollout":
             rows.append(("create_scheduler", self._scheduler, "advances once per rollout", "lr_tick of the spec"))
@@ -151,7 +152,7 @@ class Enforcer:
         # With the current policy as the ratio's denominator every ratio is one.
         for off_policy in (False, True) if self._request.spec.objective.old_logprobs != "detached" else (False,):
             tap = Tap(self._watch.objective, surrogate=surrogates(trainer).get(self._watch.objective.surrogate or ""))
-            with quiet(trainer), alone(self._accelerator), window(trainer, len(CUT)):
+            with quiet(trainer), alone(trainer), window(trainer, len(CUT)):
                 for made in batches(self._watch.objective, off_policy=off_policy, device=self._accelerator.device):
                     micro = rows_module.made_up(made)
                     micro.most_rows = len(made.lengths)
@@ -224,6 +225,21 @@ class Enforcer:
     # ---- the optimizer step
 
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        try:
+            return self._one_call(model, inputs)
+        except RuntimeError as error:
+            if not waited_too_long(error):
+                raise
+            limit, step = self._trainer.args.ddp_timeout, self._trainer.state.global_step
+            raise BatchDrift(
+                step,
+                "ranks",
+                f"rank {self._accelerator.process_index} waited {limit} s (ddp_timeout) for another rank, which has "
+                "ended, is still busy with its rewards or tools, or ran fewer forward passes; see that rank's output, "
+                f"or set a longer ddp_timeout ({error})",
+            ) from error
+
+    def _one_call(self, model: Any, inputs: Any) -> torch.Tensor:
         trainer = self._trainer
         window = trainer.args.gradient_accumulation_steps
         zero = torch.zeros((), device=self._accelerator.device)
@@ -252,7 +268,8 @@ class Enforcer:
         else:
             # Nothing to train: without a backward pass all gradients stay None, and the optimizer leaves every
             # parameter and moment as it is.
-            self._log.no_update, loss = True, zero
+            self._watch.idle, loss = True, zero
+            self._tick_engine()
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
         self._forget(step)
@@ -277,11 +294,34 @@ class Enforcer:
                 known = [0.0 if row is None else row.facts["advantage"] for row in rows]
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
-                last = number == len(share) - 1
-                with contextlib.nullcontext() if last else without_sync(trainer, model):
+                with self._turn(model, last=number == len(share) - 1):
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss
+
+    @contextlib.contextmanager
+    def _turn(self, model: Any, *, last: bool) -> Iterator[None]:
+        """While one micro-batch runs: gradients are exchanged, and by an engine applied, only in the step's last one.
+
+        Source: accelerate since 1.8.1 DeepSpeedEngineWrapper.backward hands its flag to the engine, and updates in the
+        last micro-batch; before, it asks for an update in each, which the engine takes at its own boundary.
+        """
+        accelerator, engine = self._accelerator, self._watch.engine
+        accelerator.gradient_state._set_sync_gradients(last)
+        try:
+            if engine is not None:
+                engine.set_gradient_accumulation_boundary(last)
+            with contextlib.nullcontext() if last or engine is not None else without_sync(self._trainer, model):
+                yield
+        finally:
+            accelerator.gradient_state._set_sync_gradients(True)
+
+    def _tick_engine(self) -> None:
+        """A step without an update advances the schedule all the same; one that DeepSpeed's engine keeps advances in
+        its update alone."""
+        engine = self._watch.engine
+        if engine is not None and engine.lr_scheduler is not None:
+            engine.lr_scheduler.step()
 
     def _turn_sizes(self, step: StepPlan) -> list[tuple[int, int, int]]:
         """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
@@ -375,6 +415,16 @@ class Enforcer:
             cost=with_attention(hidden) if hidden else linear,
         )
 
+    def _most(self, passes: int) -> int:
+        """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
+        this rank's own otherwise. Collective."""
+        trainer, accelerator = self._trainer, self._accelerator
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer)
+        if accelerator.num_processes == 1 or not sharded:
+            return passes
+        counts = accelerator.gather(torch.tensor([passes], device=accelerator.device))
+        return int(counts.max())
+
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
         those of steps after the run's end: a longer run may go on from a checkpoint."""
@@ -467,6 +517,8 @@ class Enforcer:
         self._native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
 
     def _load(self, checkpoint: Any) -> None:
+        if checkpoint is not None and self._trainer.is_deepspeed_enabled:
+            self._checkpoints.check(Path(checkpoint))  # its engine has loaded the weights by itself
         self._native["_load_optimizer_and_scheduler"](checkpoint)
         if checkpoint is not None:
             self._holds_others = self._checkpoints.load(Path(checkpoint))

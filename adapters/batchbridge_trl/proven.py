@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batchbridge.kit import Code, Package
+from batchbridge.kit.deepspeed import ENGINE
 from batchbridge_trl.settings import OLDEST_ENFORCED
 
 CODE = Code(
@@ -97,5 +100,6 @@ CODE = Code(
                 "scheduler.py": ("AcceleratedScheduler.step",),
             },
         ),
+        replace(ENGINE, optional=True),
     ),
 )

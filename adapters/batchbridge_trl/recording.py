@@ -128,8 +128,6 @@ class StepLog:
         self.learning_rate = math.nan
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
-        self.no_update = False
-        """Set when the step has no token to train: the optimizer was left alone."""
 
     @property
     def rows(self) -> list[StepRow]:
@@ -138,7 +136,7 @@ class StepLog:
 
     def clear(self) -> None:
         """Forgets the current step."""
-        self.parts, self.silent, self.no_update = [], [], False
+        self.parts, self.silent, self._watch.idle = [], [], False
 
     def open(self) -> None:
         """Starts (or continues) the ledger. Collective."""
@@ -204,6 +202,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def __init__(self, log: StepLog, watch: Watch, *, check: bool, planned_steps: int | None) -> None:
         self._log, self._watch, self._check, self._planned_steps = log, watch, check, planned_steps
         self._state: Any = None
+        self._optimizer: Any = None
         self._early = False
         """Whether the step is looked at before the other callbacks are through: an engine of its own updates."""
 
@@ -220,22 +219,23 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
             warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
         self._log.open()
-        self._state = state
-        self._early = not self._watch.begin(kwargs["optimizer"], self._look)
+        self._state, self._optimizer = state, kwargs["optimizer"]
+        self._early = not self._watch.begin(self._optimizer, self._look)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._log.learning_rate = float(kwargs["optimizer"].param_groups[0]["lr"])
-        if self._early:
+        # DeepSpeed's engine was not asked for an update where there was nothing to train.
+        if self._early or (self._watch.idle and self._watch.engine is not None):
             self._look()
 
     def _look(self) -> None:
         """Everything is there that the update will use: it is measured, and held against the plan."""
+        self._log.learning_rate = float(self._optimizer.param_groups[0]["lr"])
         objections = self._log.measure()
         if self._check:
             self._log.check(self._state.global_step, objections)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        skipped = bool(kwargs["optimizer"].step_was_skipped) or self._log.no_update
+        skipped = bool(kwargs["optimizer"].step_was_skipped) or self._watch.idle
         self._log.write(state.global_step - 1, skipped=skipped)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

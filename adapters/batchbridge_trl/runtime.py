@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -56,6 +57,20 @@ def _mesh(trainer: Any, *dimensions: str) -> bool:
     return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
 
 
+def _deepspeed(trainer: Any) -> Mapping[str, Any]:
+    """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
+    plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
+    return {} if plugin is None else plugin.deepspeed_config
+
+
+def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
+    """Source: deepspeed 0.19.6 runtime/config.py, zero/config.py, compile/config.py, tensor_parallel/config.py."""
+    zero, compiled = config.get("zero_optimization") or {}, config.get("compile") or {}
+    shards = (config.get("tensor_parallel") or {}).get("autotp_size", 0)
+    unmanaged = config.get("managed_gradient_accumulation") is False
+    return bool(zero.get("zenflow") or compiled.get("deepcompile") or unmanaged or shards > 1)
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "entropy_bonus",
@@ -85,16 +100,19 @@ REFUSALS: tuple[Refusal, ...] = (
         ),
     ),
     Refusal(
-        "deepspeed",
-        "Accelerate steps a DeepSpeed engine on every backward while gradients sync, so a step cut inside one native "
-        "call would be several updates",
-        lambda trainer, request: bool(trainer.is_deepspeed_enabled),
+        "deepspeed_engine",
+        "DeepSpeed's ZenFlow, DeepCompile, managed_gradient_accumulation=false and tensor parallelism (autotp_size) "
+        "sum up and share gradients in ways of their own, which no gradient test shows: leave them out of its "
+        "configuration",
+        lambda trainer, request: _engine_of_its_own(_deepspeed(trainer)),
     ),
     Refusal(
-        "deepspeed_verify",
-        'Accelerate steps a DeepSpeed engine inside backward: a comparison would come after the update; mode="observe" '
-        "records such a run",
-        lambda trainer, request: request.mode == "verify" and bool(trainer.is_deepspeed_enabled),
+        "deepspeed_schedule",
+        "the spec's learning rate advances once per rollout (lr_tick), but DeepSpeed's engine advances it with every "
+        "update; leave scheduler and optimizer out of DeepSpeed's configuration, so that the trainer makes them",
+        lambda trainer, request: (
+            request.spec.horizon.lr_tick == "rollout" and not {"scheduler", "optimizer"}.isdisjoint(_deepspeed(trainer))
+        ),
     ),
     Refusal(
         "not_sharded",
@@ -114,20 +132,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "experts or layers on different ranks (ep_size, pp_size of a distributed_config) are not proven against the "
         "oracle; leave them at 1",
         lambda trainer, request: sharding.has_experts_or_stages(trainer.model),
-    ),
-    Refusal(
-        "vllm",
-        "generation by vLLM and its importance-sampling correction are not proven against the oracle yet; "
-        'allow=("vllm",) accepts the correction as TRL computes it',
-        lambda trainer, request: bool(trainer.use_vllm),
-        allowable=True,
-    ),
-    Refusal(
-        "tools",
-        "tool calls and environments change what a completion's tokens are while it is generated; not proven yet; "
-        'allow=("tools",) trains on the loss mask that TRL makes of them',
-        lambda trainer, request: any(bool(releases.value(trainer, name)) for name in ("tools", "environments")),
-        allowable=True,
     ),
     Refusal(
         "images",
@@ -155,7 +159,7 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
-        lambda trainer, request: trainer.accelerator.scaler is not None,
+        lambda trainer, request: trainer.accelerator.mixed_precision == "fp16",
     ),
     Refusal(
         "absolute_positions",
@@ -286,11 +290,27 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
         enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
-        return Patched(left_different=left, detach=enforcer.detach, probe=enforcer.probe)
+        return Patched(left_different=left, notes=_not_replayed(trainer), detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
     watch = Watch(trainer, own.objective, patches)
     observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
     return Patched(detach=observer.detach)
+
+
+def _not_replayed(trainer: Any) -> list[str]:
+    """Where another run of the same plan may draw other completions, in words."""
+    notes = []
+    if trainer.use_vllm and trainer.vllm_mode == "server":
+        notes.append(
+            "vLLM's server draws a whole rollout by one seed: what is trained is the plan's, but a completion does not "
+            "have a seed of its own, so that another split of the same rollout draws other completions"
+        )
+    if any(bool(releases.value(trainer, name)) for name in ("tools", "environments")):
+        notes.append(
+            "tools and environments answer by themselves, and turns after the first are drawn for some rows only: what "
+            "is trained is the plan's, but another run may draw other completions"
+        )
+    return notes
 
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
@@ -303,8 +323,8 @@ RUNTIME = Runtime(
     version=lambda trainer: installed_version("trl"),
     code=CODE,
     parts=lambda trainer: (trainer, trainer.accelerator),
+    uses=lambda trainer: ("deepspeed",) if trainer.is_deepspeed_enabled else (),
     refusals=REFUSALS,
-    always=("deepspeed_verify",),
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,

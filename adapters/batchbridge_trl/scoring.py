@@ -6,6 +6,7 @@ whole rollout. Here rows of similar length are scored together, trimmed to their
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,10 +16,14 @@ from batchbridge_trl.releases import Producer
 
 
 class Scorer:
-    """Stands in for the method that makes log-probabilities; with gradients or extra inputs it is native."""
+    """Stands in for the method that makes log-probabilities; with gradients or extra inputs it is native.
 
-    def __init__(self, native: Any, producer: Producer, tokens_per_device: int) -> None:
-        self._native, self._producer = native, producer
+    most: the largest of all ranks' values, of one; collective. A sharded model is put together in each forward pass, so
+    that a rank with fewer of them would leave the others waiting: it scores one row again.
+    """
+
+    def __init__(self, native: Any, producer: Producer, tokens_per_device: int, most: Callable[[int], int]) -> None:
+        self._native, self._producer, self._most = native, producer, most
         self._tokens_per_device = tokens_per_device
 
     def __call__(
@@ -43,6 +48,8 @@ class Scorer:
         responses = (attended[:, prompt_width:] * places).amax(1).clamp(min=1).tolist()
         lengths = [Length(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
         (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
+        shortest = min(range(len(lengths)), key=lambda item: lengths[item].tokens)
+        cuts += [[shortest]] * (self._most(len(cuts)) - len(cuts))
         result: torch.Tensor | None = None
         for cut in cuts:
             picks = [item for item in cut if item is not None]

@@ -279,17 +279,13 @@ _LAUNCH = (
     Key("gpu_ids", ANY, None),
 )
 
-GRPO_CONFIG = Group("GRPOConfig", "trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
-SCRIPT_ARGUMENTS = Group("ScriptArguments", "trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
-GRPO_SCRIPT_ARGUMENTS = Group(
-    "GRPOScriptArguments", "trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS
-)
-MODEL_CONFIG = Group("ModelConfig", "trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
-DATASET_MIXTURE = Group("DatasetMixtureConfig", "trl.scripts.utils, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
-LAUNCH = Group("accelerate launch", "trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
-ENVIRONMENT = Group(
-    "env", "trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", MAPPING, None),)
-)
+GRPO_CONFIG = Group("trl GRPOConfig and _BaseConfig, 0.15.0 to 1.16.0", _GRPO_CONFIG)
+SCRIPT_ARGUMENTS = Group("trl.scripts.utils ScriptArguments, 0.15.0 to 1.16.0", _SCRIPT_ARGUMENTS)
+GRPO_SCRIPT_ARGUMENTS = Group("trl.scripts.grpo GRPOScriptArguments, 0.15.0 to 1.16.0", _GRPO_SCRIPT_ARGUMENTS)
+MODEL_CONFIG = Group("trl ModelConfig, 0.15.0 to 1.16.0", _MODEL_CONFIG)
+DATASET_MIXTURE = Group("trl.scripts.utils DatasetMixtureConfig, 0.15.0 to 1.16.0", _DATASET_MIXTURE)
+LAUNCH = Group("trl.cli.commands.training: unknown keys go to accelerate's launcher", _LAUNCH)
+ENVIRONMENT = Group("trl TrlParser.parse_args_and_config: the key `env` sets variables", (Key("env", MAPPING, None),))
 
 TRAINER_GROUPS = (GRPO_CONFIG, TRAINING_ARGUMENTS)
 """What a `GRPOConfig` holds."""

@@ -213,6 +213,4 @@ _TRAINING_ARGUMENTS = (
 )
 
 
-TRAINING_ARGUMENTS = Group(
-    "TrainingArguments", "transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS
-)
+TRAINING_ARGUMENTS = Group("transformers TrainingArguments 4.51.3, 4.57.6 and 5.23.0", _TRAINING_ARGUMENTS)

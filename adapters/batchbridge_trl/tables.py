@@ -14,7 +14,6 @@ from batchbridge.kit.versions import holds
 class Group:
     """Keys of one native class; `source` is its symbol and the versions that were read."""
 
-    name: str
     source: str
     settings: tuple[Key, ...]
 

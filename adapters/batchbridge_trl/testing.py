@@ -210,8 +210,8 @@ def whole(tensor: Any) -> torch.Tensor:
 class GradientError:
     """How far a trainer's gradient is from the float64 oracle's at one optimizer step.
 
-    error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in float32. bar: what DESIGN 8 allows.
-    clipped: share of the step's tokens whose surrogate was clipped.
+    error: `norm(g - g*) / norm(g*)`. floor: the same for the oracle's own code in the run's precision. bar: what DESIGN
+    8 allows. clipped: share of the step's tokens whose surrogate was clipped.
     """
 
     step: int
@@ -236,10 +236,13 @@ def gradient_errors(
     reference: Any = None,
     steps: int | None = None,
     surrogate: Surrogate | None = None,
+    precision: torch.dtype = torch.float32,
+    multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None,
 ) -> list[GradientError]:
     """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
     say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
-    `surrogate` replaces the spec's, for those that the schema has names and no formulas for.
+    `surrogate` replaces the spec's, for those that the schema has names and no formulas for. `precision`: that of the
+    run, in which the oracle's own code makes the floor. `multiplier`: see `ScriptedRun`.
     """
     tokenizer = tiny_tokenizer()
 
@@ -262,9 +265,10 @@ def gradient_errors(
             policy_at=policy_at,
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
             surrogate=surrogate,
+            multiplier=multiplier,
         )
 
-    exact, rough = run(torch.float64), run(torch.float32)
+    exact, rough = run(torch.float64), run(precision)
     recorded = None if records is None else list(records)
     errors = []
     for step in range(len(captured.gradients) if steps is None else min(steps, len(captured.gradients))):

@@ -17,6 +17,7 @@ import torch
 from accelerate.utils import recursively_apply
 
 from batchbridge.kit import Objective, Surrogate
+from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient, whole_size
 from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
@@ -43,6 +44,8 @@ class Watch:
         self._sharded: ShardedWeight | None = None
         self._clipping = 1.0
         self._handle: Any = None
+        self.idle = False
+        """Set when the step has no token to train: no gradient was made, and the optimizer is left alone."""
         self.producer = releases.producer()
         self.gradient_norm: float | None = None
         """Of the step, before clipping; None where neither TRL nor transformers asks for it."""
@@ -97,6 +100,10 @@ class Watch:
         optimizer offers no such place (an engine of its own)."""
         self.end()
         self.tap.drop()
+        if self.engine is not None:
+            self._handle = BeforeUpdate(self.engine, before_update)
+            self._watch_smallest(size=whole_size)
+            return True
         inner = getattr(optimizer, "optimizer", optimizer)
         if not isinstance(inner, torch.optim.Optimizer):
             return False
@@ -104,9 +111,19 @@ class Watch:
         model = self._trainer.model
         if (sharded := smallest_weight(model)) is not None:
             self._sharded, self._witness = sharded, sharded.witness
-        elif (chosen := Witness.choose(list(model.named_parameters()))) is not None:
-            self._witness = Witness(chosen[1], all_reduce_over())
+        else:
+            self._watch_smallest()
         return True
+
+    def _watch_smallest(self, **how: Any) -> None:
+        chosen = Witness.choose(list(self._trainer.model.named_parameters()), **how)
+        if chosen is not None:
+            self._witness = Witness(chosen[1], all_reduce_over())
+
+    @property
+    def engine(self) -> Any:
+        """DeepSpeed's, which sums up gradients and updates by itself; None without one, and before training."""
+        return getattr(getattr(self._trainer.accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
     def end(self) -> None:
         """At the end of training: takes the hooks off."""
@@ -117,15 +134,19 @@ class Watch:
 
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
-        # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
-        limit, found = float(max_norm), None if norm is None else _whole(norm)
-        self._clipping = min(1.0, limit / (found + 1e-6)) if math.isfinite(limit) and found is not None else 1.0
-        self.gradient_norm = found
+        if self.engine is not None:
+            # It has clipped and updated already; asked after a step without any backward pass, it tells the last norm.
+            norm = 0.0 if self.idle and norm is not None else norm
+        elif norm is not None:
+            # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
+            limit = float(max_norm)
+            self._clipping = min(1.0, limit / (float(_whole(norm)) + 1e-6)) if math.isfinite(limit) else 1.0
+        self.gradient_norm = None if norm is None else float(_whole(norm))
         return norm
 
     def _norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = self._native_norm(model, grad_norm=grad_norm)
-        self.gradient_norm = _whole(norm)
+        self.gradient_norm = None if norm is None else float(_whole(norm))
         return norm
 
     def objection(self) -> str | None:
@@ -133,14 +154,18 @@ class Watch:
         clipping, self._clipping = self._clipping, 1.0
         if self._witness is None:
             return None
-        found = self._witness.parameter.grad if self._sharded is None else self._sharded.gradient()
+        weight, found = self._witness.parameter, None
+        if self._sharded is not None:
+            found = self._sharded.gradient()
+        elif not self.idle:  # without a backward pass an engine has no gradient to tell of
+            found = weight.grad if self.engine is None else whole_gradient(weight)
         factor = self._witness.compare(found)
         return factor.objection(clipping / self._trainer.accelerator.num_processes)
 
 
-def _whole(norm: Any) -> float:
+def _whole(norm: Any) -> Any:
     """A norm that FSDP2 may hold in parts. Collective where it does."""
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:
@@ -242,12 +267,14 @@ def window(trainer: Any, micro_batches: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone(accelerator: Any) -> Iterator[None]:
-    """While a loss is probed: what ranks gather and reduce is made up of this rank's values, once per rank.
+def alone(trainer: Any) -> Iterator[None]:
+    """While a loss is probed: what ranks gather and reduce is made up of this rank's values, once per rank; and
+    backward is torch's, where DeepSpeed's engine, which training makes first, would run it.
 
     Every rank probes the same, so that it is what they would exchange; but a loss that fails on one of them leaves no
-    other waiting. Source: accelerate 1.4.0 to 1.15.0, Accelerator.gather, gather_for_metrics and reduce.
+    other waiting. Source: accelerate 1.4.0 to 1.15.0, Accelerator.gather, gather_for_metrics, reduce and backward.
     """
+    accelerator = trainer.accelerator
     ranks = accelerator.num_processes
 
     def gather(tensor: Any, *_: Any, **__: Any) -> Any:
@@ -257,7 +284,11 @@ def alone(accelerator: Any) -> Iterator[None]:
         times = (ranks if reduction == "sum" else 1) * scale
         return recursively_apply(lambda one: one if reduction == "none" else one * times, tensor)
 
-    local = {"gather": gather, "gather_for_metrics": gather, "reduce": reduce} if ranks > 1 else {}
+    local: dict[str, Any] = {}
+    if ranks > 1:
+        local = {"gather": gather, "gather_for_metrics": gather, "reduce": reduce}
+    if trainer.is_deepspeed_enabled:
+        local["backward"] = lambda loss, **options: loss.backward()
     with temporarily(accelerator, **local):
         yield
 

@@ -142,7 +142,7 @@ def _micro_batch(run: Run) -> dict[str, Told]:
         forward = FORWARD_BUDGET if run[f"{ROLLOUT}log_prob_use_dynamic_bsz"] else None
     else:
         own, name = run.micro, "completions_per_device"
-        told = Told(own, MICRO if run[MICRO] is not None else None, "ppo_micro_batch_size / replicas")
+        told = Told(own, MICRO) if run[MICRO] is not None else Told(own, None, "ppo_micro_batch_size / replicas")
         forward = f"{ROLLOUT}log_prob_micro_batch_size_per_gpu"
     if own is None:
         return {}

@@ -112,8 +112,9 @@ class CannotAttach(BatchBridgeError, RuntimeError):
 class BatchDrift(BatchBridgeError, RuntimeError):
     """A run departed from its plan.
 
-    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock, order, or gradient (what the
-    optimizer finds is not what backward gave). `detail`: what was expected and what was seen.
+    `step`: the first optimizer step that departs. `aspect`: membership, weights, clock, order, gradient (what the
+    optimizer finds is not what backward gave), or ranks (one did not come to where the others wait for it).
+    `detail`: what was expected and what was seen.
     """
 
     def __init__(self, step: int, aspect: str, detail: str) -> None:

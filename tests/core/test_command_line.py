@@ -1,11 +1,13 @@
 """Command lines as argparse takes them, held against argparse."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from batchbridge import Source
-from batchbridge.kit.command_line import Takes, parse, spelled, words_by_name
+from batchbridge.kit.command_line import Takes, options_of, parse, spelled, words_by_name
+from batchbridge.reading.arguments import parse_arguments
 
 OPTIONS = {
     "batch.size": Takes(),
@@ -87,3 +89,13 @@ def test_words_are_grouped_by_their_option():
         "c": True,
         "d": "x",
     }
+
+
+def test_keys_of_a_source_stand_for_fields_and_lists_are_taken_from_its_words():
+    argv = ("run.py", "--num-devices", "2", "4", "--no_shuffle", "--seed", "1")
+    values = {**parse_arguments(argv), "seed": 7, 3: "x"}
+    source = Source(values=values, argv=argv, path=Path("run.sh"), lines={"num-devices": 2})
+    found, places = options_of(source, {"num_devices", "shuffle", "seed"}, {"shuffle"})
+    assert found == {"num_devices": ["2", "4"], "shuffle": False, "seed": 7, "3": "x"}
+    assert (places["num_devices"].file, places["num_devices"].line) == ("run.sh", 2)
+    assert (places["seed"].value, places["seed"].file) == (7, None)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source
+from batchbridge import Behaviour, CannotWrite, Finding, Fix, Source, Where
 from batchbridge.kit import Context
-from batchbridge.kit.key_table import Codes, Key, Together, Unsayable, keys_of, read_values, recorded, recorded_together
+from batchbridge.kit.frame import origins
+from batchbridge.kit.key_table import (
+    Codes,
+    Key,
+    Together,
+    Unsayable,
+    converted,
+    gathered,
+    keys_of,
+    read_values,
+    recorded,
+    recorded_together,
+)
 from batchbridge.kit.kinds import anything, count, flag, named, natural, one_of, optional, real, text, whole
 from batchbridge.kit.omegaconf import typed
 from batchbridge.kit.rule_table import Rule, recorded_rules
@@ -99,6 +111,40 @@ def test_what_a_source_gives() -> None:
     }
     (unknown,) = (finding for finding in found if "sise" in finding.message)
     assert unknown.fixes[0] == Fix("write train.size", {"train.sise": None, "train.size": 2})
+
+
+def test_what_was_said_is_converted_with_a_finding_for_each_key_that_is_none_and_each_wrong_value() -> None:
+    rows = keys_of((Key("size", natural, 4), Key("seed", whole(), 0), Key("fused", flag, True, fixed=True)), "1")
+
+    def unknown(key: str, near: Sequence[str]) -> Finding:
+        return Finding("unknown", "error", "config", f"{key}, near {', '.join(near)}")
+
+    def wrong(key: str, error: WrongValue) -> Finding:
+        return Finding("wrong", "error", "config", f"{key}: {error}")
+
+    said = {"sise": 1, "seed": "no", "size": 8, "fused": False}
+    native, found, keys = converted(said, rows, unknown, wrong)
+    assert (native, keys) == ({"size": 8, "seed": 0, "fused": True}, {"seed"})
+    # What a version does without a setting for it is none of its settings.
+    assert [one.message for one in found] == ["sise, near size", "seed: a whole number", "fused, near "]
+    doubled = converted({"size": 8}, rows, unknown, wrong, lambda row, value: 2 * row.kind.convert(value))
+    assert doubled.native["size"] == 16
+
+
+def test_keys_below_a_row_that_takes_mappings_are_part_of_its_value() -> None:
+    rows = keys_of((Key("options", anything), Key("size", natural, 4)), "1")
+    said = [("options", {"a": 1}), ("options.b.c", 2), ("size.d", 3)]
+    assert gathered(said, rows) == {"options": {"a": 1, "b": {"c": 2}}, "size.d": 3}
+
+
+def test_an_origin_is_a_place_or_a_default_with_the_formula_behind_it() -> None:
+    told = {"a": Told(2, "size", "half of size"), "b": Told(3, "seed"), "c": Told(6, None, "size x seed", ("size",))}
+    found = origins(told, {"size": 4, "seed": 3}, {"size": Where("size", 4, "a.yaml", 2)}, "default of toy 1")
+    assert [(one.keys, one.value, one.origin, one.detail) for one in found.values()] == [
+        (("size",), 4, "file", "a.yaml:2 (derived: half of size)"),
+        (("seed",), 3, "default", "default of toy 1"),
+        (("size",), 6, "derived", "derived: size x seed"),
+    ]
 
 
 CONSTANTS = {"loss.policy.aggregation": "token_mean"}

@@ -31,7 +31,7 @@ def bounds(code: Code) -> Iterator[str]:
     """What an extra asks for: from the oldest supported version to the newest whose code is known, without the minor
     versions between them of which no release is known."""
     known = records(code.home)
-    for package in code.packages:
+    for package in code.used().packages:
         releases = known[package.name].known
         oldest = code.oldest if package is code.packages[0] else releases[0]
         without = "".join(f",!={minor}.*" for minor in holes(releases))

@@ -23,7 +23,7 @@ from batchbridge.contract.evidence import Code, Evidence, Package
 from batchbridge.kit import declared, proven
 
 WATCHED: Mapping[str, tuple[str, ...]] = {
-    "trl": ("trl", "transformers", "accelerate"),
+    "trl": ("trl", "transformers", "accelerate", "deepspeed"),
     "verl": ("verl",),
     "openrlhf": ("openrlhf", "deepspeed"),
 }

@@ -6,55 +6,55 @@ and the source. Codes are stable; a number is never used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
-from batchbridge import Finding
+from batchbridge import Finding, Reading, Where
+from batchbridge.kit import Defect, rule_table
+from batchbridge.kit.rule_table import numbers_of
 from batchbridge_open_instruct.rules.grpo_refused import GRPO_REFUSED
 from batchbridge_open_instruct.rules.grpo_silent import GRPO_SILENT
 from batchbridge_open_instruct.rules.ppo import PPO_REFUSED, PPO_SILENT
-from batchbridge_open_instruct.rules.row import Facts, Native, Rule
+from batchbridge_open_instruct.rules.row import Facts, Rule
 from batchbridge_open_instruct.settings import SCRIPTS
 
-if TYPE_CHECKING:
-    from batchbridge_open_instruct.meaning import OpenInstructReading
-
-__all__ = ["RULES", "Rule", "check", "known_defects"]
+__all__ = ["RULES", "Facts", "Rule", "check", "defects"]
 
 RULES: tuple[Rule, ...] = (*GRPO_REFUSED, *PPO_REFUSED, *GRPO_SILENT, *PPO_SILENT)
 assert all(script in SCRIPTS for rule in RULES for script in rule.scripts)
 
 
-def check(reading: OpenInstructReading) -> Sequence[Finding]:
-    """The findings of every row on this reading; none while a setting could not be read."""
-    if not reading.decided or reading.checkout is None:
-        return ()
-    facts = Facts(reading.native, reading.given, reading.dataset_size)
-    return tuple(_findings(facts, reading.checkout, reading))
+def check(reading: Reading) -> Sequence[Finding]:
+    """The findings of every row on this reading, and of plugins' rows; none while a setting could not be read."""
+    facts = getattr(reading, "run", None)
+    if not isinstance(facts, Facts):
+        return []
+    added = rule_table.checked(reading.framework, (), facts, facts.checkout, lambda keys: reading.where(*keys))
+    return [*_findings(facts, reading.where), *added]
 
 
-def known_defects(native: Native, checkout: str) -> list[Finding]:
-    """The rows that are defects of the script."""
-    facts = Facts(native, {}, None)
-    return list(_findings(facts, checkout, None, defects=True))
+def defects(facts: Facts) -> tuple[Defect, ...]:
+    """The rows that apply and are defects of the script."""
+    return tuple(
+        Defect(code=one.code, summary=one.message, source=one.source or "", numbers=numbers_of(one.message))
+        for one in _findings(facts, lambda *keys: (), of_the_script=True)
+    )
 
 
 def _findings(
-    facts: Facts, checkout: str, reading: OpenInstructReading | None, *, defects: bool = False
+    facts: Facts, where: Callable[..., tuple[Where, ...]], *, of_the_script: bool = False
 ) -> Iterator[Finding]:
     for rule in RULES:
-        if not rule.holds(facts.native, checkout) or (defects and not rule.defect):
+        if not rule.holds(facts.native, facts.checkout) or (of_the_script and not rule.defect):
             continue
         problem = rule.test(facts)
         if problem is not None:
-            where = () if reading is None else reading.where(*problem.keys)
             yield Finding(
                 rule.code,
                 rule.severity,
                 rule.phase,
                 problem.message,
-                where,
+                where(*problem.keys),
                 problem.fixes,
                 native=rule.native,
-                source=f"open-instruct {checkout}: {rule.source}",
+                source=f"open-instruct {facts.checkout}: {rule.source}",
             )

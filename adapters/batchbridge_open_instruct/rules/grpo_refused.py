@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from batchbridge import Fix
-from batchbridge_open_instruct.meaning import NAMED_KL, SCALES, learners
-from batchbridge_open_instruct.rules.row import BOTH, FAST, FIRST_RELEASE, Facts, Problem, Rule, setting
-from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.meaning import NAMED_KL, learners
+from batchbridge_open_instruct.rules.row import BOTH, FAST, Facts, Problem, Rule, setting
+from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, GRPO, PPO, SCALES, SCRIPT
 
 _POST = "StreamingDataLoaderConfig.__post_init__"
 _EXPERIMENT = "GRPOExperimentConfig.__post_init__"
@@ -261,7 +261,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         BOTH,
         _POST,
         "ValueError: `filter_zero_std_samples` cannot",
-        since=FIRST_RELEASE,
+        versions=FROM_1,
     ),
     Rule(
         "BB-OI-068",
@@ -271,7 +271,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         FAST,
         "grpo_fast.py, data_preparation_thread, fc22674da",
         "a warning, and then no completion is left",
-        until=FIRST_RELEASE,
+        versions=BEFORE_1,
     ),
     Rule(
         "BB-OI-013",
@@ -281,7 +281,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         BOTH,
         _POST,
         "ValueError: `async_steps` must be greater than 0",
-        since=FIRST_RELEASE,
+        versions=FROM_1,
     ),
     Rule("BB-OI-014", "error", "construction", _active_needs_lead, BOTH, _POST, "AssertionError: With active_sampling"),
     Rule(
@@ -301,7 +301,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         FAST,
         "grpo_fast.validate_configs",
         "AssertionError",
-        since=FIRST_RELEASE,
+        versions=FROM_1,
     ),
     Rule(
         "BB-OI-017",
@@ -322,7 +322,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         BOTH,
         _EXPERIMENT,
         "ValueError: Cannot use both `use_vllm_logprobs` and `use_rho_correction`",
-        since="2026.6.10",
+        versions=FROM_3,
     ),
     Rule(
         "BB-OI-021",
@@ -360,7 +360,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         "not validated",
         "it is accepted, and nothing is generated",
     ),
-    Rule("BB-OI-025", "error", "construction", _fsdp, BOTH, _EXPERIMENT, "ValueError: must match", since="2026.6.10"),
+    Rule("BB-OI-025", "error", "construction", _fsdp, BOTH, _EXPERIMENT, "ValueError: must match", versions=FROM_3),
     Rule("BB-OI-026", "error", "config", _loss_fn, BOTH, "GRPOExperimentConfig.loss_fn", "argparse: invalid choice"),
     Rule(
         "BB-OI-027",
@@ -388,7 +388,7 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         FAST,
         "Args.__post_init__",
         "ValueError: Cannot use both `use_vllm_logprobs` and `truncated_importance_sampling_ratio_cap`",
-        until="2026.6.10",
+        versions=BEFORE_3,
     ),
     Rule(
         "BB-OI-066",
@@ -398,6 +398,6 @@ GRPO_REFUSED: tuple[Rule, ...] = (
         FAST,
         "Args.__post_init__",
         "AssertionError: masked_mean_denominator must be greater than 0!",
-        until=FIRST_RELEASE,
+        versions=BEFORE_1,
     ),
 )

@@ -7,14 +7,13 @@ from batchbridge_open_instruct.rules.row import (
     BOTH,
     CORE,
     FAST,
-    FIRST_RELEASE,
     Facts,
     Problem,
     Rule,
     ppo_rollout,
     setting,
 )
-from batchbridge_open_instruct.settings import GRPO, PPO, SCRIPT
+from batchbridge_open_instruct.settings import BEFORE_1, FROM_1, FROM_3, GRPO, PPO, SCRIPT
 
 
 def _rows_dropped(facts: Facts) -> Problem | None:
@@ -194,7 +193,7 @@ GRPO_SILENT: tuple[Rule, ...] = (
         _truncated,
         BOTH,
         "#1660; data_loader.py, run on CPU",
-        since="2026.6.10",
+        versions=FROM_3,
         defect=True,
     ),
     Rule(
@@ -226,8 +225,7 @@ GRPO_SILENT: tuple[Rule, ...] = (
         _zero_two,
         FAST,
         _LOST,
-        since=FIRST_RELEASE,
-        until="2026.3.1",
+        versions=f"{FROM_1},<2026.3.1",
         defect=True,
     ),
     Rule("BB-OI-060", "warning", "never", _decay_off, BOTH, "grpo_fast.py, from_pretrained", defect=True),
@@ -239,7 +237,7 @@ GRPO_SILENT: tuple[Rule, ...] = (
         _means_of_means,
         FAST,
         "grpo_fast.py, masked_mean; repaired by #1161 (7708f0adf)",
-        until=FIRST_RELEASE,
+        versions=BEFORE_1,
         defect=True,
     ),
 )

@@ -94,7 +94,7 @@ PPO_REFUSED: tuple[Rule, ...] = (
         OLD,
         "calculate_runtime_args, exact_div",
         "ValueError",
-        since="2025.11.3",
+        versions=">=2025.11.3",
     ),
     Rule(
         "BB-OI-032",
@@ -105,7 +105,7 @@ PPO_REFUSED: tuple[Rule, ...] = (
         "calculate_runtime_args",
         "AssertionError: Per-rank minibatch size",
     ),
-    Rule("BB-OI-033", "warning", "optimizer_step", _ppo_mini, OLD, "not validated in 9c2d44bec", until="2025.11.3"),
+    Rule("BB-OI-033", "warning", "optimizer_step", _ppo_mini, OLD, "not validated in 9c2d44bec", versions="<2025.11.3"),
     Rule("BB-OI-034", "error", "never", _ppo_no_steps, OLD, "calculate_runtime_args", "0 training steps"),
 )
 
@@ -115,5 +115,5 @@ PPO_SILENT: tuple[Rule, ...] = (
     Rule(
         "BB-OI-063", "warning", "never", _ppo_whitening, OLD, "ppo_vllm_thread_ray_gtrl.py, masked_whiten", defect=True
     ),
-    Rule("BB-OI-064", "warning", "never", _ppo_mini_batches, OLD, "calculate_runtime_args", since="2025.11.3"),
+    Rule("BB-OI-064", "warning", "never", _ppo_mini_batches, OLD, "calculate_runtime_args", versions=">=2025.11.3"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from batchbridge import Fix, Where
 from batchbridge.kit import Phase, Severity
+from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.meaning import learners
 from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
 
@@ -15,7 +16,6 @@ Native = Mapping[str, Any]
 
 FAST, BOTH, CORE, OLD = (GRPO_FAST,), (GRPO_FAST, GRPO), (GRPO,), (PPO,)
 """The scripts that a row is about."""
-FIRST_RELEASE = "2026.1.26"
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Facts:
     native: Native
     given: Mapping[str, Where]
     dataset_size: int | None
+    checkout: str
 
     @property
     def completions(self) -> int:
@@ -62,20 +63,14 @@ class Rule:
     scripts: tuple[str, ...]
     source: str
     native: str | None = None
-    since: str = ""
-    until: str = ""
-    """Checkouts from `since` (inclusive) to `until` (exclusive); empty: all."""
+    versions: str = ""
+    """A range of checkouts; empty: all."""
     defect: bool = False
     """A defect of the script that shows in its behaviour, not a setting that was chosen badly."""
 
     def holds(self, native: Native, checkout: str) -> bool:
         """Whether the row is about this script in this checkout."""
-        after = not self.since or _key(checkout) >= _key(self.since)
-        return native[SCRIPT] in self.scripts and after and (not self.until or _key(checkout) < _key(self.until))
-
-
-def _key(checkout: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in checkout.split("."))
+        return native[SCRIPT] in self.scripts and holds(self.versions, checkout)
 
 
 def setting(key: str, value: Any) -> Fix:

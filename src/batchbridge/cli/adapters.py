@@ -38,7 +38,7 @@ def _code_of(adapter: Adapter) -> str | None:
     code = adapter.code()
     if code is None or proven.package_folder(code.packages[0]) is None:
         return None
-    found = proven.evidence_here(code)
+    found = proven.evidence_here(code.used())
     return f"{found.grade}: {found.label}" if found.label else found.text()
 
 

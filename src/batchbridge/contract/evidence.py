@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ class Package:
     name: as it is imported. distribution: its name on PyPI; None for a checkout, which has no release. control: what
     the patches replace or rely on. loss: what decides the weight of a token, which can be measured. title: its name for
     people, by default `name`. marker: a file that only this project has, where another has a package of this name.
+    optional: it counts for a trainer that uses it, and for no other.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Package:
     loss: Functions = field(default_factory=dict)
     title: str = ""
     marker: str = "__init__.py"
+    optional: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.name)
@@ -72,6 +74,10 @@ class Code:
     home: str
     packages: tuple[Package, ...]
     oldest: str | None = None
+
+    def used(self, names: Collection[str] = ()) -> Code:
+        """This code without the optional packages that are not among `names`."""
+        return replace(self, packages=tuple(one for one in self.packages if not one.optional or one.name in names))
 
 
 @dataclass(frozen=True)

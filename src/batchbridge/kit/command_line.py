@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from batchbridge.contract.reading import Source
+from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Where
+from batchbridge.reading.arguments import parse_arguments
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")
 """Words with a leading dash that are values. Source: `_negative_number_matcher`; later Pythons take exponents too."""
@@ -157,6 +159,23 @@ def _values(rest: deque[_Word], count: int | None) -> list[str]:
 
 
 # ---- transformers' HfArgumentParser: argparse with a flag for each field of a dataclass
+
+
+def options_of(source: Source, names: Collection[str], on: Collection[str]) -> tuple[dict[str, Any], dict[str, Where]]:
+    """(values, places) by the names of fields that the keys of a source stand for; see `spelled`. Lists are taken from
+    its words, unless something else was set on top of them."""
+    words, plain = words_by_name(source.argv), parse_arguments(source.argv)
+    file = None if source.path is None else str(source.path)
+    known = sorted(names)
+    values: dict[str, Any] = {}
+    places: dict[str, Where] = {}
+    for key, value in source.values.items():
+        if key in words and key in plain and plain[key] == value and type(plain[key]) is type(value):
+            value = words[key]
+        name, value = spelled(key if isinstance(key, str) else repr(key)[:60], value, known, on)
+        line = source.lines.get(key)
+        values[name], places[name] = value, Where(name, shown(value), file if line else None, line)
+    return values, places
 
 
 def words_by_name(argv: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""DeepSpeed's functions that a wrapped run depends on, for adapters of frameworks that train with its engine."""
+"""DeepSpeed's engine, for adapters of frameworks that train with it: the functions that a wrapped run depends on, and
+what its optimizer finds. Imports DeepSpeed only where a run has it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from batchbridge.contract.evidence import Package
+from batchbridge.kit.patches import Patches
 
 ENGINE = Package(
     "deepspeed",
@@ -37,3 +42,40 @@ ENGINE = Package(
     },
 )
 """DeepSpeed's engine, whose accumulation the patches end. Open-Instruct's adapter has the same functions."""
+
+
+def whole_size(parameter: Any) -> int:
+    """Values of a whole parameter, of which a rank holds a part under ZeRO-3. Source: deepspeed 0.19.6
+    partition_parameters."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
+
+
+def whole_gradient(parameter: Any) -> Any:
+    """The whole gradient that the engine's optimizer finds, at every stage of ZeRO; None where there is none.
+    Collective."""
+    from deepspeed.utils import safe_get_full_grad
+
+    # ZeRO-1 with float32 sums of bf16 gradients leaves a micro-batch's own gradient at the parameter.
+    summed = getattr(parameter, "_hp_grad", None)
+    return safe_get_full_grad(parameter) if summed is None else summed
+
+
+class BeforeUpdate:
+    """A function that runs right before a DeepSpeed engine clips a step's gradients and updates: they are all there,
+    summed up and exchanged, and nothing is applied yet.
+
+    Source: deepspeed 0.16.8 to 0.19.6 engine.step, which takes the model's step at the end of an accumulation only.
+    """
+
+    def __init__(self, engine: Any, look: Callable[[], None]) -> None:
+        self._patches, self._look = Patches(), look
+        why = "what a step trains is measured"
+        self._native = self._patches.set(engine, "_take_model_step", self._step, what="recorded", why=why)
+
+    def _step(self, *arguments: Any, **options: Any) -> Any:
+        self._look()
+        return self._native(*arguments, **options)
+
+    def remove(self) -> None:
+        """Takes the function off."""
+        self._patches.undo()

@@ -153,7 +153,12 @@ def origins(
         path: entry.derived()
         if entry.key is None
         else Provenance.of(
-            entry.key, native.get(entry.key), places.get(entry.key), default=default, others=entry.others
+            entry.key,
+            native.get(entry.key),
+            places.get(entry.key),
+            default=default,
+            note=entry.note,
+            others=entry.others,
         )
         for path, entry in told.items()
     }

@@ -159,38 +159,77 @@ class Given(NamedTuple):
     findings: list[Finding]
 
 
+class Converted(NamedTuple):
+    """What values that were said are to a framework: every setting as it would hold it, the others at their defaults;
+    findings; and the keys of values that are not of their kind."""
+
+    native: dict[str, Any]
+    findings: list[Finding]
+    wrong: set[str]
+
+
+def converted(
+    said: Mapping[str, Any],
+    rows: Mapping[str, Key],
+    unknown: Callable[[str, Sequence[str]], Finding],
+    wrong: Callable[[str, WrongValue], Finding],
+    convert: Callable[[Key, Any], Any] = lambda row, value: row.kind.convert(value),
+    cutoff: float = 0.75,
+) -> Converted:
+    """What was said, by native key, as settings of a framework.
+
+    unknown: the finding of a key that is no setting; it is told the settings near to it. wrong: the finding of a value.
+    convert: raises `WrongValue`. cutoff: see `near_names`.
+    """
+    found = Converted({key: row.default for key, row in rows.items()}, [], set())
+    takes = {key: row for key, row in rows.items() if not row.fixed}
+    near = near_names((key for key in said if key not in takes), takes, cutoff)
+    for key, value in said.items():
+        if key not in takes:
+            found.findings.append(unknown(key, near.get(key, ())))
+            continue
+        try:
+            found.native[key] = convert(takes[key], value)
+        except WrongValue as error:
+            found.wrong.add(key)
+            found.findings.append(wrong(key, error))
+    return found
+
+
 def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: Codes) -> Given:
     """The settings of a source. A key that is none, and a value that is not of its key's kind, is a finding."""
     whole = None if source.path is None else str(source.path)
     files = source.files if isinstance(source, ComposedSource) else {}
-    found = Given({key: row.default for key, row in rows.items()}, {}, [])
-    said = _gathered(settings_in(source.values, rows), rows)
-    near = near_names((key for key in said if key not in rows), rows, cutoff=0.6)
-    for key, value in said.items():
+    said = gathered(settings_in(source.values, rows), rows)
+
+    def place(key: str) -> Where:
         line = source.lines.get(key)
-        place = Where(key[:60], shown(value), files.get(key, whole) if line else None, line)
-        row = rows.get(key)
-        if row is None:
-            fixes = [Fix(f"write {name}", {key: None, name: value}) for name in near.get(key, ())]
-            message = f"{key[:60]} is no setting of {framework}"
-            fixes.append(Fix(f"remove {key[:60]}", {key: None}))
-            found.findings.append(Finding(codes.unknown_key, "error", "config", message, (place,), tuple(fixes)))
-            continue
-        try:
-            found.native[key] = row.kind.convert(value)
-            found.places[key] = place
-        except WrongValue:
-            message = f"{key} = {shown(value)}: expected {row.kind.expected}"
-            fix = Fix(f"{key} = {row.default}, the default", {key: row.default})
-            found.findings.append(Finding(codes.wrong_value, "error", "config", message, (place,), (fix,)))
+        return Where(key[:60], shown(said[key]), files.get(key, whole) if line else None, line)
+
+    def unknown(key: str, near: Sequence[str]) -> Finding:
+        fixes = (
+            *(Fix(f"write {name}", {key: None, name: said[key]}) for name in near),
+            Fix(f"remove {key[:60]}", {key: None}),
+        )
+        message = f"{key[:60]} is no setting of {framework}"
+        return Finding(codes.unknown_key, "error", "config", message, (place(key),), fixes)
+
+    def wrong(key: str, error: WrongValue) -> Finding:
+        row = rows[key]
+        message = f"{key} = {shown(said[key])}: expected {row.kind.expected}"
+        fix = Fix(f"{key} = {row.default}, the default", {key: row.default})
+        return Finding(codes.wrong_value, "error", "config", message, (place(key),), (fix,))
+
+    found = converted(said, rows, unknown, wrong, cutoff=0.6)
     for key in source.values:
         if not isinstance(key, str):
             message = f"the key {shown(key)} is no text, and every setting's name is"
             found.findings.append(Finding(codes.unknown_key, "error", "config", message, (Where(shown(key)),)))
-    return found
+    places = {key: place(key) for key in said if key in rows and key not in found.wrong}
+    return Given(found.native, places, found.findings)
 
 
-def _gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
+def gathered(said: Iterable[tuple[str, Any]], rows: Mapping[str, Key]) -> dict[str, Any]:
     """Settings by key; what a command line gives below a row that takes mappings (`row.a.b=1`) is part of its value."""
     found: dict[str, Any] = {}
     for key, value in said:

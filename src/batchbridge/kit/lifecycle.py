@@ -26,11 +26,13 @@ from batchbridge.running.wrap import shared
 class Patched:
     """What `Runtime.patch` did, beside what it listed in its `Patches`.
 
-    left_different: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only. probe:
-    runs the trainer's own loss on made-up log-probabilities and raises `CannotAttach` where it is not the plan's.
+    left_different, notes: see `Attachment`. detach: undoes what `Patches` does not; called after them, and once only.
+    probe: runs the trainer's own loss on made-up log-probabilities, and raises `CannotAttach` where it is not the
+    plan's.
     """
 
     left_different: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
     detach: Callable[[], None] = lambda: None
     probe: Callable[[], None] = lambda: None
 
@@ -41,12 +43,13 @@ class Runtime:
 
     version: of the framework, for the ledger and the report; raises `CannotAttach` where none is installed. code: the
     functions that a wrapped run depends on, held against recorded ones (`batchbridge.kit.proven`); parts: the live
-    objects whose methods count. refusals: what cannot be enforced. always: names of refusals that hold in every mode.
-    subject: what refusals look at, of a trainer (default: the trainer). training: whether the trainer is inside its
-    training loop right now. patch: patches the trainer as the request says, every change listed in the `Patches` that
-    it gets. gather: a value of every process whose trainers are wrapped together, in the order of their ranks;
-    collective (`values_of_all_ranks`). By it a reason that one of them has is everyone's, after the checks, the
-    patching and the probe: alone it would leave the others waiting where they communicate next.
+    objects whose methods count; uses: the optional packages of that code that the trainer uses. refusals: what cannot
+    be enforced. always: names of refusals that hold in every mode. subject: what refusals look at, of a trainer
+    (default: the trainer). training: whether the trainer is inside its training loop right now. patch: patches the
+    trainer as the request says, every change listed in the `Patches` that it gets. gather: a value of every process
+    whose trainers are wrapped together, in the order of their ranks; collective (`values_of_all_ranks`). By it a reason
+    that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
+    waiting where they communicate next.
     """
 
     framework: str
@@ -59,6 +62,7 @@ class Runtime:
     gather: Callable[[Any, Any], list[Any]] = lambda trainer, value: [value]
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
+    uses: Callable[[Any], Collection[str]] = lambda trainer: ()
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;
@@ -69,7 +73,7 @@ class Runtime:
             reasons["in_training"] = "the trainer is training; wrap it before train(), or after it has ended"
         if self.code is not None:
             try:
-                request = graded(self.code, request, *self.parts(trainer))
+                request = graded(self.code.used(self.uses(trainer)), request, *self.parts(trainer))
             except CannotAttach as error:
                 reasons |= error.reasons
         enforces, subject = request.mode == "enforce", self.subject(trainer)
@@ -102,6 +106,7 @@ class Runtime:
             request=request,
             changes=patches.changes,
             left_different=patched.left_different,
+            notes=list(patched.notes),
             detach=lambda: _undo(patches, patched),
             suspended=patches.suspended,
         )

@@ -14,9 +14,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from batchbridge.contract.reading import Behaviour, Context, Provenance, Reading, Source
+from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
-from batchbridge.kit.frame import FramedAdapter, RunReading
+from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Key, Together, Unsayable, keys_of, read_values, told_by
 from batchbridge.kit.rule_table import Rule, defects, findings
 from batchbridge.kit.values import Told, spec_of
@@ -114,7 +114,7 @@ class TableAdapter(FramedAdapter):
         return dataclasses.replace(
             reading,
             spec=spec_of(told),
-            provenance={path: self._origin(entry, reading, version) for path, entry in told.items()},
+            provenance=origins(told, given.native, given.places, f"default of {self.framework} {version}"),
             behaviour=dataclasses.replace(behaviour, defects=(*behaviour.defects, *known_defects)),
         )
 
@@ -200,18 +200,6 @@ class TableAdapter(FramedAdapter):
             native[free[-1]] = asked // rest
         total = asked if asked is not None else said
         return None if total is None else total - apart
-
-    def _origin(self, entry: Told, reading: Reading, version: str) -> Provenance:
-        if entry.key is None:
-            return entry.derived()
-        return Provenance.of(
-            entry.key,
-            reading.native[entry.key],
-            reading.given.get(entry.key),
-            default=f"default of {self.framework} {version}",
-            note=f" (derived: {entry.formula})" if entry.formula else "",
-            others=entry.others,
-        )
 
 
 def _worlds(rows: Mapping[str, Key]) -> list[str]:

@@ -22,6 +22,11 @@ class Told(NamedTuple):
     formula: str | None = None
     others: tuple[str, ...] = ()
 
+    @property
+    def note(self) -> str:
+        """The formula as it stands behind a place; empty where there is none."""
+        return f" (derived: {self.formula})" if self.formula else ""
+
     def derived(self) -> Provenance:
         """The origin of a value that no single key said."""
         return Provenance(self.others, self.value, "derived", f"derived: {self.formula}")

@@ -28,7 +28,8 @@ class Sample:
     """One completion of an optimizer step.
 
     prompt, completion: token ids. loss_mask: 1 per trained token. group: identifies its prompt's group. advantage: per
-    completion. old_logprobs: per completion token; None means those of the current weights, detached.
+    completion. old_logprobs: per completion token; None means those of the current weights, detached. multiplier: of
+    its tokens' policy losses, the KL term left as it is: a correction towards the sampler.
     """
 
     prompt: Sequence[int]
@@ -37,6 +38,7 @@ class Sample:
     group: int
     advantage: float
     old_logprobs: torch.Tensor | None = None
+    multiplier: torch.Tensor | None = None
 
 
 def double(model: Any) -> Any:
@@ -88,16 +90,18 @@ def token_losses(
     mask: torch.Tensor,
     advantage: float,
     surrogate: Surrogate | None = None,
+    multiplier: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Loss of each token of one completion, shape (tokens,), before weighting. Raises for an unknown surrogate.
 
-    `surrogate` replaces the objective's: for those that the schema has no words for.
+    `surrogate` replaces the objective's: for those that the schema has no words for. `multiplier`: see `Sample`.
     """
     row, before, trained = new[None], old[None], mask[None]
     if surrogate is not None:
         loss = surrogate(new, old, advantage)
     else:
         loss = policy_losses(objective, row, before, trained, torch.full((1, 1), advantage, dtype=new.dtype))[0]
+    loss = loss if multiplier is None else loss * multiplier.to(loss.dtype)
     penalty = kl_losses(objective, row, before, None if reference is None else reference[None], trained)
     return loss if penalty is None else loss + penalty[0]
 
@@ -134,7 +138,7 @@ def step_gradient(
         if reference is not None:
             with torch.no_grad():
                 base = logprobs(reference, sample, temperature=temperature)
-        losses = token_losses(objective, new, old, base, mask, sample.advantage, surrogate)
+        losses = token_losses(objective, new, old, base, mask, sample.advantage, surrogate, sample.multiplier)
         (weight * (losses * mask).sum()).backward()
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in parameters]
@@ -152,7 +156,8 @@ class ScriptedRun:
     """What the oracle needs to know of a run with scripted rollouts.
 
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
-    reference policy, or None. surrogate: replaces the objective's (see `token_losses`).
+    reference policy, or None. surrogate: replaces the objective's (see `token_losses`). multiplier: of (prompt, sample,
+    log-probabilities of the weights that generated it), of its tokens (see `Sample`).
     """
 
     spec: Spec
@@ -161,6 +166,7 @@ class ScriptedRun:
     policy_at: Callable[[int], Any]
     reference: Any = None
     surrogate: Surrogate | None = None
+    multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None
 
     def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
         """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
@@ -171,11 +177,14 @@ class ScriptedRun:
             group=prompt,
             advantage=advantage,
         )
-        if generated_at_step == step or self.spec.objective.old_logprobs == "detached":
+        fresh = generated_at_step == step or self.spec.objective.old_logprobs == "detached"
+        if fresh and self.multiplier is None:
             return made
         with torch.no_grad():
             old = logprobs(self.policy_at(generated_at_step), made, temperature=self._temperature)
-        return replace(made, old_logprobs=old)
+        if self.multiplier is not None:
+            made = replace(made, multiplier=self.multiplier(prompt, sample, old))
+        return made if fresh else replace(made, old_logprobs=old)
 
     def planned(self, plan: Plan, step: int) -> list[Sample]:
         """The samples of optimizer step `step` of `plan`, in the plan's order."""

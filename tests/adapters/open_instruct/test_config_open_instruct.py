@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,20 @@ from hypothesis import strategies as st
 
 import batchbridge
 from bashread import Argument, read_script
+from batchbridge import hookimpl
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
 from batchbridge.errors import CannotWrite
-from batchbridge.meaning.findings import Finding, verdict
+from batchbridge.kit.frame import RunReading
+from batchbridge.kit.rule_table import SILENT, Rule
+from batchbridge.kit.versions import holds
+from batchbridge.meaning.findings import Finding, Where, verdict
 from batchbridge.reading.arguments import parse_arguments
 from batchbridge.reading.files import load_source
 from batchbridge.reading.launchers import programs
 from batchbridge_open_instruct import settings as tables
 from batchbridge_open_instruct.config import OpenInstructAdapter
-from batchbridge_open_instruct.meaning import OpenInstructReading
-from batchbridge_open_instruct.rules import RULES
+from batchbridge_open_instruct.rules import RULES, Facts
 
 SHARED = Path(__file__).parents[4] / "shared" / "corpus" / "launch_argv.jsonl"
 HEAD, PPO_LAST, PPO_FIRST = "2026.8.20", "2025.11.3", "2024.11.20"
@@ -32,7 +36,7 @@ FIRST = "2025.10.20"
 """grpo_fast.py before the first release."""
 
 
-def judge(command: str | Sequence[str], version: str, **context: Any) -> tuple[OpenInstructReading, dict[str, Finding]]:
+def judge(command: str | Sequence[str], version: str, **context: Any) -> tuple[RunReading, dict[str, Finding]]:
     argv = shlex.split(command) if isinstance(command, str) else list(command)
     adapter = OpenInstructAdapter()
     source = Source(values=parse_arguments(argv), argv=tuple(argv))
@@ -40,7 +44,7 @@ def judge(command: str | Sequence[str], version: str, **context: Any) -> tuple[O
     return reading, {finding.code: finding for finding in [*reading.findings, *adapter.check(reading)]}
 
 
-def fast(flags: str = "", version: str = HEAD) -> tuple[OpenInstructReading, dict[str, Finding]]:
+def fast(flags: str = "", version: str = HEAD) -> tuple[RunReading, dict[str, Finding]]:
     return judge(f"python open_instruct/grpo_fast.py {flags}", version)
 
 
@@ -166,7 +170,7 @@ def test_the_ppo_script_is_no_part_of_later_checkouts() -> None:
         ("--no_filter_zero_std_samples", "filter_zero_std_samples", False),
         ("--num-mini-batches=4", "num_mini_batches", 4),
         ("--num_mini 4", "num_mini_batches", 4),
-        ("--num_learners_per_node 2 4", "num_learners_per_node", (2, 4)),
+        ("--num_learners_per_node 2 4", "num_learners_per_node", [2, 4]),
         ("--learning_rate 3e-7", "learning_rate", 3e-7),
     ],
 )
@@ -180,7 +184,7 @@ def test_an_override_replaces_an_argument() -> None:
     argv = ("python", "open_instruct/grpo_fast.py", "--num_learners_per_node", "2", "4")
     source = load_source(list(argv), overrides={"num_learners_per_node": 3})
     reading = OpenInstructAdapter().read(source, Context(framework_version=HEAD))
-    assert reading.native["num_learners_per_node"] == (3,)
+    assert reading.native["num_learners_per_node"] == [3]
 
 
 def test_old_flags_name_their_successors() -> None:
@@ -331,19 +335,40 @@ def test_a_denominator_that_the_schema_cannot_say_is_undecided() -> None:
     assert (reading.spec, verdict(found.values()), "BB-OI-007" in found) == (None, "undecided", True)
 
 
+def test_rows_of_plugins_are_asked_with_the_adapters_own() -> None:
+    class Site:
+        @hookimpl
+        def batchbridge_rules(self, framework: str, version: str) -> Iterator[Rule[Facts]]:
+            if (framework, version) == ("open_instruct", HEAD):
+                few = "few completions"
+                yield SILENT("SITE-1", lambda facts: few if facts.completions < 64 else None, ("seed",), "", "site")
+
+    assert "SITE-1" not in fast("--num_unique_prompts_rollout 8")[1]
+    site = Site()
+    plugins.manager().register(site)
+    try:
+        found = fast("--num_unique_prompts_rollout 8")[1]["SITE-1"]
+        assert "SITE-1" not in fast("--num_unique_prompts_rollout 16")[1]
+    finally:
+        plugins.manager().unregister(site)
+    assert (found.severity, found.message, found.where) == ("warning", "few completions", (Where("seed", 42),))
+
+
 def test_codes_are_used_once() -> None:
     codes = [rule.code for rule in RULES]
     assert len(codes) == len(set(codes))
 
 
 def test_every_setting_has_one_row_in_each_of_its_checkouts() -> None:
-    pairs = [(row.key, checkout) for row in tables.ROWS for checkout in row.checkouts]
-    assert len(pairs) == len(set(pairs))
+    for checkout in tables.CHECKOUTS:
+        rows = tables.PPO_ROWS if checkout in tables.SCRIPTS[tables.PPO] else tables.GRPO_ROWS
+        keys = [row.key for row in rows if holds(row.versions, checkout)]
+        assert len(keys) == len(set(keys))
 
 
 def test_no_name_is_both_a_row_and_without_meaning() -> None:
     for checkout in tables.CHECKOUTS:
-        assert not set(tables.settings_of(checkout)) & tables.other_names(checkout)
+        assert not set(tables.rows_of(checkout)) & tables.other_names(checkout)
 
 
 # ---- writing

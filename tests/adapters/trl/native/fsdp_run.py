@@ -79,7 +79,7 @@ def splits() -> dict[str, Case]:
         "1x4": PLAIN | {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "loss_type": "bnpo"},
         "2x2, reduced in each": PLAIN | EACH | {"loss_type": "dr_grpo"},
         "1x2, two passes, kl": TWICE | {"loss_type": "luspo"},
-        "24 tokens": PLAIN | {"loss_type": "bnpo", "tokens_per_device": 24},
+        "24 tokens, two passes, kl": TWICE | {"loss_type": "bnpo", "tokens_per_device": 24},
     }
     for case in found.values():
         if not has_loss(case["loss_type"]):
@@ -334,7 +334,7 @@ def fsdp1(folder: Path) -> dict[str, Any]:
     cases = {name: asked | case for name, case in splits().items()}
     cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op", "hybrid_shard")}
     shard_on_the_cpu()
-    named = some(cases, "2x2", "1x2, two passes, kl", "24 tokens")
+    named = some(cases, "2x2", "24 tokens, two passes, kl")
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:
         found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)

@@ -80,7 +80,7 @@ def test_a_subclass_whose_compute_loss_is_its_own_is_measured_through_it(trainer
 
 def test_a_loss_of_a_subclass_has_to_be_measured(trainer: Callable[..., Any]) -> None:
     gmpo = pytest.importorskip("trl.experimental.gmpo", reason="this TRL has no GMPO trainer")
-    found = evidence_here(CODE, overridden(trainer(), gmpo.GMPOTrainer))
+    found = evidence_here(CODE.used(), overridden(trainer(), gmpo.GMPOTrainer))
     assert found.grade == "measured"
     assert found.loss == ("trl.experimental.gmpo.gmpo_trainer.GMPOTrainer._compute_loss (overrides)",)
 
@@ -111,11 +111,11 @@ def test_a_loss_that_was_replaced_in_its_class_has_to_be_measured(
     native = GRPOTrainer._compute_loss
     sevenfold = functools.wraps(native)(lambda self, *a, **k: 7 * native(self, *a, **k))
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", sevenfold)
-    found = evidence_here(CODE, trainer())
+    found = evidence_here(CODE.used(), trainer())
     assert (found.grade, len(found.loss)) == ("measured", 1)
 
 
 def test_wrapping_again_looks_through_our_own_patches(trainer: Callable[..., Any]) -> None:
     built = wrap(trainer())
-    assert evidence_here(CODE, built, built.accelerator).grade == "proven"
+    assert evidence_here(CODE.used(), built, built.accelerator).grade == "proven"
     assert wrap(built, mode="observe").batchbridge.evidence.grade == "proven"

@@ -250,13 +250,13 @@ def test_what_leaves_no_plan_hides_no_other_reason(
     trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
 ) -> None:
     built = trainer(top_entropy_quantile=0.5)
-    built.is_deepspeed_enabled = True
+    built.is_fsdp_xla_enabled = True
     spec = batchbridge.read(built).spec.replace(**like)
     if missing == "iterable_dataset":
         built.train_dataset = built.train_dataset.to_iterable_dataset()
-    assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "deepspeed"]
+    assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "fsdp_xla"]
     monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
-    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training", "deepspeed_verify"]
+    assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
 
 
 @pytest.mark.skipif(lacks("aux_loss_enabled"), reason="this TRL has no router loss")
@@ -271,6 +271,29 @@ def test_a_mixture_of_experts_router_loss_is_refused(trainer: Callable[..., Any]
     assert "router_loss" in refused(trainer(policy=Qwen2MoeForCausalLM(config)))
 
 
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, "deepspeed_engine"),
+        ({"compile": {"deepcompile": True}}, "deepspeed_engine"),
+        ({"managed_gradient_accumulation": False}, "deepspeed_engine"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "deepspeed_engine"),
+        ({"scheduler": {"type": "WarmupLR"}}, "deepspeed_schedule"),
+        ({"optimizer": {"type": "AdamW"}}, "deepspeed_schedule"),
+    ],
+)
+def test_ways_of_deepspeed_that_are_not_proven_are_refused(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], name: str
+) -> None:
+    """Shows that the refusal looks at DeepSpeed's configuration; the engines themselves do not run here."""
+    built = trainer()
+    spec = batchbridge.read(built).spec.replace(**{"horizon.lr_tick": "rollout"})
+    monkeypatch.setattr(runtime, "_deepspeed", lambda trainer: config)
+    assert list(refused(built, like=spec)) == [name]
+    monkeypatch.setattr(runtime, "_deepspeed", lambda trainer: {"zero_optimization": {"stage": 3}})
+    assert wrap(built, like=spec).batchbridge.mode == "enforce"
+
+
 def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -280,12 +303,7 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
-    [
-        ("is_deepspeed_enabled", "deepspeed"),
-        ("is_fsdp_xla_enabled", "fsdp_xla"),
-        ("use_vllm", "vllm"),
-        ("_is_vlm", "images"),
-    ],
+    [("is_fsdp_xla_enabled", "fsdp_xla"), ("_is_vlm", "images")],
 )
 def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
@@ -310,26 +328,9 @@ def test_experts_on_different_ranks_are_refused(trainer: Callable[..., Any]) -> 
     assert list(refused(built)) == ["expert_parallel"]
 
 
-def test_verify_is_refused_where_an_engine_steps_inside_backward(trainer: Callable[..., Any]) -> None:
-    """As above, of the trainer's own switch."""
-    built = trainer()
-    built.is_deepspeed_enabled = True
-    assert list(refused(built, mode="verify")) == ["deepspeed_verify"]
-    assert "deepspeed_verify" not in refused(built)
-    assert wrap(built, mode="observe").batchbridge.mode == "observe"
-
-
-@pytest.mark.skipif(lacks("tools"), reason="this TRL has no tools")
-def test_tools_are_refused_and_can_be_allowed(trainer: Callable[..., Any]) -> None:
-    built = trainer()
-    built.tools = [len]
-    assert "tools" in refused(built)
-    wrap(built, allow=["tools"])
-
-
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["deepspeed"]) == {
-        "allow": "deepspeed cannot be allowed; what can: not_sharded, tools, unproven_code, vllm"
+    assert refused(trainer(), allow=["images"]) == {
+        "allow": "images cannot be allowed; what can: not_sharded, unproven_code"
     }
 
 

@@ -28,6 +28,7 @@ import torch
 torch.set_num_threads(1)
 
 import transformers
+from engine_script import SCRIPT, engine_trainer, multiplier
 from representative import once
 from transformers import TrainerCallback
 
@@ -35,7 +36,7 @@ from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge_trl.releases import has_loss
+from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -83,6 +84,8 @@ GRADIENTS = {
     f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
     for loss_type, name, _ in once(LOSSES, SPLITS)
 }
+CORRECTED = ("vLLM's correction, two passes, kl",) if has(">=1.6") else ()
+"""Earlier releases correct by one bound, or not at all."""
 TRAJECTORIES: dict[str, dict[str, Any]] = {
     optimizer: {
         "loss_type": "bnpo",
@@ -162,14 +165,18 @@ def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | 
         wrap(built, like=spec.replace(**changes))
     else:
         wrap(built, tokens_per_device=budget)
+    return errors_of(built, tiny_policy(seed=1) if arguments.get("beta") else None)
+
+
+def errors_of(built: Any, reference: Any, **known: Any) -> list[Any]:
+    """Of the first steps of a wrapped trainer, which it trains here, on rank 0."""
     captured = Captured(built.model)
     built.add_callback(captured)
     built.train()
     plan = built.batchbridge.plan
     found = []
     if built.accelerator.is_main_process:
-        reference = tiny_policy(seed=1) if arguments.get("beta") else None
-        found = gradient_errors(captured, plan.spec, plan=plan, reference=reference, steps=4)
+        found = gradient_errors(captured, plan.spec, plan=plan, reference=reference, steps=4, **known)
     built.accelerator.wait_for_everyone()
     return [
         {
@@ -182,8 +189,19 @@ def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | 
     ]
 
 
+def corrected(folder: Path) -> list[Any]:
+    """Gradient errors of a run whose rollouts come from a scripted engine, with TRL's correction towards it."""
+    bounds = {"vllm_importance_sampling_clip_min": 0.5, "vllm_importance_sampling_clip_max": 1.5}
+    arguments = {**SPLITS["1x2, generation above accumulation, two passes, kl"], **bounds, "max_steps": 4}
+    built = engine_trainer(
+        folder, reference=tiny_policy(seed=1), vllm_importance_sampling_mode="token_mask", **arguments
+    )
+    return errors_of(wrap(built), tiny_policy(seed=1), script=SCRIPT, multiplier=multiplier("token_mask", 0.5, 1.5))
+
+
 def gradients(folder: Path) -> None:
     results: dict[str, Any] = {name: measured(folder / "out", case) for name, case in GRADIENTS.items()}
+    results |= {name: corrected(folder / "out") for name in CORRECTED}
     uneven = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "prompts": 7, "num_train_epochs": 2}
     results["nothing divides"] = measured(folder / "out", uneven, {**SHORT, "optimizer_step.completions_per_step": 5})
     ends = {}
