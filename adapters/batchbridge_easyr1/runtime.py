@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from batchbridge import CannotAttach, Source, Spec
+from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import Context, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
+from batchbridge.kit.model_files import ASSUMED, images_of
 from batchbridge.kit.omegaconf import flatten
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.writing import Problems
@@ -19,10 +20,12 @@ from batchbridge_easyr1.enforced import AVERAGED
 from batchbridge_easyr1.installed import installed_version
 from batchbridge_easyr1.meaning import KL_ESTIMATORS, LOSS_TYPES
 from batchbridge_easyr1.proven import CODE
-from batchbridge_easyr1.settings import ACTOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
+from batchbridge_easyr1.run import Run
+from batchbridge_easyr1.settings import ACTOR, ESTIMATOR, LOSS_TYPE, OLDEST_ENFORCED, holds, settings_of
 from batchbridge_easyr1.trainer import Driver, Observer, Planned
 from batchbridge_easyr1.writing import micro_batch_settings
 
+MODEL = f"{ACTOR}model.model_path"
 OFF = 1e30
 """A bound that is never reached: EasyR1 has no word for a clip that is off, and infinity times zero is no number."""
 
@@ -54,6 +57,17 @@ def loss_type(spec: Spec) -> str | None:
 
 def _hybrid(trainer: Any, request: Request) -> bool:
     return bool(0 < _actor(trainer).fsdp.fsdp_size < own_spec(request).topology.world_size)
+
+
+def run_of(reading: Reading) -> Run:
+    """The run that a configuration is."""
+    run: Run = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    return run
+
+
+def _hybrid_in(reading: Reading) -> bool | None:
+    size = setting(reading, f"{ACTOR}fsdp.fsdp_size", -1)
+    return bool(0 < size < run_of(reading).world) if isinstance(size, int) else None
 
 
 def _budget(request: Request) -> tuple[dict[str, Any], Problems]:
@@ -88,11 +102,14 @@ REFUSALS: tuple[Refusal, ...] = (
         "adv_estimator gae cannot run in any version of EasyR1: the worker gives its critic another configuration than "
         "it reads, and since October 2025 its advantages test a whole batch as one truth value",
         lambda trainer, request: bool(trainer.use_critic),
+        configured=lambda reading: reading.native[ESTIMATOR] == "gae",
+        remedy="algorithm.adv_estimator=grpo",
     ),
     Refusal(
         "value_baseline",
         "the spec's advantages need a critic, and EasyR1's cannot run",
         lambda trainer, request: request.spec.advantage.baseline == "value",
+        remedy="algorithm.adv_estimator=grpo",
     ),
     Refusal(
         "batch_scale",
@@ -101,12 +118,14 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
         ),
+        remedy="algorithm.adv_estimator=grpo or rloo",
     ),
     Refusal(
         "tokens_per_device",
         "the spec's micro-batches cannot be handed to EasyR1, which cuts them itself",
         lambda trainer, request: _no_budget(trainer, request) is not None,
         detail=lambda trainer, request: _no_budget(trainer, request),
+        configured=never,
     ),
     Refusal(
         "group_filter",
@@ -117,6 +136,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "critic_warmup",
         "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
         lambda trainer, request: trainer.config.trainer.critic_warmup > 1,
+        configured=lambda reading: reading.native["trainer.critic_warmup"] > 1,
     ),
     Refusal(
         "surrogate",
@@ -125,6 +145,7 @@ REFUSALS: tuple[Refusal, ...] = (
             loss_type(request.spec) is None
             or (not hasattr(_actor(trainer), "loss_type") and loss_type(request.spec) != "default")
         ),
+        configured=never,
     ),
     Refusal(
         "aggregation",
@@ -149,28 +170,44 @@ REFUSALS: tuple[Refusal, ...] = (
         "adaptive_kl",
         "algorithm.kl_type adaptive moves the coefficient of the KL penalty; set it to fixed",
         lambda trainer, request: bool(trainer.use_reference_policy) and trainer.config.algorithm.kl_type != "fixed",
+        configured=lambda reading: (
+            not reading.native["algorithm.disable_kl"] and reading.native["algorithm.kl_type"] != "fixed"
+        ),
     ),
     Refusal(
         "group_size",
         "the spec has another number of completions per prompt; set worker.rollout.n",
         lambda trainer, request: request.spec.rollout.completions_per_prompt != trainer.config.worker.rollout.n,
+        configured=never,
     ),
     Refusal(
         "sequence_parallel",
         "worker.actor.ulysses_size splits completions over ranks; not proven yet",
         lambda trainer, request: _actor(trainer).ulysses_size > 1,
+        configured=lambda reading: run_of(reading)[run_of(reading).ulysses_key] > 1,
+        remedy="worker.actor.ulysses_size=1",
     ),
-    Refusal("hybrid_sharding", "worker.actor.fsdp.fsdp_size below the number of devices: not proven yet", _hybrid),
+    Refusal(
+        "hybrid_sharding",
+        "worker.actor.fsdp.fsdp_size below the number of devices: not proven yet",
+        _hybrid,
+        configured=lambda reading: _hybrid_in(reading),
+        remedy="worker.actor.fsdp.fsdp_size=-1",
+    ),
     Refusal(
         "multi_modal",
         "a model with a processor: EasyR1 keeps a rollout's images by its rows, which are cut into steps; not proven",
         lambda trainer, request: trainer.processor is not None,
+        configured=lambda reading: images_of(setting(reading, MODEL)),
+        remedy="a model that reads text only",
     ),
     Refusal(
         "lora",
         'worker.actor.model.lora is not proven against the oracle yet; allow=("lora",) accepts it',
         lambda trainer, request: getattr(getattr(_actor(trainer).model, "lora", None), "rank", 0) > 0,
         allowable=True,
+        configured=lambda reading: is_on(setting(reading, f"{ACTOR}model.lora.rank")),
+        remedy="worker.actor.model.lora.rank=0",
     ),
 )
 
@@ -253,6 +290,7 @@ RUNTIME = Runtime(
     always=UNOBSERVED,
     training=lambda trainer: is_inside(trainer, "fit"),
     patch=_patch,
+    assumes=lambda reading: () if setting(reading, MODEL) is not None else (ASSUMED,),
 )
 
 

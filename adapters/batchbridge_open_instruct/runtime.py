@@ -6,11 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from batchbridge import CannotAttach, Source, Spec
+from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import Context, Request, proven
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of
 from batchbridge.kit.workers import orders_of
 from batchbridge_open_instruct import feed, settings
@@ -97,12 +97,31 @@ def _clock(view: View, request: Request) -> bool:
     )
 
 
+def _scores_otherwise(reading: Reading) -> bool:
+    return reading.spec is not None and reading.spec.objective.old_logprobs not in (None, "rollout_start")
+
+
+def _rho(reading: Reading) -> bool | None:
+    if not setting(reading, "use_rho_correction", False):
+        return False
+    masks = {is_on(setting(reading, f"rho_mask_{name}")) for name in ("sequence_level", "tv_divergence")}
+    return True if True in masks else None if None in masks else False
+
+
 REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "script",
+        "only grpo_fast.py is followed",
+        only_asked,
+        configured=lambda reading: reading.native.get(settings.SCRIPT) not in (None, settings.GRPO_FAST),
+        remedy="start grpo_fast.py",
+    ),
     Refusal(
         "mini_batches",
         "num_mini_batches above 1 cuts each rank's packed rows, so lengths and ranks decide what a step trains; set it "
         "to 1, and a spec whose optimizer step is the whole rollout",
         lambda view, request: view.args.num_mini_batches != 1 or not _whole_rollout(request.spec),
+        configured=lambda reading: setting(reading, "num_mini_batches", 1) != 1,
     ),
     Refusal(
         "tokens_per_device",
@@ -114,41 +133,52 @@ REFUSALS: tuple[Refusal, ...] = (
         "passes",
         "the spec passes over a rollout another number of times; set num_epochs",
         lambda view, request: request.spec.optimizer_step.passes_per_rollout != view.args.num_epochs,
+        configured=never,
     ),
     Refusal(
         "active_sampling",
         "active_sampling replaces planned prompts by others; set it to false",
         lambda view, request: bool(view.config.active_sampling),
+        configured=lambda reading: bool(setting(reading, "active_sampling", False)),
     ),
     Refusal(
         "group_filter",
         "filter_zero_std_samples drops planned groups by their rewards; set it to false",
         lambda view, request: bool(view.config.filter_zero_std_samples),
+        configured=lambda reading: bool(setting(reading, "filter_zero_std_samples", False)),
     ),
     Refusal(
         "no_resampling",
         "no_resampling_pass_rate leaves prompts out of later epochs; leave it open",
         lambda view, request: view.config.no_resampling_pass_rate is not None,
+        configured=lambda reading: setting(reading, "no_resampling_pass_rate") is not None,
     ),
     Refusal(
         "mask_truncated_completions",
         "it removes completions before groups are formed: groups are misaligned, or the run fails; set it to false",
         lambda view, request: bool(view.config.mask_truncated_completions),
+        configured=lambda reading: bool(setting(reading, "mask_truncated_completions", False)),
     ),
     Refusal(
         "evolving_rubrics",
         "apply_evolving_rubric_reward changes what later rollouts are scored by; not proven",
         lambda view, request: bool(view.config.apply_evolving_rubric_reward),
+        configured=lambda reading: is_on(setting(reading, "apply_evolving_rubric_reward")),
+        remedy="set apply_evolving_rubric_reward to false",
     ),
     Refusal(
         "tools",
         "tools and environments put tokens of their own into completions; not proven",
         lambda view, request: bool(view.tools),
+        configured=lambda reading: is_on(setting(reading, "tools")),
+        remedy="leave --tools out",
     ),
     Refusal(
         "sequence_parallel",
         "sequence_parallel_size above 1 cuts rows over ranks and loses targets at the cuts",
         lambda view, request: view.args.sequence_parallel_size > 1,
+        configured=lambda reading: setting(reading, "sequence_parallel_size", 1) > 1,
+        remedy="set sequence_parallel_size to 1",
     ),
     Refusal(
         "value_baseline",
@@ -175,6 +205,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda view, request: (
             view.args.num_epochs > 1 and request.spec.objective.old_logprobs not in (None, "rollout_start")
         ),
+        configured=lambda reading: setting(reading, "num_epochs", 1) > 1 and _scores_otherwise(reading),
     ),
     Refusal(
         "sampler_correction",
@@ -189,6 +220,8 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda view, request: bool(
             view.args.use_rho_correction and (view.args.rho_mask_sequence_level or view.args.rho_mask_tv_divergence)
         ),
+        configured=lambda reading: _rho(reading),
+        remedy="leave rho_mask_sequence_level and rho_mask_tv_divergence out",
     ),
     Refusal(
         "entropy",
@@ -206,11 +239,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "group_size",
         "the spec has another number of completions per prompt; set num_samples_per_prompt_rollout",
         lambda view, request: request.spec.rollout.completions_per_prompt != view.config.num_samples_per_prompt_rollout,
+        configured=never,
     ),
     Refusal(
         "prompts_per_rollout",
         "the spec has another number of prompts per rollout; set num_unique_prompts_rollout",
         lambda view, request: request.spec.rollout.prompts_per_rollout != view.config.num_unique_prompts_rollout,
+        configured=never,
     ),
     Refusal(
         "short_rollout",
@@ -226,6 +261,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "the schedule was built for total_episodes and num_epochs, and moves after every optimizer step; the plan has "
         "another number of rollouts or steps, or moves per rollout",
         _clock,
+        configured=never,
     ),
     *common("Open-Instruct"),
 )

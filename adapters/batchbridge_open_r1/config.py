@@ -14,7 +14,7 @@ from batchbridge import Source
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.parser_kinds import ANY, BOOL, FLOAT, INT, MAPPING, OPTIONAL_TEXT, TEXT
 from batchbridge_trl import settings as trl
-from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.config import TrlAdapter, keys_in
 from batchbridge_trl.tables import Group
 
 OWN = Group(
@@ -82,7 +82,7 @@ class OpenR1Adapter(TrlAdapter):
             return 0.97
         if not (likely := super().detect(source)):
             return 0.0
-        return min(1.0, likely + 0.1) if _UNMISTAKABLE & set(source.values) else likely / 2
+        return min(1.0, likely + 0.1) if _UNMISTAKABLE & keys_in(source) else likely / 2
 
     def owns(self, trainer: object) -> bool:
         """A `GRPOTrainer` whose config is Open-R1's; TRL's adapter takes all others."""

@@ -8,15 +8,16 @@ import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
-from batchbridge import Source, Spec
+from batchbridge import Reading, Source, Spec
 from batchbridge.kit import Context, Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside, values_of_all_ranks
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.ranks import steps_cross_rollouts
-from batchbridge.kit.refusals import Refusal, own_spec
+from batchbridge.kit.refusals import Refusal, never, own_spec
 from batchbridge.kit.versions import readable
 from batchbridge.kit.workers import Orders, orders_of
 from batchbridge_openrlhf.engine import KL_COEFFICIENT, EngineLayer
+from batchbridge_openrlhf.facts import Facts
 from batchbridge_openrlhf.given import Running
 from batchbridge_openrlhf.proven import CODE
 from batchbridge_openrlhf.settings import NEWEST, Option, defaults_of, is_idle, options_of
@@ -92,11 +93,30 @@ def _kl_estimator(spec: Spec) -> str | None:
     return spec.objective.kl_estimator if spec.objective.kl_placement == "loss" else None
 
 
+CORRECTED = ("algo.advantage.is_correction_level", "algo.advantage.is_correction_enable")
+
+
+def settings_in(reading: Reading) -> Facts:
+    """The settings of a configuration, by their newest names."""
+    facts: Facts = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    return facts
+
+
+def started(reading: Reading) -> Reading:
+    """A trainer's order is keyed by train.seed, whatever a configuration leaves open."""
+    seed = settings_in(reading)["train.seed"]
+    if reading.spec is None or reading.spec.order.seed is not None:
+        return reading
+    return dataclasses.replace(reading, spec=reading.spec.replace(**{"order.seed": seed}))
+
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "critic",
         "a critic's own steps and its value loss are not proven against the oracle yet: algo.advantage.estimator gae",
         lambda args, request: args.algo.advantage.estimator == "gae" or request.spec.advantage.baseline == "value",
+        configured=lambda reading: settings_in(reading)["algo.advantage.estimator"] == "gae",
+        remedy="another algo.advantage.estimator: group_norm, rloo, dr_grpo",
     ),
     Refusal(
         "batch_scale",
@@ -105,6 +125,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda args, request: (
             request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
         ),
+        remedy="algo.advantage.estimator group_norm",
     ),
     Refusal(
         "advantage_with_kl",
@@ -118,41 +139,55 @@ REFUSALS: tuple[Refusal, ...] = (
         "asynchronous",
         "train.async_enable trains on what has arrived: timing decides",
         lambda args, request: bool(args.train.async_enable),
+        configured=lambda reading: bool(settings_in(reading)["train.async_enable"]),
+        remedy="leave train.async_enable out",
     ),
     Refusal(
         "agent",
         "train.agent_func_path: an agent decides how many experiences a sample becomes",
         lambda args, request: bool(args.train.agent_func_path),
+        configured=lambda reading: bool(settings_in(reading)["train.agent_func_path"]),
+        remedy="leave train.agent_func_path out",
     ),
     Refusal(
         "critic_warmup",
         "critic.freezing_steps keeps the policy from training, and openrlhf keeps those rollouts; set it to -1",
         lambda args, request: args.critic.freezing_steps >= 0,
+        configured=lambda reading: settings_in(reading)["critic.freezing_steps"] >= 0,
     ),
     Refusal(
         "ema",
         "train.enable_ema moves its average by micro-batches that openrlhf counts itself; not proven",
         lambda args, request: bool(args.train.enable_ema),
+        configured=lambda reading: bool(settings_in(reading)["train.enable_ema"]),
+        remedy="leave train.enable_ema out",
     ),
     Refusal(
         "adaptive_kl",
         "algo.kl.target changes the KL coefficient while the run goes on",
         lambda args, request: args.algo.kl.target is not None,
+        configured=lambda reading: settings_in(reading)["algo.kl.target"] is not None,
+        remedy="leave algo.kl.target out",
     ),
     Refusal(
         "sequence_parallel",
         "ds.ring_attn_size above 1 splits completions over ranks; not proven yet",
         lambda args, request: args.ds.ring_attn_size > 1,
+        configured=lambda reading: settings_in(reading)["ds.ring_attn_size"] > 1,
+        remedy="ds.ring_attn_size 1",
     ),
     Refusal(
         "tensor_parallel",
         "ds.tensor_parallel_size above 1 is not proven yet",
         lambda args, request: args.ds.tensor_parallel_size > 1,
+        configured=lambda reading: settings_in(reading)["ds.tensor_parallel_size"] > 1,
+        remedy="ds.tensor_parallel_size 1",
     ),
     Refusal(
         "fp16",
         "the fp16 loss scaler leaves steps out on its own; use ds.param_dtype bf16",
         lambda args, request: args.ds.param_dtype == "fp16",
+        configured=lambda reading: settings_in(reading)["ds.param_dtype"] == "fp16",
     ),
     Refusal(
         "packing",
@@ -160,6 +195,8 @@ REFUSALS: tuple[Refusal, ...] = (
         'forward pass was not run: allow=("packing",) accepts it as openrlhf computes it',
         lambda args, request: bool(args.ds.packing_samples),
         allowable=True,
+        configured=lambda reading: settings_in(reading).packs,
+        remedy="leave ds.packing_samples and train.dynamic_batch_enable out",
     ),
     Refusal(
         "router_loss",
@@ -167,6 +204,8 @@ REFUSALS: tuple[Refusal, ...] = (
         'allow=("router_loss",) accepts that',
         lambda args, request: args.actor.aux_loss_coef > 1e-8,
         allowable=True,
+        configured=lambda reading: settings_in(reading)["actor.aux_loss_coef"] > 1e-8,
+        remedy="actor.aux_loss_coef 0",
     ),
     Refusal(
         "sampler_correction",
@@ -174,6 +213,8 @@ REFUSALS: tuple[Refusal, ...] = (
         'allow=("sampler_correction",) accepts it as openrlhf computes it',
         lambda args, request: _corrects_sampler(args.algo.advantage),
         allowable=True,
+        configured=lambda reading: any(settings_in(reading)[key] not in (False, "off") for key in CORRECTED),
+        remedy="leave the correction out",
     ),
     Refusal(
         "surrogate",
@@ -245,6 +286,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "group_size",
         "the spec has another number of completions per prompt; set rollout.n_samples_per_prompt",
         lambda args, request: request.spec.rollout.completions_per_prompt != args.rollout.n_samples_per_prompt,
+        configured=never,
     ),
     Refusal(
         "step_crosses_rollouts",
@@ -362,6 +404,7 @@ RUNTIME = Runtime(
     parts=lambda trainer: [trainer, *(getattr(trainer, name) for name in HELD if hasattr(trainer, name))],
     refusals=REFUSALS,
     always=OBSERVED,
+    started=started,
     subject=lambda trainer: trainer.args,
     training=lambda trainer: is_inside(trainer, "fit", "ppo_train"),
     # Training processes are wrapped together; the driver is one.

@@ -18,6 +18,7 @@ from batchbridge_trl import settings as tables
 from batchbridge_trl.meaning import meaning
 from batchbridge_trl.recipe import recipe_of
 from batchbridge_trl.sizes import sizes_of
+from batchbridge_trl.starting import start_of
 from batchbridge_trl.tables import Gone, Group, settings_of, versions_of
 from batchbridge_trl.values import TOO_LARGE, convert, too_large
 from batchbridge_trl.world import KEY as WORLD
@@ -51,14 +52,12 @@ class TrlAdapter(FramedAdapter):
         return {"trl.trainer.grpo_trainer": "batchbridge_trl.launched:trainer"}
 
     def detect(self, source: Source) -> float:
-        """Certain for a config object; else by GRPO's own key names."""
+        """Certain for a config object; else by GRPO's own key names, also of a recipe that a command names."""
         if source.native is not None:
             return 1.0 if self.is_configuration(source.native) else 0.0
         if _starts_trls_own(source.argv):
             return 0.97
-        keys = {key.partition(".")[0] for key in source.values if isinstance(key, str)}
-        if not keys:
-            return 0.0
+        keys = keys_in(source)
         score = 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING)
         return min(0.9, score)
 
@@ -109,7 +108,8 @@ class TrlAdapter(FramedAdapter):
         from batchbridge_trl.behaviour import behaviour
         from batchbridge_trl.rules import Facts
 
-        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, source.native is not None)
+        start = None if source.native is not None else start_of(source, native, _program(source.argv))
+        facts = Facts(native, sizes, sizes.resolve(), context.dataset_size, version, start)
         reading = dataclasses.replace(reading, run=facts, behaviour=behaviour(facts))
         told = None if bad else meaning(native, sizes, version)
         if told is None:
@@ -242,6 +242,16 @@ _DECIDING = frozenset(
 """Keys without which nothing about batches can be said."""
 
 
+def keys_in(source: Source) -> set[str]:
+    """The keys of a source, at the top; with those of the recipe that a command names, where it is one of GRPO."""
+    own, recipe, _ = recipe_of(source)
+    mine, named = (
+        {key.partition(".")[0] for key in values if isinstance(key, str)}
+        for values in (own.values, recipe.values if recipe else ())
+    )
+    return mine | named if named & _TELLING else mine
+
+
 def _starts_trls_own(argv: Sequence[str]) -> bool:
     """Whether words start the script that TRL ships, whose parser takes TRL's settings and nothing else."""
     program = tuple(argv[1:] if argv and _name(argv[0]).startswith("python") else argv)
@@ -250,12 +260,16 @@ def _starts_trls_own(argv: Sequence[str]) -> bool:
     return program[1:2] == ("grpo",) and _name(program[0]) == "trl"
 
 
+def _program(argv: Sequence[str]) -> str | None:
+    """The script or module that words start, where it is not TRL's."""
+    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
+    return None if not program or argv[0].startswith("-") or _starts_trls_own(argv) else program[0]
+
+
 def _script_of_ones_own(argv: Sequence[str]) -> str | None:
     """The script or module that words start, where it is neither TRL's nor Open-R1's: its parser is not known."""
-    program = [word for word in argv[:3] if not word.startswith("-") and not _name(word).startswith("python")]
-    if not program or argv[0].startswith("-") or _starts_trls_own(argv):
-        return None
-    return None if program[0].endswith("open_r1/grpo.py") else program[0]
+    program = _program(argv)
+    return None if program is None or program.endswith("open_r1/grpo.py") else program
 
 
 def _name(program: str) -> str:

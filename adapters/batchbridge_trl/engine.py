@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from batchbridge import BatchDrift, CannotAttach, Plan, Spec, read
+from batchbridge import BatchDrift, CannotAttach, Plan, read
 from batchbridge.kit import (
     Advantage,
     Length,
@@ -44,6 +44,7 @@ from batchbridge.kit.probing import CUT, batches, normaliser, verdict
 from batchbridge.kit.ranks import waited_too_long
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
+from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
@@ -53,19 +54,6 @@ from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import loaded_in_shards, without_sync
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
-SUMMED = ("token_mean", "token_sum", "sequence_sum", "sequence_sum_over_constant")
-"""Aggregations that are a plain sum over tokens, times one factor per optimizer step."""
-CARRIERS: Mapping[tuple[str | None, str], tuple[str, ...]] = {
-    # (surrogate, aggregation) -> the loss types whose native code computes that surrogate and, up to one factor, that
-    # aggregation; the first that a release has is taken. grpo, bnpo, dr_grpo, dapo and luspo share one surrogate; the
-    # local loss of dapo, cispo, vespo and dr_grpo is a plain sum over tokens, while luspo's runs over padding before
-    # 1.10. Source: trl 0.18.0 to 1.16.0, GRPOTrainer._compute_loss.
-    **{("ppo", aggregation): ("dapo", "dr_grpo") for aggregation in SUMMED},
-    **{("cispo", aggregation): ("cispo",) for aggregation in SUMMED},
-    **{("vespo", aggregation): ("vespo",) for aggregation in SUMMED},
-    ("ppo", "sequence_mean"): ("grpo",),
-    ("sapo", "sequence_mean"): ("sapo",),
-}
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
 
@@ -73,12 +61,6 @@ _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
     """mode="observe" to record what it does, or use one of TRL's loss types"""
 )
-
-
-def carrier(spec: Spec) -> str | None:
-    """The loss_type that enforces the spec on the installed release; None where it has none for it."""
-    fitting = CARRIERS.get((spec.objective.surrogate, spec.loss.policy.aggregation), ())
-    return next(filter(releases.has_loss, fitting), None)
 
 
 class Enforcer:
@@ -93,7 +75,7 @@ class Enforcer:
         self._shares: dict[int, list[MicroBatches]] = {}
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
-        self._carrier = carrier(request.spec)
+        self._carrier = carrier(request.spec, str(request.reading.framework_version))
         self._tap = RewardTap(trainer, patches)
         self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts)
         self._dataset = trainer.train_dataset

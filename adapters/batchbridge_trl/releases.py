@@ -69,13 +69,14 @@ def producer() -> Producer:
     return next(row for row in PRODUCERS if has(row.versions))
 
 
-def lacks(attribute: str) -> bool:
-    """Whether the installed release has no such attribute yet."""
-    return attribute in NEW_ATTRIBUTES and not has(NEW_ATTRIBUTES[attribute][0])
+def lacks(attribute: str, release: str | None = None) -> bool:
+    """Whether a release has no such attribute yet; None: the installed one."""
+    return attribute in NEW_ATTRIBUTES and not holds(NEW_ATTRIBUTES[attribute][0], release or installed_version("trl"))
 
 
 def value(target: Any, attribute: str) -> Any:
     """An attribute of `NEW_ATTRIBUTES`. Raises `AttributeError` where the release should have it, and has not."""
+    hasattr(target, attribute)  # asked first: `foretold` learns here that the trainer is looked at
     return NEW_ATTRIBUTES[attribute][1] if lacks(attribute) else getattr(target, attribute)
 
 

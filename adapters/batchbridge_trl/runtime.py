@@ -1,4 +1,7 @@
-"""Attaching to a constructed `GRPOTrainer`. The only part of the adapter that imports TRL, torch and transformers."""
+"""Attaching to a constructed `GRPOTrainer`: what is refused, and what is set.
+
+What patches a trainer is imported once there is one: the table of refusals is read without TRL and torch, too.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,57 @@ from collections.abc import Mapping
 from importlib.metadata import version as installed_version
 from typing import Any
 
-import torch
-from accelerate.utils import gather_object
-from transformers import ProcessorMixin
-
 from batchbridge import Spec
 from batchbridge.kit import Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, Settable, changed_fields, left_different, own_spec
+from batchbridge.kit.refusals import (
+    Refusal,
+    Settable,
+    changed_fields,
+    is_on,
+    left_different,
+    never,
+    only_asked,
+    own_spec,
+    setting,
+)
 from batchbridge.kit.versions import holds
 from batchbridge_trl import releases, sharding
-from batchbridge_trl.engine import Enforcer, carrier
-from batchbridge_trl.observe import Observer
+from batchbridge_trl.carriers import carrier
+from batchbridge_trl.configured import (
+    KNOW_THE_MODEL,
+    another_trainer,
+    assumed,
+    model_in,
+    router_loss,
+    scales_gradients,
+    sharded,
+    sharded_in_vain,
+    told_by_deepspeed,
+    would_use,
+)
 from batchbridge_trl.proven import CODE
-from batchbridge_trl.recording import StepLog
-from batchbridge_trl.watching import Watch
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
-    return any(
-        isinstance(module, torch.nn.Embedding) and re.search(r"wpe|position", name)
-        for name, module in trainer.model.named_modules()
-    )
+    modules = trainer.model.named_modules()
+    import torch
+
+    return any(isinstance(module, torch.nn.Embedding) and re.search(r"wpe|position", name) for name, module in modules)
+
+
+def _images(trainer: Any, request: Request) -> bool:
+    if getattr(trainer, "_is_vlm", False):
+        return True
+    from transformers import ProcessorMixin
+
+    return isinstance(trainer.processing_class, ProcessorMixin)
+
+
+def _release(request: Request) -> str:
+    """The release of TRL that the trainer is of."""
+    return str(request.reading.framework_version)
 
 
 def _native_clip_high(value: float | None, spec: Spec) -> float:
@@ -73,21 +104,42 @@ def _engine_of_its_own(config: Mapping[str, Any]) -> bool:
 
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
+        "trainer",
+        "the script names a trainer that is not TRL's own, or none at all; one that is no GRPOTrainer of TRL is not "
+        "taken, and the loss of a subclass is held against the plan when it is wrapped",
+        only_asked,
+        configured=lambda reading: another_trainer(reading),
+        remedy="use TRL's own GRPOTrainer, and run `batchbridge check` where the script lies",
+    ),
+    Refusal(
+        "iterable_dataset",
+        "a dataset without a length has no numbers for its prompts; load it as a map-style dataset",
+        only_asked,
+        configured=lambda reading: any(is_on(setting(reading, name)) for name in ("dataset_streaming", "streaming")),
+        remedy="set dataset_streaming=false",
+    ),
+    Refusal(
         "entropy_bonus",
         "from TRL 1.10 on the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's "
         "tokens, which the step's factor would rescale wrongly; before, so it is but for cispo, dapo and vespo, whose "
         "sum would be scaled rightly, which no gradient test shows; set entropy_coef=0",
         lambda trainer, request: bool(releases.value(trainer, "_entropy_bonus_enabled")),
+        configured=lambda reading: bool(
+            setting(reading, "entropy_coef", 0.0) or setting(reading, "use_adaptive_entropy", False)
+        ),
     ),
     Refusal(
         "top_entropy_quantile",
         "top_entropy_quantile < 1 takes its threshold per micro-batch, so the trained tokens depend on the split",
         lambda trainer, request: releases.value(trainer, "top_entropy_quantile") < 1.0,
+        configured=lambda reading: setting(reading, "top_entropy_quantile", 1.0) < 1.0,
+        remedy="set top_entropy_quantile=1.0",
     ),
     Refusal(
         "batch_scale_over_rollouts",
         'scale_rewards="batch" takes the deviation over one rollout, but an optimizer step draws from several',
         _batch_scale_over_rollouts,
+        remedy="set scale_rewards to group or none, or sizes whose steps stay inside of a rollout",
     ),
     Refusal(
         "normalize_then_sum",
@@ -98,6 +150,7 @@ REFUSALS: tuple[Refusal, ...] = (
             and request.reading.spec is not None
             and request.spec.advantage != request.reading.spec.advantage
         ),
+        configured=never,
     ),
     Refusal(
         "deepspeed_engine",
@@ -105,6 +158,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "sum up and share gradients in ways of their own, which no gradient test shows: leave them out of its "
         "configuration",
         lambda trainer, request: _engine_of_its_own(_deepspeed(trainer)),
+        configured=lambda reading: told_by_deepspeed(reading, _engine_of_its_own),
     ),
     Refusal(
         "deepspeed_schedule",
@@ -113,6 +167,7 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             request.spec.horizon.lr_tick == "rollout" and not {"scheduler", "optimizer"}.isdisjoint(_deepspeed(trainer))
         ),
+        configured=never,
     ),
     Refusal(
         "not_sharded",
@@ -120,31 +175,41 @@ REFUSALS: tuple[Refusal, ...] = (
         'nothing of it: every rank would hold the whole model; allow=("not_sharded",) trains it so',
         sharding.is_asked_for_in_vain,
         allowable=True,
+        configured=lambda reading: sharded_in_vain(reading),
+        remedy="start it where Accelerate finds a GPU, or without FSDP and DeepSpeed",
     ),
     Refusal(
         "fsdp_xla",
         "FSDP of torch_xla (xla in fsdp_config) is not proven against the oracle; use FSDP2",
         lambda trainer, request: bool(trainer.is_fsdp_xla_enabled),
+        configured=lambda reading: is_on((setting(reading, "fsdp_config") or {}).get("xla", False)),
     ),
-    Refusal("lone_head", sharding.LONE_HEAD, lambda trainer, request: sharding.has_lone_head(trainer.model)),
+    Refusal(
+        "lone_head",
+        sharding.LONE_HEAD,
+        lambda trainer, request: sharding.has_lone_head(trainer.model),
+        configured=never,  # the units are made when training begins
+    ),
     Refusal(
         "expert_parallel",
         "experts or layers on different ranks (ep_size, pp_size of a distributed_config) are not proven against the "
         "oracle; leave them at 1",
         lambda trainer, request: sharding.has_experts_or_stages(trainer.model),
+        configured=never,
     ),
     Refusal(
         "images",
         "image tensors do not split by completion",
-        lambda trainer, request: (
-            getattr(trainer, "_is_vlm", False) or isinstance(trainer.processing_class, ProcessorMixin)
-        ),
+        _images,
+        configured=lambda reading: model_in(reading).images,
+        remedy=f"a model that reads text only{KNOW_THE_MODEL}",
     ),
     Refusal(
         "router_loss",
         "the MoE router loss is a mean over each micro-batch's tokens, which the step's factor would rescale wrongly; "
         "set router_aux_loss_coef=0",
         lambda trainer, request: bool(releases.value(trainer, "aux_loss_enabled")),
+        configured=lambda reading: router_loss(reading),
     ),
     Refusal(
         "liger",
@@ -152,37 +217,48 @@ REFUSALS: tuple[Refusal, ...] = (
         "type is fixed when the trainer is built; set it to False, or use TRL 1.14 or later, where it replaces layers "
         "only",
         lambda trainer, request: (
-            holds("<1.14", installed_version("trl"))
+            holds("<1.14", _release(request))
             and any(getattr(trainer.args, name, False) for name in ("use_liger_kernel", "use_liger_loss"))
+        ),
+        configured=lambda reading: any(
+            is_on(setting(reading, name)) for name in ("use_liger_kernel", "use_liger_loss")
         ),
     ),
     Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
         lambda trainer, request: trainer.accelerator.mixed_precision == "fp16",
+        configured=lambda reading: scales_gradients(reading),
     ),
     Refusal(
         "absolute_positions",
         "the model has learned absolute positions, and TRL pads prompts on the left without position ids: a "
         "completion's log-probabilities depend on the rows beside it",
         _absolute_positions,
+        configured=lambda reading: model_in(reading).positions,
+        remedy=f"a model with rotary positions{KNOW_THE_MODEL}",
     ),
     Refusal(
         "tensor_parallel",
         "tensor parallelism (tp_size of a parallelism_config) lets several ranks train the same completions, but TRL, "
         "and so the plan, shares completions out to every rank",
         lambda trainer, request: _mesh(trainer, "tp"),
+        configured=lambda reading: sharded(reading, None, "tp"),
+        remedy="leave tp_size out",
     ),
     Refusal(
         "context_parallel",
         "context and sequence parallelism (cp_size, sp_size of a parallelism_config) split completions over ranks; TRL "
         "refuses them itself while GRPOConfig is constructed",
         lambda trainer, request: _mesh(trainer, "cp", "sp"),
+        configured=lambda reading: sharded(reading, None, "cp", "sp"),
+        remedy="leave cp_size and sp_size out",
     ),
     Refusal(
         "kl_without_reference",
         "the spec has a KL penalty, but the trainer was built with beta=0 and holds no reference model",
         lambda trainer, request: bool(request.spec.objective.kl_coefficient) and trainer.beta == 0.0,
+        configured=never,
     ),
     Refusal(
         "kl_in_reward",
@@ -210,7 +286,8 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "aggregation",
         "no native loss of this TRL computes this surrogate with this aggregation",
-        lambda trainer, request: carrier(request.spec) is None,
+        lambda trainer, request: carrier(request.spec, _release(request)) is None,
+        remedy="choose a loss_type of this release: dapo, dr_grpo, grpo",
     ),
     Refusal(
         "missing_setting",
@@ -232,6 +309,7 @@ REFUSALS: tuple[Refusal, ...] = (
         "sampler_logprobs",
         "the spec takes old log-probabilities from the sampler; TRL scores them itself",
         lambda trainer, request: request.spec.objective.old_logprobs == "sampler" and not trainer.use_vllm,
+        configured=never,
     ),
     Refusal(
         "no_step",
@@ -261,12 +339,13 @@ ALL_SETTABLE = {**SETTABLE, **SETTABLE_ARGS}
 
 
 def _missing_settings(request: Request) -> list[str]:
-    """Canonical fields that the request sets otherwise than every trainer of the installed release."""
+    """Canonical fields that the request sets otherwise than every trainer of its release."""
     asked = [(path, want, *ALL_SETTABLE[path]) for path, want, _ in walk(request.spec) if path in ALL_SETTABLE]
     return [
         path
         for path, want, attribute, convert in asked
-        if releases.lacks(attribute) and convert(want, request.spec) != releases.NEW_ATTRIBUTES[attribute][1]
+        if releases.lacks(attribute, _release(request))
+        and convert(want, request.spec) != releases.NEW_ATTRIBUTES[attribute][1]
     ]
 
 
@@ -286,6 +365,11 @@ PLANNED = (
 
 
 def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
+    from batchbridge_trl.engine import Enforcer
+    from batchbridge_trl.observe import Observer
+    from batchbridge_trl.recording import StepLog
+    from batchbridge_trl.watching import Watch
+
     if request.mode == "enforce":
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
@@ -315,6 +399,8 @@ def _not_replayed(trainer: Any) -> list[str]:
 
 def _gather(trainer: Any, value: Any) -> list[Any]:
     """Of all ranks, which are wrapped together. Collective."""
+    from accelerate.utils import gather_object
+
     return list(gather_object([value])) if trainer.accelerator.num_processes > 1 else [value]
 
 
@@ -328,6 +414,8 @@ RUNTIME = Runtime(
     training=lambda trainer: is_inside(trainer, "train", "_inner_training_loop"),
     gather=_gather,
     patch=_patch,
+    would_use=would_use,
+    assumes=assumed,
 )
 
 

@@ -6,17 +6,18 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from batchbridge import CannotAttach, Source, Spec
+from batchbridge import CannotAttach, Reading, Source, Spec
 from batchbridge.kit import CandidatePlan, Context, MicroBatch, Request
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
-from batchbridge.kit.refusals import Refusal, Settable, common, own_spec, split
+from batchbridge.kit.refusals import Refusal, Settable, common, is_on, never, only_asked, own_spec, setting, split
 from batchbridge.kit.token_budgets import cut_of, objection
 from batchbridge.kit.workers import orders_of
 from batchbridge_verl.driver import Driver
 from batchbridge_verl.installed import installed
 from batchbridge_verl.proven import CODE
-from batchbridge_verl.settings import BY_KEY, holds
+from batchbridge_verl.run import Run
+from batchbridge_verl.settings import ACTOR, BY_KEY, holds
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
@@ -116,16 +117,55 @@ def _no_budget(trainer: Any, request: Request) -> str | None:
     return objection(request.reading, resolved_budget_settings(asked), asked)
 
 
+SAMPLER, CORRECTION = "trainer.v1.sampler.", "algorithm.rollout_correction."
+
+
+def run_of(reading: Reading) -> Run:
+    """The run that a configuration is."""
+    run: Run = reading.run  # type: ignore[attr-defined]  # a `RunReading` of this adapter
+    return run
+
+
+def _value(reading: Reading) -> bool:
+    return reading.spec is not None and reading.spec.advantage.baseline == "value"
+
+
+def _candidates(reading: Reading) -> bool:
+    """Whether rewards or timing decide what fills a rollout: a `CandidatePlan`."""
+    assert reading.spec is not None, "what is not read is not asked"
+    return reading.spec.rollout.group_filter != "none" or reading.spec.staleness.mode != "sync"
+
+
 REFUSALS: tuple[Refusal, ...] = (
+    Refusal(
+        "main_ppo_sync",
+        "the trainer of verl.trainer.main_ppo_sync is not followed",
+        only_asked,
+        configured=lambda reading: (
+            run_of(reading).entry == "main_ppo_sync" and holds("<0.9.0", run_of(reading).version)
+        ),
+        remedy="start verl.trainer.main_ppo",
+    ),
+    Refusal(
+        "one_step_off",
+        "the trainer of verl's one_step_off_policy recipe is not followed: it is no trainer of verl's own package",
+        only_asked,
+        configured=lambda reading: run_of(reading).entry == "one_step_off",
+        remedy="start verl.trainer.main_ppo",
+    ),
     Refusal(
         "critic",
         "a critic's own mini-batches and value loss are not proven against the oracle yet",
         lambda trainer, request: bool(trainer.use_critic),
+        configured=lambda reading: run_of(reading).critic,
+        remedy="an estimator without a critic: algorithm.adv_estimator=grpo",
     ),
     Refusal(
         "value_baseline",
         "the spec's advantages need a critic, and this trainer has none",
         lambda trainer, request: request.spec.advantage.baseline == "value" and not trainer.use_critic,
+        configured=lambda reading: _value(reading) and not run_of(reading).critic,
+        remedy="algorithm.adv_estimator=grpo",
     ),
     Refusal(
         "batch_scale",
@@ -134,12 +174,14 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             request.spec.advantage.scale == "batch" and request.spec.advantage != own_spec(request).advantage
         ),
+        remedy="algorithm.adv_estimator=grpo or rloo",
     ),
     Refusal(
         "tokens_per_device",
         "the spec's micro-batches cannot be handed to verl, which cuts them itself",
         lambda trainer, request: _no_budget(trainer, request) is not None,
         detail=lambda trainer, request: _no_budget(trainer, request),
+        configured=never,
     ),
     Refusal(
         "asynchronous",
@@ -150,12 +192,16 @@ REFUSALS: tuple[Refusal, ...] = (
         "initialised",
         "wrap a V1 trainer before init(): later is not proven",
         lambda trainer, request: is_v1(trainer) and hasattr(trainer, "actor_rollout_wg"),
+        configured=never,
+        remedy="wrap before init()",
     ),
     Refusal(
         "distillation",
         "a teacher's loss has weights of its own, and a distillation alone (with fused kernels, say) makes no "
         "log-probabilities that could be measured",
         lambda trainer, request: bool(trainer.use_teacher_policy),
+        configured=lambda reading: is_on(setting(reading, "distillation.enabled")),
+        remedy="distillation.enabled=False",
     ),
     Refusal(
         "group_filter",
@@ -175,6 +221,8 @@ REFUSALS: tuple[Refusal, ...] = (
             isinstance(request.plan, CandidatePlan)
             and bool((trainer.config.trainer.v1.sampler.get("custom_sampler") or {}).get("path"))
         ),
+        configured=lambda reading: _candidates(reading) and is_on(setting(reading, f"{SAMPLER}custom_sampler.path")),
+        remedy="leave trainer.v1.sampler.custom_sampler out",
     ),
     Refusal(
         "sync_refill_failed_groups",
@@ -182,17 +230,22 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             is_v1(trainer) and bool(trainer.config.trainer.v1.sampler.get("sync_refill_failed_groups", False))
         ),
+        configured=lambda reading: (
+            run_of(reading).v1 and is_on(setting(reading, f"{SAMPLER}sync_refill_failed_groups"))
+        ),
     ),
     Refusal(
         "critic_warmup",
         "trainer.critic_warmup leaves whole rollouts out of training; set it to 0",
         lambda trainer, request: trainer.config.trainer.critic_warmup > 1,
+        configured=lambda reading: reading.native["trainer.critic_warmup"] > 1,
     ),
     Refusal(
         "surrogate",
         f"policy_loss.loss_mode: proven against the oracle are {', '.join(PROVEN_SURROGATES)}; geo_mean, clip_cov and "
         "kl_cov depend on the micro-batch split",
         lambda trainer, request: _loss_mode(request.spec) not in PROVEN_SURROGATES,
+        remedy="actor_rollout_ref.actor.policy_loss.loss_mode=vanilla",
     ),
     Refusal(
         "dro_beta",
@@ -200,6 +253,8 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             request.spec.objective.surrogate == "dro" and _actor(trainer).policy_loss.get("dro_beta") is None
         ),
+        configured=lambda reading: setting(reading, f"{ACTOR}policy_loss.dro_beta") is None,
+        remedy="another policy_loss.loss_mode",
     ),
     Refusal(
         "aggregation",
@@ -229,11 +284,15 @@ REFUSALS: tuple[Refusal, ...] = (
         "bypass_mode",
         "rollout_correction.bypass_mode takes the sampler's log-probabilities; not proven against the oracle yet",
         lambda trainer, request: bool(_correction(trainer, "bypass_mode")),
+        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}bypass_mode")),
+        remedy="algorithm.rollout_correction.bypass_mode=False",
     ),
     Refusal(
         "rejection",
         "rollout_correction.rollout_rs takes tokens out of the loss that verl's denominators count in part",
         lambda trainer, request: _correction(trainer, "rollout_rs") is not None,
+        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}rollout_rs")),
+        remedy="algorithm.rollout_correction.rollout_rs=null",
     ),
     Refusal(
         "sampler_correction",
@@ -241,6 +300,8 @@ REFUSALS: tuple[Refusal, ...] = (
         'allow=("sampler_correction",) accepts it as verl computes it',
         lambda trainer, request: _correction(trainer, "rollout_is") is not None,
         allowable=True,
+        configured=lambda reading: is_on(setting(reading, f"{CORRECTION}rollout_is")),
+        remedy="algorithm.rollout_correction.rollout_is=null",
     ),
     Refusal(
         "group_size",
@@ -248,11 +309,16 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda trainer, request: (
             is_v0(trainer) and request.spec.rollout.completions_per_prompt != trainer.config.actor_rollout_ref.rollout.n
         ),
+        configured=never,
     ),
     Refusal(
         "engine",
         "only the FSDP engine is proven",
         lambda trainer, request: _actor(trainer).strategy not in ("fsdp", "fsdp2"),
+        configured=lambda reading: (
+            run_of(reading).engine != "fsdp" or setting(reading, f"{ACTOR}strategy") not in ("fsdp", "fsdp2")
+        ),
+        remedy="actor_rollout_ref.actor.strategy=fsdp or fsdp2",
     ),
     Refusal(
         "sequence_parallel",
@@ -264,6 +330,8 @@ REFUSALS: tuple[Refusal, ...] = (
             )
             > 1
         ),
+        configured=lambda reading: run_of(reading).parallel[2] > 1,
+        remedy="set actor_rollout_ref.actor.ulysses_sequence_parallel_size to 1",
     ),
     Refusal(
         "fp16",
@@ -274,6 +342,8 @@ REFUSALS: tuple[Refusal, ...] = (
         "prefix_grouper",
         "use_prefix_grouper trains groups as a whole; not proven yet",
         lambda trainer, request: bool(_actor(trainer).get("use_prefix_grouper", False)),
+        configured=lambda reading: is_on(setting(reading, f"{ACTOR}use_prefix_grouper")),
+        remedy="actor_rollout_ref.actor.use_prefix_grouper=False",
     ),
 )
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from batchbridge.comparing.scale import Choice, Scaling, scale
     from batchbridge.contract.adapter import Adapter
     from batchbridge.contract.attachment import Attachment
+    from batchbridge.contract.enforcement import Enforcement, Obstacle
     from batchbridge.contract.hookspecs import hookimpl
     from batchbridge.contract.reading import Behaviour, Provenance, Reading, Source, Written
     from batchbridge.diagnosis import Diagnosis, doctor
@@ -51,6 +52,7 @@ __all__ = [
     "Conversion",
     "Diagnosis",
     "Difference",
+    "Enforcement",
     "Explanation",
     "FieldReport",
     "Finding",
@@ -58,6 +60,7 @@ __all__ = [
     "LedgerDiff",
     "LedgerError",
     "LostGradient",
+    "Obstacle",
     "Plan",
     "PlanError",
     "Problem",
@@ -92,6 +95,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
             "comparing.scale": ("Choice", "Scaling", "scale"),
             "contract.adapter": ("Adapter",),
             "contract.attachment": ("Attachment",),
+            "contract.enforcement": ("Enforcement", "Obstacle"),
             "contract.hookspecs": ("hookimpl",),
             "contract.reading": ("Behaviour", "Provenance", "Reading", "Source", "Written"),
             "diagnosis": ("Diagnosis", "doctor"),

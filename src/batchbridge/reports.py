@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict
@@ -31,19 +33,24 @@ class Explanation:
         """ "valid", "invalid" or "undecided"."""
         return self.reading.verdict
 
+    @cached_property
+    def enforcement(self) -> Enforcement:
+        """Whether `run` and `wrap` would follow it, and what stands in the way."""
+        return _enforcement(self.reading)
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return self.reading.to_dict()
+        """JSON types: the reading's, with `enforcement`."""
+        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.explain(self.name, self.reading)
+        return text.explain(self.name, self.reading, enforcement=self.enforcement)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Check:
-    """The findings of a configuration, and its verdict.
+    """The findings of a configuration, its verdict, and whether its run would be followed.
 
     `str()` is the text for a person. `name` is what the text calls the configuration.
     """
@@ -64,14 +71,19 @@ class Check:
         """Errors first, then warnings and notes."""
         return self.reading.findings
 
+    @cached_property
+    def enforcement(self) -> Enforcement:
+        """Whether `run` and `wrap` would follow it, and what stands in the way."""
+        return _enforcement(self.reading)
+
     def to_dict(self) -> dict[str, Any]:
-        """JSON types."""
-        return self.reading.to_dict()
+        """JSON types: the reading's, with `enforcement`."""
+        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.check(self.name, self.reading)
+        return text.check(self.name, self.reading, self.enforcement)
 
 
 def explain(
@@ -140,6 +152,12 @@ def check(
     """
     called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
     return Check(name=called, reading=reading)
+
+
+def _enforcement(reading: Reading) -> Enforcement:
+    from batchbridge.contract import plugins
+
+    return enforcement_of(plugins.adapters().get(reading.framework), reading)
 
 
 def _named(

@@ -49,11 +49,21 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, recipe: Path) -> 
     assert shown == path.read_text(encoding="utf-8")
 
 
-def test_json_is_exactly_the_readings_dict(run: Run, recipe: Path) -> None:
-    code, out, _ = run("check", "recipe.yaml", "--json", "--dataset-size", "12")
-    reading = batchbridge.read("recipe.yaml", dataset_size=12)
-    assert json.loads(out) == plain(reading.to_dict())
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_json_is_exactly_the_readings_dict_with_its_enforcement(run: Run, recipe: Path, command: str) -> None:
+    code, out, _ = run(command, "recipe.yaml", "--json", "--dataset-size", "12")
+    found = batchbridge.check("recipe.yaml", dataset_size=12)
+    assert json.loads(out) == plain({**found.reading.to_dict(), "enforcement": found.enforcement.to_dict()})
     assert code == 0
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_every_obstacle_is_said_with_its_remedy_where_one_asks(run: Run, recipe: Path, command: str) -> None:
+    (one,) = batchbridge.check("recipe.yaml").enforcement.obstacles
+    short, long = (run(command, "recipe.yaml", *more)[1] for more in ((), ("-v",)))
+    assert f"run and wrap: refused: {one.name} (-v says why, and what to do)\n" in short
+    assert f"run and wrap: refused: {one.name}\n  {one.name}: {one.reason}\n    remedy: {one.remedy}\n" in long
+    assert one.remedy not in short
 
 
 def test_json_has_the_promised_keys(run: Run, recipe: Path) -> None:
@@ -67,7 +77,10 @@ def test_json_has_the_promised_keys(run: Run, recipe: Path) -> None:
         "provenance",
         "findings",
         "verdict",
+        "enforcement",
     }
+    assert set(shown["enforcement"]) == {"verdict", "mode", "evidence", "assumes", "obstacles"}
+    assert set(shown["enforcement"]["obstacles"][0]) == {"name", "reason", "allowable", "remedy", "certain"}
     assert {"code", "severity", "phase", "message", "where", "fixes"} <= set(shown["findings"][0])
 
 

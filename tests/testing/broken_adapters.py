@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from toy_adapter import ToyAdapter
 
+from batchbridge.contract.enforcement import Enforcement, Obstacle
 from batchbridge.contract.reading import Written
 from batchbridge.errors import CannotWrite, Problem
 from batchbridge.meaning.findings import Finding, Fix, Where
@@ -122,6 +123,14 @@ def _forgetful(self, source, context):
 def _eager(self, source, context):
     reading = ToyAdapter.read(self, source, context)
     return dataclasses.replace(reading, findings=(*reading.findings, *ToyAdapter.check(self, reading)))
+
+
+def _rash(self, reading):
+    return Enforcement(evidence="proven")
+
+
+def _wordless(self, reading):
+    return Enforcement(obstacles=(Obstacle(name="something", reason="it is so", remedy=""),))
 
 
 def _numbered(self, reading, dataset_size, response_tokens):
@@ -417,6 +426,13 @@ ALL = [
         "the yaml is read as something else",
         write=lambda s, x, v=None: dataclasses.replace(ToyAdapter.write(s, x, v), text={"yaml": "samples: 4\n"}),
     ),
+    _broken("Wordless", ["test_enforcement_is_told_in_full", "valid"], "no remedy", enforcement=_wordless),
+    _broken(
+        "Rash",
+        ["test_an_adapter_without_running_trainers_enforces_nothing", "valid"],
+        "nothing attaches, and it is not refused",
+        enforcement=_rash,
+    ),
     _broken("OwnsAll", ["test_strangers_are_not_owned"], "owns NoneType", owns=lambda s, x: True),
     _broken("NotJson", ["test_a_reading_is_json", "valid"], "JSON", read=_edited(READ, provenance=_objects)),
 ]
@@ -428,4 +444,8 @@ LAWS_WITHOUT_ONE = {
     "test_its_versions_are_specifiers",  # raises InvalidSpecifier itself
     "test_it_is_tested_with_valid_and_invalid_cases",  # about the author's tests
     "test_reading_imports_no_framework",  # has a test of its own
+    "test_an_invalid_case_is_not_enforced",  # its errors are obstacles, whatever an adapter says
+    "test_every_refusal_has_a_configuration",  # these three have tests of their own
+    "test_what_is_refused_is_not_called_enforced",
+    "test_a_refusal_is_not_told_of_everything",
 }

@@ -18,6 +18,8 @@ from toy_adapter import DEFAULTS, ToyAdapter, spec_of
 import batchbridge.testing
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.lifecycle import Runtime
+from batchbridge.kit.refusals import Refusal, never
 from batchbridge.kit.rule_table import Rule
 from batchbridge.testing.contract import AdapterContract, InvalidCase, ValidCase, _files_in
 
@@ -60,6 +62,48 @@ def test_a_broken_adapter_fails_the_law_that_it_breaks(broken):
         getattr(contract, law)(*given(arguments))
     # The control of the control: the same law, with the same arguments, holds for the whole adapter.
     getattr(TestToyAdapter(), law)(*given(arguments))
+
+
+def running(**row):
+    """The contract of a toy whose trainers are refused by one row."""
+    refusal = Refusal("odd", "odd samples", lambda trainer, request: trainer.samples % 2, **row)
+    runtime = Runtime(framework="toy", version=lambda trainer: "1.0", refusals=(refusal,), patch=lambda *asked: None)
+    toy = type("Running", (ToyAdapter,), {"runtime": "toy:RUNTIME", "_runtime": lambda self: runtime})
+    case = ValidCase(name="three", source=Source(values={"samples": 3, "step": 12}), context=CONTEXT)
+    return type("Contract", (TestToyAdapter,), {"adapter_class": toy, "refused": {"odd": case}})()
+
+
+def by_samples(reading):
+    return reading.spec.rollout.completions_per_prompt % 2 == 1
+
+
+def test_a_row_that_says_what_a_configuration_leads_to_keeps_the_laws():
+    contract = running(configured=by_samples)
+    contract.test_every_refusal_has_a_configuration()
+    contract.test_what_is_refused_is_not_called_enforced("odd")
+    contract.test_a_refusal_is_not_told_of_everything("odd")
+    assert contract._enforcement(contract.valid[0]).verdict == "enforced"
+    assert contract._enforcement(contract.refused["odd"]).verdict == "refused"
+
+
+def test_a_row_that_calls_enforced_what_it_refuses_breaks_the_law():
+    with pytest.raises(AssertionError, match="not told"):
+        running(configured=never).test_what_is_refused_is_not_called_enforced("odd")
+
+
+def test_a_row_that_says_nothing_leaves_every_configuration_unknown():
+    contract = running()
+    contract.test_what_is_refused_is_not_called_enforced("odd")
+    assert contract._enforcement(contract.valid[0]).verdict == "unknown"
+    with pytest.raises(AssertionError, match="told of every configuration"):
+        contract.test_a_refusal_is_not_told_of_everything("odd")
+
+
+def test_a_refusal_without_a_configuration_is_found():
+    contract = running()
+    contract.refused = {}
+    with pytest.raises(AssertionError, match="no configuration for"):
+        contract.test_every_refusal_has_a_configuration()
 
 
 def test_a_rule_without_a_case_is_found():

@@ -29,7 +29,7 @@ def code_of(framework: str) -> Code:
 
 def bounds(code: Code) -> Iterator[str]:
     """What an extra asks for: from the oldest supported version to the newest whose code is known, without the minor
-    versions between them of which no release is known."""
+    versions between them of which no release is known; without what only some runs use."""
     known = records(code.home)
     for package in code.used().packages:
         releases = known[package.name].known
@@ -91,6 +91,10 @@ def releases_with(repository: Path, name: str) -> dict[str, tuple[str, ...]]:
 
 def with_tests(framework: str, package: str) -> set[str]:
     return set(records(f"batchbridge_{framework}")[package].tested)
+
+
+def test_trls_tested_engines_are_those_that_its_sessions_install(repository: Path) -> None:
+    assert with_tests("trl", "deepspeed") == pinned(repository, "deepspeed", "trl", "trl_oldest")
 
 
 @pytest.mark.parametrize("package", ["trl", "transformers", "accelerate"])

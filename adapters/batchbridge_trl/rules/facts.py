@@ -11,6 +11,7 @@ from batchbridge_trl.epochs import Epoch, epoch
 from batchbridge_trl.meaning import loss_types
 from batchbridge_trl.settings import holds
 from batchbridge_trl.sizes import FIELDS, Rollout, Sizes
+from batchbridge_trl.starting import Start
 from batchbridge_trl.world import KEY as WORLD
 
 MICRO, ACCUMULATION = FIELDS["micro"], FIELDS["accumulation"]
@@ -34,7 +35,13 @@ class Facts(NamedTuple):
     rollout: Rollout | None
     prompts: int | None
     version: str
-    from_object: bool = False
+    start: Start | None = None
+    """How it is started; None: the settings are those of an object, which was started already."""
+
+    @property
+    def from_object(self) -> bool:
+        """Whether the settings are those of a constructed config."""
+        return self.start is None
 
     @property
     def generation_batch(self) -> int:

@@ -59,6 +59,7 @@ class TestPocketRayAdapter(AdapterContract):
     unknown_version = "99.0"
     written_version = "1.0"
     rules = RULES
+    refused_otherwise = ("other_settings", "step_crosses_rollouts")
     valid = (
         ValidCase(
             name="some settings",

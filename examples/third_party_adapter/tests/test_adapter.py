@@ -59,6 +59,7 @@ class TestPocketAdapter(AdapterContract):
     unknown_version = "99.0"
     written_version = "1.0"
     rules = RULES
+    refused_otherwise = ("verify", "other_settings", "step_may_span")
     valid = (
         ValidCase(
             name="some settings",

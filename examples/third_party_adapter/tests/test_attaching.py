@@ -12,8 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import pocketgrpo
+from batchbridge.kit.refusals import Refusal, never
 from batchbridge.testing import AttachContract
-from pocketgrpo_batchbridge import runtime
+from pocketgrpo_batchbridge import engine, runtime
 
 
 def by_sequence(trainer: Any) -> None:
@@ -89,7 +90,7 @@ def without_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime._Run, "before_the_update", lambda *arguments: None)
+    monkeypatch.setattr(engine._Run, "before_the_update", lambda *arguments: None)
 
 
 def leaving_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +115,14 @@ def patching_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planning_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights are measured, and nobody compares them."""
-    monkeypatch.setattr(runtime._Run, "share", lambda self, piece, part, pieces: 0.5)
-    monkeypatch.setattr(runtime._Run, "probe", lambda self: None)
-    monkeypatch.setattr(runtime.Recorder, "compare", lambda *arguments, **options: None)
+    monkeypatch.setattr(engine._Run, "share", lambda self, piece, part, pieces: 0.5)
+    monkeypatch.setattr(engine._Run, "probe", lambda self: None)
+    monkeypatch.setattr(engine.Recorder, "compare", lambda *arguments, **options: None)
 
 
 def in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime._Run, "choose", runtime._Run.note_choice)
-    monkeypatch.setattr(runtime.Recorder, "compare", lambda *arguments, **options: None)
+    monkeypatch.setattr(engine._Run, "choose", engine._Run.note_choice)
+    monkeypatch.setattr(engine.Recorder, "compare", lambda *arguments, **options: None)
 
 
 CHEATS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Callable[..., None]]] = {
@@ -165,3 +166,28 @@ def test_a_worse_adapter_fails(
     worsen(monkeypatch)
     with pytest.raises(AssertionError):
         law(build, monkeypatch=monkeypatch, tmp_path=tmp_path / "after")
+
+
+def to_sequences(trainer: Any) -> None:
+    """Its settings and what it does: an average over sequences."""
+    trainer.settings = {**trainer.settings, "average": "sequence"}
+
+
+@pytest.mark.parametrize("configured", [None, lambda reading: reading.native["average"] == "sequence", never])
+def test_a_refusal_that_is_called_enforced_fails(
+    configured: Any, build: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Refusal(
+        "sequences",
+        "averages over sequences are not followed",
+        lambda trainer, request: trainer.settings["average"] == "sequence",
+        configured=configured,
+    )
+    changed = dataclasses.replace(runtime.RUNTIME, refusals=(*runtime.REFUSALS, row))
+    monkeypatch.setattr(runtime, "RUNTIME", changed)
+    monkeypatch.setattr(LAWS, "refused_trainers", {"sequences": to_sequences}, raising=False)
+    if configured is not never:
+        LAWS.test_what_is_refused_was_not_called_enforced(build, "sequences")
+        return
+    with pytest.raises(AssertionError, match="called enforced, and refused"):
+        LAWS.test_what_is_refused_was_not_called_enforced(build, "sequences")

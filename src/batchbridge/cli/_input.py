@@ -52,6 +52,11 @@ def input_options(function: _F) -> _F:
     return function
 
 
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, help="Say what stands in the way of a run that is followed, and what to do."
+)
+
+
 def reading_from(**said: Any) -> tuple[str, Reading]:
     """(what was read, for a person; the reading), from the options. Raises `click.UsageError`."""
     name, _, read = source_and_reading(**said)

@@ -1,4 +1,4 @@
-"""`batchbridge check`: findings, and one line that sums them up."""
+"""`batchbridge check`: findings, one line that sums them up, and one about a run of it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, asked_for, input_options
+from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
 
 
 @click.command("check", short_help="List what is wrong with a configuration.")
 @input_options
-def command(as_json: bool, **source: Any) -> int:
+@verbose_option
+def command(as_json: bool, verbose: bool, **source: Any) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
-    replaces what it says.
+    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run.
     """
     from batchbridge import check
 
@@ -25,5 +26,7 @@ def command(as_json: bool, **source: Any) -> int:
 
         click.echo(json.dumps(found.to_dict()))
     else:
-        click.echo(str(found))
+        from batchbridge.render import text
+
+        click.echo(text.check(found.name, found.reading, found.enforcement, verbose=verbose))
     return EXIT_CODES[found.verdict]

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, asked_for, input_options
+from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
 from batchbridge.cli._tables import table_for_stdout
 
 
 @click.command("explain", short_help="Say what a configuration will train.")
 @input_options
-def command(as_json: bool, **source: Any) -> int:
+@verbose_option
+def command(as_json: bool, verbose: bool, **source: Any) -> int:
     """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
@@ -28,5 +29,5 @@ def command(as_json: bool, **source: Any) -> int:
     else:
         from batchbridge.render import text
 
-        click.echo(text.explain(found.name, found.reading, table_for_stdout()))
+        click.echo(text.explain(found.name, found.reading, table_for_stdout(), found.enforcement, verbose=verbose))
     return EXIT_CODES[found.verdict]

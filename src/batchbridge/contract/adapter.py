@@ -17,6 +17,7 @@ from batchbridge.meaning.spec import Spec
 
 if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
+    from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.error_text import ErrorText
     from batchbridge.contract.evidence import Code
 
@@ -40,8 +41,8 @@ class Adapter(ABC):
     """Versions whose running trainer may be patched; empty: none."""
     runtime: ClassVar[str] = ""
     """Where its running trainers are said, `module:NAME` of a `batchbridge.kit.lifecycle.Runtime`; empty: it has none,
-    or defines `attach` itself. The module is imported when a trainer is wrapped, and only it may import the
-    framework."""
+    or defines `attach` itself. The module is imported when a trainer is wrapped, and when a configuration is checked:
+    only what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
     """Where the texts that the framework prints are said, `module:NAME` of `ErrorText`s; see `error_texts`."""
     recorded_code: ClassVar[str] = ""
@@ -58,7 +59,8 @@ class Adapter(ABC):
 
     @abstractmethod
     def detect(self, source: Source) -> float:
-        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else."""
+        """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
+        a file of settings that a command names."""
 
     @abstractmethod
     def read(self, source: Source, context: Context) -> Reading:
@@ -101,6 +103,21 @@ class Adapter(ABC):
         if reading.spec is None:
             raise ValueError("the configuration leaves the run open")
         yield from consecutive_steps(reading.spec, dataset_size, response_tokens)
+
+    def enforcement(self, reading: Reading) -> Enforcement:
+        """Whether mode "enforce" would follow a run of this configuration, whose `reading.spec` is not None; from the
+        reading alone, without an import of the framework. What `attach` refuses is never called enforced.
+
+        Default: what the rows of the `runtime` say of a reading; without one, that nothing is followed.
+        """
+        if self.runtime:
+            said: Enforcement = self._runtime().enforcement(
+                reading, fills_places=self.fills_places, versions=self.enforced_versions
+            )
+            return said
+        from batchbridge.contract.enforcement import without_runtime
+
+        return without_runtime(self.framework, attaches=type(self).attach is not Adapter.attach)
 
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""

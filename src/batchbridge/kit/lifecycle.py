@@ -10,12 +10,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchbridge.contract.attachment import Attachment, Request
+from batchbridge.contract.enforcement import Enforcement
 from batchbridge.contract.evidence import Code
+from batchbridge.contract.reading import Reading
 from batchbridge.errors import CannotAttach
+from batchbridge.kit.foreseen import foreseen
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.proven import graded
 from batchbridge.kit.refusals import Refusal, not_allowable, reasons_against
@@ -50,6 +53,9 @@ class Runtime:
     whose trainers are wrapped together, in the order of their ranks; collective (`values_of_all_ranks`). By it a reason
     that one of them has is everyone's, after the checks, the patching and the probe: alone it would leave the others
     waiting where they communicate next.
+
+    Of a configuration, before there is a trainer: started: its reading as the trainer's own will be, where a run fixes
+    what it leaves open. would_use: as uses. assumes: what it does not say, and `enforcement` takes for granted.
     """
 
     framework: str
@@ -63,6 +69,17 @@ class Runtime:
     code: Code | None = None
     parts: Callable[[Any], Sequence[object]] = lambda trainer: (trainer,)
     uses: Callable[[Any], Collection[str]] = lambda trainer: ()
+    started: Callable[[Reading], Reading] = lambda reading: reading
+    would_use: Callable[[Reading], Collection[str]] = lambda reading: ()
+    assumes: Callable[[Reading], Sequence[str]] = lambda reading: ()
+
+    def enforcement(self, reading: Reading, *, fills_places: bool, versions: str = "") -> Enforcement:
+        """What mode "enforce" would do with a trainer of this configuration; see `Adapter.enforcement`. versions: those
+        that are wrapped, a PEP 440 specifier; empty: any."""
+        started = self.started(reading)
+        code = None if self.code is None else self.code.used(self.would_use(started))
+        found = foreseen(started, code, self.refusals, self.always, fills_places=fills_places, versions=versions)
+        return replace(found, assumes=(*found.assumes, *self.assumes(started)))
 
     def check(self, trainer: Any, request: Request) -> Request:
         """The request with what speaks for the code that would be patched. Raises `CannotAttach` with every reason;

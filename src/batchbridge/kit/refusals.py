@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.contract.attachment import Request
-from batchbridge.errors import CannotAttach
+from batchbridge.contract.reading import Reading
+from batchbridge.errors import BatchBridgeError, CannotAttach
 from batchbridge.kit.proven import UNPROVEN
 from batchbridge.meaning.spec import Spec, walk
 
@@ -36,18 +37,78 @@ Settable = Mapping[str, tuple[str, Callable[[Any, Spec], Any]]]
 @dataclass(frozen=True)
 class Refusal:
     """Something that enforcing cannot make canonical, or that nobody has proven yet; `allow` may accept it by `name`
-    where `allowable`: then it stays native. `detail`: what of this trainer and request it is, said after the reason."""
+    where `allowable`: then it stays native. `detail`: what of this trainer and request it is, said after the reason.
+
+    `configured`: whether it will apply to the trainer that a configuration builds; None: the configuration does not
+    say. It is asked where `applies` looks at the trainer; see `foretold`. `remedy`: what to do about it, where the
+    reason does not say it.
+    """
 
     name: str
     reason: str
     applies: Callable[[Any, Request], bool]
     allowable: bool = False
     detail: Callable[[Any, Request], str | None] = lambda trainer, request: None
+    configured: Callable[[Reading], bool | None] | None = None
+    remedy: str = ""
 
     def why(self, trainer: Any, request: Request) -> str:
         """The reason, and its detail."""
         detail = self.detail(trainer, request)
         return self.reason if detail is None else f"{self.reason}: {detail}"
+
+
+def never(reading: Reading) -> bool:
+    """`Refusal.configured` of what a trainer that its own configuration built cannot have."""
+    return False
+
+
+def only_asked(trainer: Any, request: Request) -> bool:
+    """`Refusal.applies` of what no trainer shows, and the configuration alone says."""
+    return False
+
+
+class _TrainerNeeded(BatchBridgeError):
+    """A refusal looked at the trainer, and there is none yet."""
+
+
+class _Unbuilt(type):
+    @property
+    def __mro__(cls) -> Any:  # whose classes are looked at is looked at
+        raise _TrainerNeeded
+
+
+class _NoTrainer(metaclass=_Unbuilt):
+    """In the place of a trainer that is not built yet."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise _TrainerNeeded
+
+
+def foretold(refusal: Refusal, request: Request) -> bool | None:
+    """Whether a refusal will apply to the trainer that `request.reading` configures; None: it takes the trainer."""
+    if refusal.applies is not only_asked:
+        try:
+            return bool(refusal.applies(_NoTrainer(), request))
+        except _TrainerNeeded:
+            pass
+    return None if refusal.configured is None else refusal.configured(request.reading)
+
+
+def setting(reading: Reading, key: str, default: Any = None) -> Any:
+    """A native setting: as it was read, else as the user gave it, else `default`; keys without a meaning are not read,
+    and what is not said stands at the framework's default."""
+    if key in reading.native:
+        return reading.native[key]
+    return reading.given[key].value if key in reading.given else default
+
+
+def is_on(value: Any) -> bool | None:
+    """Whether a setting is said, and not off; None where it names what is only known later (`${...}`, `$NAME`)."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        return None if "$" in word else word not in ("", "false", "no", "off", "0", "null", "none", "~")
+    return bool(value)
 
 
 def own_spec(request: Request) -> Spec:
@@ -158,6 +219,7 @@ def common(framework: str) -> tuple[Refusal, ...]:
             "kl_without_reference",
             "the spec has a KL penalty, but the trainer was configured without one and loads no reference model",
             lambda trainer, request: bool(request.spec.objective.kl_coefficient) and not trainer.use_reference_policy,
+            configured=never,
         ),
         Refusal(
             "kl_in_reward",

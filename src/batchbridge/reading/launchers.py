@@ -50,6 +50,10 @@ _ACCELERATE_FLAGS = frozenset(
         *("m", "module", "no_python", "tpu_cluster", "no_tpu_cluster", "main_training_function_flag", "ipex"),
     }
 )
+_ACCELERATE_KEEPS = (
+    *("num_processes", "num_machines", "config_file", "mixed_precision"),
+    *("use_deepspeed", "zero_stage", "deepspeed_config_file", "use_fsdp", "fsdp_version"),
+)
 WRAPPERS = (
     Wrapper(("nohup",), "coreutils 9.4"),
     Wrapper(("setsid",), "util-linux 2.39"),
@@ -77,7 +81,7 @@ WRAPPERS = (
         "accelerate 1.14 commands/launch.py",
         flags=_ACCELERATE_FLAGS,
         starts=True,
-        keeps=("num_processes", "num_machines", "config_file"),
+        keeps=_ACCELERATE_KEEPS,
     ),
     Wrapper(("torchrun",), "torch 2.13 distributed/run.py", flags=_TORCH_FLAGS, starts=True, keeps=_TORCH_KEEPS),
     *(
@@ -90,7 +94,7 @@ WRAPPERS = (
                 "accelerate.commands.launch",
                 "accelerate 1.14 commands/launch.py",
                 _ACCELERATE_FLAGS,
-                ("num_processes", "num_machines", "config_file"),
+                _ACCELERATE_KEEPS,
             ),
         )
     ),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.findings import Finding, Where
     from batchbridge.meaning.spec import LossTerm, Spec
@@ -33,16 +34,24 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def check(name: str, reading: Reading) -> str:
-    """The findings of a reading, and one line that sums them up."""
-    return clean(
-        "\n".join([*(line for finding in reading.findings for line in _finding(finding)), summary(name, reading)])
-    )
+def check(name: str, reading: Reading, enforcement: Enforcement | None = None, *, verbose: bool = False) -> str:
+    """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
+    lines = [line for finding in reading.findings for line in _finding(finding)]
+    followed = _followed(reading, enforcement, verbose)
+    return clean("\n".join([*lines, summary(name, reading), *followed]))
 
 
-def explain(name: str, reading: Reading, table: Table = plain_table) -> str:
+def explain(
+    name: str,
+    reading: Reading,
+    table: Table = plain_table,
+    enforcement: Enforcement | None = None,
+    *,
+    verbose: bool = False,
+) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    sections = [summary(name, reading)]
+    followed = _followed(reading, enforcement, verbose)
+    sections = ["\n".join([summary(name, reading), *followed])]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
@@ -66,6 +75,37 @@ def summary(name: str, reading: Reading) -> str:
     said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
     framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
     return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+
+
+_FOLLOWED = {
+    "enforced": "enforced",
+    "with_allow": "enforced with --allow",
+    "refused": "refused",
+    "unknown": "not known before it starts",
+}
+
+
+def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) -> Iterator[str]:
+    """`run and wrap: refused: deepspeed, and 2 more (-v says why, and what to do)`; verbose: each with its remedy.
+
+    Of an invalid configuration, and of one that is not read, the findings say it all.
+    """
+    if enforcement is None or ((reading.spec is None or reading.verdict == "invalid") and not verbose):
+        return
+    names = [one.name for one in enforcement.obstacles]
+    if enforcement.verdict == "with_allow":
+        said, more = f" {', '.join(names)}", "why, and what to do"
+    elif names:
+        said, more = f": {names[0]}{f', and {len(names) - 1} more' if len(names) > 1 else ''}", "why, and what to do"
+    else:
+        said, more = f", {enforcement.evidence}", "what is assumed" if enforcement.assumes else ""
+    hint = f" (-v says {more})" if more and not verbose else ""
+    yield f"run and wrap: {_FOLLOWED[enforcement.verdict]}{one_line(said)}{hint}"
+    if verbose:
+        for one in enforcement.obstacles:
+            yield f"  {one.name}{'' if one.certain else ' (perhaps)'}: {one_line(one.reason)}"
+            yield f"    remedy: {one_line(one.remedy)}"
+        yield from (f"  assumed: {one_line(one)}" for one in enforcement.assumes)
 
 
 def clean(text: str) -> str:

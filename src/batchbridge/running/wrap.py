@@ -217,16 +217,12 @@ def _request(
         spec = spec.replace(micro_batch=cut)
     asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
     if mode != "observe" and (names := sorted({*spec.open_terms, *own.spec.open_terms})):
-        raise _refused(trainer, adapter, asked, "open_terms", _open_terms(names, own))
+        raise _refused(trainer, adapter, asked, "open_terms", open_terms(names, own))
     if own.dataset_size is None:
         reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
         raise _refused(trainer, adapter, asked, "iterable_dataset", reason)
     try:
-        plan = (
-            plan_of(spec, own.dataset_size)
-            if adapter.fills_places and mode == "enforce"
-            else Plan(with_one_length(spec, own.dataset_size), own.dataset_size)
-        )
+        plan = planned(spec, own.dataset_size, fills_places=adapter.fills_places and mode == "enforce")
     except PlanError as error:
         if mode != "observe":
             raise _refused(trainer, adapter, asked, "plan", error.reason) from None
@@ -234,7 +230,12 @@ def _request(
     return replace(asked, plan=plan)
 
 
-def _open_terms(names: Sequence[str], own: Reading) -> str:
+def planned(spec: Spec, dataset_size: int, *, fills_places: bool) -> Plan:
+    """The plan that a trainer is asked to follow. Raises `PlanError`. fills_places: see `Adapter`."""
+    return plan_of(spec, dataset_size) if fills_places else Plan(with_one_length(spec, dataset_size), dataset_size)
+
+
+def open_terms(names: Sequence[str], own: Reading) -> str:
     """Why terms that the schema has no word for are refused, and the way out."""
     origin = own.provenance.get("open_terms")
     said = f" (here {origin.key} = {origin.value})" if origin is not None and origin.key is not None else ""

@@ -21,12 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from batchbridge.contract import plugins
+from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.errors import BatchDrift, CannotAttach
 from batchbridge.ledger import read_headers, read_steps
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.meaning.weights import Row, token_weights
+from batchbridge.reading.read import read
 from batchbridge.running.wrap import unwrap, wrap
 
 if TYPE_CHECKING:
@@ -45,6 +48,9 @@ class AttachContract:
     """Name to a function that gives one trainer a loss which is not what its configuration says: another average, a
     factor, another clipping. At least one."""
 
+    refused_trainers: ClassVar[Mapping[str, Callable[[Any], None]]] = {}
+    """Name of a refusal to a function that changes a trainer, settings included, so that `attach` refuses it so."""
+
     def train(self, trainer: Any) -> None:
         """Runs the trainer to its end. Default: `trainer.train()`."""
         trainer.train()
@@ -55,7 +61,8 @@ class AttachContract:
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """Called by pytest: one test for each wrong loss and each way to touch gradients."""
-        for name, values in (("wrong_loss", list(self.wrong_losses)), ("touched", list(TOUCHED))):
+        tables = ("wrong_loss", self.wrong_losses), ("touched", TOUCHED), ("refused", self.refused_trainers)
+        for name, values in tables:
             if name in metafunc.fixturenames:
                 metafunc.parametrize(name, values)
 
@@ -126,6 +133,22 @@ class AttachContract:
         spec = Spec.from_dict(header["spec"])
         return spec, plan_of(spec, header["dataset_size"]), list(read_steps(folder))
 
+    # ---- what was said of the configuration
+
+    def test_what_is_wrapped_was_not_called_refused(self, build: Build) -> None:
+        trainer = build()
+        said = _foreseen(trainer)
+        wrap(trainer)
+        assert said.verdict != "refused", f"wrapped, and called refused: {said.to_dict()}"
+
+    def test_what_is_refused_was_not_called_enforced(self, build: Build, refused: str) -> None:
+        trainer = build()
+        self.refused_trainers[refused](trainer)
+        said = _foreseen(trainer)
+        reasons = _raised(CannotAttach, lambda: wrap(trainer)).reasons
+        assert refused in reasons, f"refused for another reason: {reasons}"
+        assert said.verdict != "enforced", f"called enforced, and refused: {reasons}"
+
     # ---- and what is not the plan's stops
 
     def test_a_loss_that_is_not_the_configurations_is_refused_before_training(
@@ -154,6 +177,12 @@ class AttachContract:
         switch.on = True
         _raised(BatchDrift, lambda: self.train(trainer))
         assert not any(bool((one != before).any()) for one, before in weights), "noticed after the update was applied"
+
+
+def _foreseen(trainer: Any) -> Enforcement:
+    """What is said of the trainer's own configuration."""
+    (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
+    return enforcement_of(owner, read(trainer, framework=owner.framework))
 
 
 def _raised(kind: type[Raised], do: Callable[[], object]) -> Raised:
@@ -244,8 +273,6 @@ def _classes(trainer: Any) -> list[dict[str, int]]:
 @contextmanager
 def _failing_probe(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """As if the probe had found something: everything was patched by then. Yields what was."""
-    from batchbridge.contract import plugins
-
     (owner,) = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     assert owner.runtime, "the laws are those of `Adapter.runtime`"
     module, _, name = owner.runtime.partition(":")

@@ -25,6 +25,7 @@ from batchbridge.testing.laws import (
     InvalidCase,
     ValidCase,
 )
+from batchbridge.testing.laws_of_enforcement import EnforcementLaws
 from batchbridge.testing.laws_of_findings import FindingLaws
 from batchbridge.testing.laws_of_reading import ReadingLaws
 from batchbridge.testing.laws_of_steps import StepLaws
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["AdapterContract", "InvalidCase", "ValidCase"]
 
 
-class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws):
+class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws, EnforcementLaws):
     """Subclass it as `Test...`, fill the attributes of `Laws`, and pytest runs the contract; see the module."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -46,6 +47,7 @@ class AdapterContract(ReadingLaws, FindingLaws, WritingLaws, StepLaws):
             "valid_case": (self.valid, [case.name for case in self.valid]),
             "invalid_case": (self.invalid, [case.name for case in self.invalid]),
             "any_case": (cases, [case.name for case in cases]),
+            "refused_case": (list(self.refused), list(self.refused)),
             "hostile": (list(HOSTILE), list(HOSTILE)),
             "hostile_source": (list(HOSTILE_SOURCES), list(HOSTILE_SOURCES)),
             "change": (CHANGES, [f"{path}={_short(value)}" for path, value in CHANGES]),

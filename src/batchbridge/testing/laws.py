@@ -62,6 +62,11 @@ class Laws:
     """Other frameworks' configurations: `detect` must be less sure of them than of every valid case."""
     unwritable: ClassVar[Sequence[Spec]] = ()
     """Specs that the framework cannot say."""
+    refused: ClassVar[Mapping[str, ValidCase]] = {}
+    """Name of a refusal of the `runtime` to a configuration whose trainer is refused by it, or may be."""
+    refused_otherwise: ClassVar[Collection[str]] = ()
+    """Refusals that no configuration leads to: of another specification that is asked for, or of what a trainer has
+    become since it was built."""
     rules: ClassVar[Sequence[Rule[Any]]] = ()
     """The adapter's rows of `batchbridge.kit.rule_table`: each code that is an error needs an invalid case."""
     codes_without_a_case: ClassVar[Collection[str]] = ()

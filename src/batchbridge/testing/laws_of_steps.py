@@ -88,6 +88,7 @@ for source, context in cases:
     reading = adapter.read(source, context)
     adapter.check(reading)
     if reading.spec is not None:
+        adapter.enforcement(reading)
         try:
             adapter.write(reading.spec)
         except ValueError:

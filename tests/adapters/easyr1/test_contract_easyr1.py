@@ -101,11 +101,37 @@ def invalid(name, values, *codes, **said):
     return InvalidCase(name=name, source=Source(values={**RUN, **values}), context=context(**said), codes=codes)
 
 
+MODEL = f"{ACTOR}model.model_path"
+REFUSED = {
+    "critic": {"algorithm.adv_estimator": "gae"},
+    "value_baseline": {"algorithm.adv_estimator": "gae"},
+    "critic_warmup": {"trainer.critic_warmup": 3},
+    "adaptive_kl": {"algorithm.disable_kl": False, "algorithm.kl_type": "adaptive"},
+    "sequence_parallel": {f"{ACTOR}ulysses_size": 2},
+    "hybrid_sharding": {f"{ACTOR}fsdp.fsdp_size": 2},
+    "multi_modal": {MODEL: "Qwen/Qwen2.5-VL-7B-Instruct"},
+    "lora": {f"{ACTOR}model.lora.rank": 8},
+}
+"""Refusal to settings whose trainer is refused by it."""
+
+
+REFUSED_CASES = {
+    **{name: valid(name, {MODEL: "Qwen/Qwen2.5-7B-Instruct", **values}) for name, values in REFUSED.items()},
+    "no_step": valid("no_step", dataset_size=3),
+}
+
+
 class TestEasyR1(AdapterContract):
     adapter_class = EasyR1Adapter
     framework_modules = ("omegaconf", "ray", "torch", "transformers", "verl")
     unknown_version = "0.2.0"
     written_version = VERSION
+    refused = REFUSED_CASES
+    refused_otherwise = (
+        *("batch_scale", "tokens_per_device", "group_filter", "surrogate", "aggregation", "denominator_scope"),
+        *("loss_per_term", "kl_without_reference", "kl_in_reward", "sampler_logprobs", "truncated_completions"),
+        *("step_crosses_rollouts", "entropy", "kl_estimator", "group_size"),
+    )
     valid = (
         valid("64 prompts x 8 in steps of 16 prompts", spec=MEANING),
         valid(

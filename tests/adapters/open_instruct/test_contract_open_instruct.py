@@ -131,9 +131,41 @@ OF_PPO = Spec(
 """`defaults`, every field written down, from the framework's documented defaults."""
 
 
+REFUSED = {
+    "mini_batches": {"num_mini_batches": 2},
+    "active_sampling": {"active_sampling": True},
+    "group_filter": {},
+    "no_resampling": {"no_resampling_pass_rate": 0.9},
+    "mask_truncated_completions": {"mask_truncated_completions": True},
+    "truncated_completions": {"mask_truncated_completions": True},
+    "evolving_rubrics": {"apply_evolving_rubric_reward": True},
+    "tools": {"tools": "search"},
+    "sequence_parallel": {"sequence_parallel_size": 2},
+    "old_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},
+    "sampler_logprobs": {"num_epochs": 2, "use_vllm_logprobs": True},
+    "rho_by_row": {"rho_mask_sequence_level": True},
+    "kl_estimator": {"beta": 0.1, "kl_estimator": 3},
+    "script": {"script": "grpo.py"},
+}
+"""Refusal to settings of grpo_fast.py whose learner is refused by it; all of them are refused without a plan, too."""
+REFUSED_CASES = {
+    name: ValidCase(
+        name=name, source=grpo(**{"filter_zero_std_samples": name == "group_filter", **values}), context=GRPO
+    )
+    for name, values in REFUSED.items()
+}
+REFUSED_OTHERWISE = (
+    *("tokens_per_device", "passes", "value_baseline", "aggregation", "surrogate", "sampler_correction", "entropy"),
+    *("group_size", "prompts_per_rollout", "short_rollout", "clock", "denominator_scope", "loss_per_term", "no_step"),
+    *("kl_without_reference", "kl_in_reward", "step_crosses_rollouts"),
+)
+
+
 class TestGrpo(AdapterContract):
     adapter_class = OpenInstructAdapter
     framework_modules = FRAMEWORK
+    refused = REFUSED_CASES
+    refused_otherwise = REFUSED_OTHERWISE
     unknown_version = "2024.1.1"
     written_version = "2026.8.20"
     foreign = FOREIGN
@@ -267,6 +299,8 @@ class TestGrpo(AdapterContract):
 class TestPpo(AdapterContract):
     adapter_class = OpenInstructAdapter
     framework_modules = FRAMEWORK
+    refused = REFUSED_CASES
+    refused_otherwise = REFUSED_OTHERWISE
     unknown_version = "2024.1.1"
     written_version = "2025.11.3"
     foreign = FOREIGN

@@ -19,6 +19,7 @@ from batchbridge.meaning.spec import (
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_open_r1.config import OpenR1Adapter
+from batchbridge_trl.runtime import REFUSALS
 
 RECIPE = {
     "dataset_prompt_column": "problem",
@@ -102,6 +103,20 @@ MEANING = Spec(
 """`distilled model`, every field written down, from the framework's documented defaults."""
 
 
+REFUSED_CASES = {
+    "deepspeed_engine": ValidCase(
+        name="deepspeed_engine",
+        source=Source(values={**RECIPE, "deepspeed": {"compile": {"deepcompile": True}}}),
+        context=context(),
+    ),
+    "top_entropy_quantile": ValidCase(
+        name="quantile",
+        source=Source(values={**RECIPE, "top_entropy_quantile": 0.5, "use_vllm": False}),
+        context=context(),
+    ),
+}
+
+
 class TestOpenR1(AdapterContract):
     adapter_class = OpenR1Adapter
     framework_modules = ("accelerate", "datasets", "open_r1", "torch", "transformers", "trl")
@@ -109,6 +124,9 @@ class TestOpenR1(AdapterContract):
     written_version = "1.16.0"
     unreadable_forms = ("python",)
     launchers_key = "num_processes"
+    refused = REFUSED_CASES
+    refused_otherwise = tuple({one.name: one for one in REFUSALS}.keys() - REFUSED_CASES.keys())
+    """Of TRL's table, whose own contract has a configuration of each."""
     valid = (
         ValidCase(name="distilled model", source=Source(values=RECIPE), context=context(), spec=MEANING),
         ValidCase(name="code on 7 devices", source=Source(values=CODE), context=context(world_size=7)),

@@ -124,12 +124,42 @@ def case(name, source, context=NEW, spec=None):
     return ValidCase(name=name, source=source, context=context, spec=spec, source_has_world_size=True)
 
 
+REFUSED = {
+    "critic": {"algo.advantage.estimator": "gae"},
+    "asynchronous": {"train.async_enable": True},
+    "agent": {"train.agent_func_path": "agent.py"},
+    "critic_warmup": {"critic.freezing_steps": 3},
+    "ema": {"train.enable_ema": True},
+    "adaptive_kl": {"algo.kl.target": 0.1},
+    "sequence_parallel": {"ds.ring_attn_size": 2, "actor.num_gpus_per_node": 2},
+    "tensor_parallel": {"ds.tensor_parallel_size": 2, "actor.num_gpus_per_node": 2},
+    "fp16": {"ds.param_dtype": "fp16"},
+    "packing": {"ds.packing_samples": True},
+    "router_loss": {"actor.aux_loss_coef": 0.01},
+    "sampler_correction": {"algo.advantage.is_correction_level": "token"},
+    "kl_estimator": {"algo.kl.use_loss": True, "algo.kl.estimator": "k3", "algo.kl.unbiased_gradient": True},
+    "step_crosses_rollouts": {"train.batch_size": 24},
+}
+"""Refusal to settings whose trainer is refused by it."""
+
+
+REFUSED_CASES = {
+    **{name: case(name, Source(values={**WHOLE_EPISODE, **values})) for name, values in REFUSED.items()},
+    "no_step": case("no_step", Source(values=WHOLE_EPISODE), Context(framework_version="0.11.2", dataset_size=1)),
+}
+
+
 class TestOpenRlhfAdapter(AdapterContract):
     adapter_class = OpenRlhfAdapter
     framework_modules = ("openrlhf", "torch", "transformers", "deepspeed", "ray", "vllm")
     unknown_version = "0.7.5"
     written_version = "0.11.2"
     dataset_size = 8
+    refused = REFUSED_CASES
+    refused_otherwise = (
+        *("batch_scale", "advantage_with_kl", "surrogate", "sequence_ratio", "aggregation", "denominator_scope"),
+        *("loss_per_term", "kl_placement", "old_logprobs", "truncated_completions", "group_size"),
+    )
     valid = (
         case("a whole episode", Source(values=WHOLE_EPISODE), spec=MEANING),
         case("dynamic batches", Source(values=DYNAMIC)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from batchbridge.contract.reading import Context, Source
@@ -140,12 +142,49 @@ def invalid(name, values, *codes, **said):
     return InvalidCase(name=name, source=Source(values={**SIZES, **values}), context=context(**said), codes=codes)
 
 
+MODEL = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct"}
+REFUSED = {
+    "iterable_dataset": {"dataset_streaming": True, "max_steps": 7},
+    "entropy_bonus": {"entropy_coef": 0.1},
+    "top_entropy_quantile": {"top_entropy_quantile": 0.5},
+    "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
+    "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
+    "not_sharded": {"fsdp": "full_shard", "use_cpu": True},
+    "fsdp_xla": {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
+    "images": {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"},
+    "router_loss": {"model_name_or_path": "Qwen/Qwen3-30B-A3B"},
+    "fp16": {"fp16": True},
+    "absolute_positions": {"model_name_or_path": "gpt2"},
+    "tensor_parallel": {"parallelism_config": {"tp_size": 3}},
+    "context_parallel": {"parallelism_config": {"cp_size": 3}},
+}
+"""Refusal to settings whose trainer is refused by it, or may be."""
+
+
+def of_script(name):
+    words = ("python", str(Path(__file__).parent / "scripts" / f"{name}.py"))
+    return ValidCase(name=name, source=Source(values={**SIZES, **MODEL}, argv=words), context=context())
+
+
+REFUSED_CASES = {
+    **{name: valid(name, {**MODEL, **values}) for name, values in REFUSED.items()},
+    "no_step": valid("no_step", MODEL, dataset_size=1),
+    "liger": valid("liger", {**MODEL, "use_liger_kernel": True}, version="1.13.0"),
+    "trainer": of_script("own_trainer"),
+}
+
+
 class TestTrl(AdapterContract):
     adapter_class = TrlAdapter
     framework_modules = ("accelerate", "datasets", "torch", "transformers", "trl")
     unknown_version = "0.14.0"
     written_version = VERSION
     unreadable_forms = ("python",)
+    refused = REFUSED_CASES
+    refused_otherwise = (
+        *("normalize_then_sum", "deepspeed_schedule", "kl_without_reference", "kl_in_reward", "kl_estimator"),
+        *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
+    )
     valid = (
         valid("4 x 2 x 3 x 6", {"num_train_epochs": 2}, spec=MEANING, dataset_size=8000),
         valid(

@@ -98,11 +98,64 @@ def invalid(name, values, *codes, **said):
 WORDS = ("python3", "-m", "verl.trainer.main_ppo", *(f"{key}={value}" for key, value in RUN.items()))
 
 
+CORRECTION, REFERENCE = "algorithm.rollout_correction.", {"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu": 2}
+REFUSED = {
+    "critic": {"algorithm.adv_estimator": "gae"},
+    "value_baseline": {"algorithm.adv_estimator": "gae", "critic.enable": False},
+    "distillation": {"distillation.enabled": True},
+    "custom_sampler": {**FILTER, f"{SAMPLER}custom_sampler.path": "mine.py"},
+    "sync_refill_failed_groups": {f"{SAMPLER}sync_refill_failed_groups": True},
+    "critic_warmup": {"trainer.critic_warmup": 5},
+    "surrogate": {f"{ACTOR}policy_loss.loss_mode": "geo_mean"},
+    "dro_beta": {f"{ACTOR}policy_loss.loss_mode": "dro"},
+    "sampler_logprobs": {f"{CORRECTION}bypass_mode": True},
+    "bypass_mode": {f"{CORRECTION}bypass_mode": True},
+    "rejection": {f"{CORRECTION}rollout_rs": "token"},
+    "sampler_correction": {f"{CORRECTION}rollout_is": "token"},
+    "kl_estimator": {f"{ACTOR}use_kl_loss": True, f"{ACTOR}kl_loss_type": "full", **REFERENCE},
+    "engine": {f"{ACTOR}strategy": "megatron"},
+    "sequence_parallel": {f"{ACTOR}ulysses_sequence_parallel_size": 2},
+    "prefix_grouper": {f"{ACTOR}use_prefix_grouper": True},
+}
+"""Refusal to settings whose trainer is refused by it."""
+
+
+REFUSED_CASES = {
+    **{name: valid(name, values) for name, values in REFUSED.items()},
+    "release": valid("release", FILTER, version="0.9.0"),
+    "no_step": valid("no_step", dataset_size=3),
+    "main_ppo_sync": ValidCase(
+        name="main_ppo_sync",
+        source=Source(argv=("python3", "-m", "verl.trainer.main_ppo_sync", *WORDS[3:])),
+        context=context(version="0.8.0"),
+    ),
+    "one_step_off": ValidCase(
+        name="one_step_off",
+        source=Source(argv=("python3", "-m", "verl.experimental.one_step_off_policy.main_ppo", *WORDS[3:])),
+        context=context(),
+    ),
+}
+
+
 class TestVerl(AdapterContract):
     adapter_class = VerlAdapter
     framework_modules = ("hydra", "omegaconf", "ray", "torch", "transformers", "verl")
     unknown_version = "0.3.0"
     written_version = VERSION
+    refused = REFUSED_CASES
+    refused_otherwise = (
+        *(
+            "batch_scale",
+            "tokens_per_device",
+            "asynchronous",
+            "initialised",
+            "group_filter",
+            "staleness",
+            "aggregation",
+        ),
+        *("denominator_scope", "loss_per_term", "kl_without_reference", "kl_in_reward", "truncated_completions"),
+        *("step_crosses_rollouts", "group_size", "fp16"),
+    )
     valid = (
         valid("64 prompts x 4 in steps of 16 prompts", spec=MEANING),
         valid(

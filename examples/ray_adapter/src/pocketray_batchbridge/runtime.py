@@ -10,7 +10,6 @@ from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import Refusal, own_spec, step_crosses
 from batchbridge.kit.workers import orders_of
 from batchbridge.kit.workers_ray import install_everywhere
-from pocketray_batchbridge import engine
 from pocketray_batchbridge.driver import Labelled, Planned
 
 BROUGHT = ("rollout.", "optimizer_step.", "micro_batch.", "topology.", "advantage.", "order.", "horizon.")
@@ -41,6 +40,8 @@ REFUSALS = (
 
 def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Patched:
     """Every worker first: each answers, and has its loss probed where the plan shall be followed. Then the driver."""
+    from pocketray_batchbridge import engine  # it imports torch, and the table above is read without
+
     orders, enforces = orders_of(request, version), request.mode == "enforce"
     probe = engine.probe if enforces and not request.again else None
     receipts = install_everywhere(trainer.workers, orders, engine.install, probe)
@@ -67,6 +68,8 @@ def patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pat
 
 
 def _leave(workers: list[Any]) -> None:
+    from pocketray_batchbridge import engine
+
     install_everywhere(workers, None, engine.install)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Callable
@@ -336,15 +337,15 @@ def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize(("version", "replaces_the_loss"), [("1.9.1", True), ("1.13.0", True), ("1.14.0", False)])
 def test_liger_is_refused_while_it_replaces_the_loss(
-    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: str, replaces_the_loss: bool
+    trainer: Callable[..., Any], version: str, replaces_the_loss: bool
 ) -> None:
     """Only the version is another one here; `test_liger_has_a_loss_of_its_own_before_1_14` looks at TRL's own code."""
     built = trainer()
     built.args.use_liger_kernel = True
     (liger,) = [refusal for refusal in runtime.REFUSALS if refusal.name == "liger"]
     request = wrap(trainer("other")).batchbridge.request
-    monkeypatch.setattr(runtime, "installed_version", lambda name: version)
-    assert liger.applies(built, request) is replaces_the_loss
+    reading = dataclasses.replace(request.reading, framework_version=version)
+    assert liger.applies(built, dataclasses.replace(request, reading=reading)) is replaces_the_loss
 
 
 def test_liger_has_a_loss_of_its_own_before_1_14() -> None:

@@ -1,0 +1,113 @@
+"""What refusals look at in a configuration, where there is no trainer yet: see `Refusal.configured`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from batchbridge import Reading
+from batchbridge.kit.model_files import ASSUMED, Model, model_of
+from batchbridge.kit.refusals import is_on, setting
+from batchbridge.kit.versions import holds
+from batchbridge_trl.rules.facts import facts_of
+from batchbridge_trl.starting import COPIES, Start, unknown_trainers
+
+KNOW_THE_MODEL = "; where its config.json is not here, download it or name its folder"
+
+
+def start_in(reading: Reading) -> Start | None:
+    """How the run is started; None for settings of an object."""
+    facts = facts_of(reading)
+    return None if facts is None else facts.start
+
+
+def model_in(reading: Reading) -> Model:
+    """What is known of the policy; nothing where the settings are an object's, which do not name it."""
+    return Model() if start_in(reading) is None else model_of(setting(reading, "model_name_or_path"))
+
+
+def sharded(reading: Reading, sharding: str | None, *dimensions: str) -> bool | None:
+    """Whether parameters are sharded so, or a dimension of the device mesh has more than one device."""
+    start = start_in(reading)
+    if start is None:
+        return None
+    sizes = [start.mesh.get(f"{name}_size") for name in dimensions]
+    if any(size not in (None, 1) for size in sizes) or (start.sharding is not None and start.sharding == sharding):
+        return True
+    return None if start.sharding is None and sharding is not None else False
+
+
+def sharded_in_vain(reading: Reading) -> bool:
+    """Whether FSDP is asked for on a CPU, or shards are without FSDP: Accelerate sets up neither."""
+    fsdp = sharded(reading, "fsdp")
+    return bool(fsdp and is_on(setting(reading, "use_cpu"))) or (
+        fsdp is False and bool(sharded(reading, None, "dp_shard"))
+    )
+
+
+def scales_gradients(reading: Reading) -> bool | None:
+    """Whether gradients are scaled for fp16: by the arguments, or by the launcher where they leave it open.
+
+    Source: transformers 5.23.0 TrainingArguments; trl 0.19 GRPOConfig, where bf16 is on unless fp16 is.
+    """
+    start = start_in(reading)
+    if reading.native["fp16"]:
+        return True
+    if start is not None and start.sharding == "deepspeed" and start.engine is None:
+        return None
+    if start is not None and _said(start.engine, "fp16", "enabled") is True:  # DeepSpeed's own word decides
+        return True
+    bf16 = setting(reading, "bf16")
+    if bf16 or (bf16 is None and holds(">=0.19", str(reading.framework_version))):
+        return False
+    return None if start is None or start.sharding is None else start.mixed_precision == "fp16"
+
+
+def told_by_deepspeed(reading: Reading, applies: Callable[[Mapping[str, Any]], bool]) -> bool | None:
+    """Whether something applies to DeepSpeed's configuration; it does not to a run without."""
+    start = start_in(reading)
+    if start is None or start.sharding is None:
+        return None
+    if start.sharding != "deepspeed":
+        return False
+    return None if start.engine is None else applies(start.engine)
+
+
+def would_use(reading: Reading) -> Collection[str]:
+    """The optional packages whose code the run depends on."""
+    start = start_in(reading)
+    return ("deepspeed",) if start is not None and start.sharding == "deepspeed" else ()
+
+
+def _said(config: Any, *path: str) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
+
+
+def router_loss(reading: Reading) -> bool | None:
+    """Whether the loss of a router is added. Source: trl 1.16.0 GRPOTrainer.__init__: in models that have one, where
+    router_aux_loss_coef is not 0; before 1.7 never."""
+    if holds("<1.7", str(reading.framework_version)) or reading.native["router_aux_loss_coef"] == 0:
+        return False
+    return False if model_in(reading).router is False else None
+
+
+def another_trainer(reading: Reading) -> bool | None:
+    """Whether the script builds a trainer that is not TRL's own: True for known copies."""
+    start = start_in(reading)
+    if start is None:
+        return False  # its trainer is whoever built the object's
+    others = unknown_trainers(start)
+    if any(name.rpartition(".")[2] in COPIES for name in others):
+        return True
+    return None if others or not start.trainers else False
+
+
+def assumed(reading: Reading) -> Sequence[str]:
+    """What a recipe alone leaves to the command, and one without a model's name to the script."""
+    start = start_in(reading)
+    if start is None:
+        return ()
+    alone = () if start.said else ("a start without DeepSpeed, FSDP or a script of one's own",)
+    return alone if setting(reading, "model_name_or_path") is not None else (*alone, ASSUMED)

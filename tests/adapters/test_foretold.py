@@ -1,0 +1,191 @@
+"""What a refusal says of a configuration is what it says of the trainer: every row, on every published command and on a
+configuration of each refusal. The trainers are stand-ins with the attributes that the frameworks give theirs; the
+frameworks' own are in the `native` folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchbridge.contract import plugins
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.reading import Context, Reading
+from batchbridge.errors import PlanError
+from batchbridge.kit.refusals import foretold, only_asked
+from batchbridge.reading.read import read, read_source
+from batchbridge.running.wrap import planned
+
+HERE = Path(__file__).parent
+PROMPTS = 17398
+NEWEST = {"verl": "0.9.1", "easyr1": "0.3.2", "openrlhf": "0.11.2", "open_instruct": "2026.8.20"}
+
+
+class Group(dict[str, Any]):
+    """A group of settings, as OmegaConf has them: keys are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def at(self, path: str) -> Group:
+        """The group at a dotted path, made where it is not there."""
+        inner = self
+        for part in path.split("."):
+            if not isinstance(inner.get(part), Group):
+                inner[part] = Group()
+            inner = inner[part]
+        return inner
+
+
+def nested(flat: Mapping[str, Any]) -> Group:
+    out = Group()
+    for key, value in flat.items():
+        *groups, last = key.split(".")
+        inner = out.at(".".join(groups)) if groups else out
+        if not isinstance(inner.get(last), Group):
+            inner[last] = value
+    return out
+
+
+def said(reading: Reading) -> dict[str, Any]:
+    """Every setting that is known: as read, else as given."""
+    given = {key: place.value for key, place in reading.given.items() if place.value is not None}
+    plain = {key: {"True": True, "False": False}.get(str(value), value) for key, value in given.items()}
+    return {**plain, **reading.native}
+
+
+def verl(reading: Reading) -> Any:
+    from batchbridge_verl.composed import defaults_for
+
+    run: Any = reading.run  # type: ignore[attr-defined]
+    config = nested({**defaults_for(run.version, run.engine).values, **said(reading)})
+    actor = config.at("actor_rollout_ref.actor")
+    if run.engine != "fsdp":
+        actor["strategy"] = run.engine
+    for path in ("policy_loss", "fsdp_config"):
+        actor.at(path)
+    sampler = config.at("trainer.v1.sampler")
+    sampler.at("custom_sampler")
+    config.at("algorithm.rollout_correction")
+    base = (
+        ("PPOTrainer", "verl.trainer.ppo.v1.trainer_base")
+        if run.v1
+        else ("RayPPOTrainer", "verl.trainer.ppo.ray_trainer")
+    )
+    trainer: Any = type(base[0], (), {"__module__": base[1]})()
+    trainer.config, trainer.use_critic, trainer.use_reference_policy = config, run.critic, run.reference
+    trainer.use_teacher_policy = bool((config.get("distillation") or {}).get("enabled"))
+    return trainer
+
+
+def easyr1(reading: Reading) -> Any:
+    config = nested(said(reading))
+    actor = config.at("worker.actor")
+    actor.at("fsdp").setdefault("fsdp_size", -1)
+    actor.setdefault("ulysses_size", 1)
+    model = actor.at("model")
+    model.at("lora").setdefault("rank", 0)
+    seen = "vl" in str(model.get("model_path")).lower()
+    return SimpleNamespace(
+        config=config,
+        use_critic=config.algorithm.adv_estimator == "gae",
+        use_reference_policy=not config.algorithm.disable_kl,
+        processor=object() if seen else None,
+    )
+
+
+def openrlhf(reading: Reading) -> Any:
+    facts: Any = reading.run  # type: ignore[attr-defined]
+    args = nested(facts.settings)
+    args.ds["packing_samples"] = facts.packs  # the program turns it on, before any trainer
+    return args
+
+
+def open_instruct(reading: Reading) -> Any:
+    from batchbridge_open_instruct.runtime import View
+
+    args, spec = Group(said(reading)), reading.spec
+    assert spec is not None
+    for name in ("rho_mask_sequence_level", "rho_mask_tv_divergence", "apply_evolving_rubric_reward"):
+        args.setdefault(name, False)
+    args.setdefault("no_resampling_pass_rate", None)
+    args["num_training_steps"] = args.total_episodes // (spec.completions_per_rollout or 1)
+    tools = args.get("tools") or ()
+    return View(args, args, (tools,) if isinstance(tools, str) else tuple(tools))
+
+
+TRAINERS: dict[str, Callable[[Reading], Any]] = {
+    "verl": verl,
+    "easyr1": easyr1,
+    "openrlhf": openrlhf,
+    "open_instruct": open_instruct,
+}
+
+
+def contract_of(framework: str) -> ModuleType:
+    file = HERE / framework / f"test_contract_{framework}.py"
+    spec = importlib.util.spec_from_file_location(f"contract_of_{framework}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def commands(framework: str) -> Iterator[list[str]]:
+    for name in ("commands.json", "launch_commands.json"):
+        if (file := HERE / framework / name).is_file():
+            found = json.loads(file.read_text())
+            yield from (one["argv"] for one in found.values()) if isinstance(found, dict) else found
+
+
+def readings(framework: str) -> Iterator[Reading]:
+    """Of every published command, and of a configuration of each refusal."""
+    for words in commands(framework):
+        yield read(words, framework=framework, version=NEWEST[framework], dataset_size=PROMPTS)
+    module, adapter = contract_of(framework), plugins.adapters()[framework]
+    for case in module.REFUSED_CASES.values():
+        sizes = Context(**{**vars(case.context), "dataset_size": case.context.dataset_size or PROMPTS})
+        yield read_source(case.source, adapter, sizes)
+
+
+def requests(framework: str) -> Iterator[Request]:
+    adapter = plugins.adapters()[framework]
+    for reading in readings(framework):
+        if reading.spec is None:
+            continue
+        started = adapter._runtime().started(reading)
+        plan = None
+        with contextlib.suppress(PlanError):
+            plan = planned(started.spec, started.dataset_size, fills_places=adapter.fills_places)
+        yield Request(spec=started.spec, plan=plan, reading=started, mode="enforce")
+
+
+@pytest.mark.parametrize("framework", TRAINERS)
+def test_a_refusal_says_of_a_configuration_what_it_says_of_its_trainer(framework: str) -> None:
+    met: set[str] = set()
+    wrong, read_ones = [], 0
+    for request in requests(framework):
+        read_ones += 1
+        trainer = TRAINERS[framework](request.reading)
+        for refusal in plugins.adapters()[framework]._runtime().refusals:
+            if refusal.applies is only_asked:
+                continue
+            before, does = foretold(refusal, request), bool(refusal.applies(trainer, request))
+            met |= {refusal.name} if does else set()
+            if before is not None and before is not does:
+                wrong.append((refusal.name, before, does, request.reading.given))
+    assert not wrong, wrong[:5]
+    asked = {row.name for row in plugins.adapters()[framework]._runtime().refusals if row.applies is only_asked}
+    assert contract_of(framework).REFUSED_CASES.keys() - met <= asked, "a case whose trainer is not refused by it"
+    assert read_ones >= 7

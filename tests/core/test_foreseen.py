@@ -1,0 +1,161 @@
+"""What a runtime says of a configuration before there is a trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchbridge.contract.attachment import Request
+from batchbridge.contract.enforcement import Enforcement, enforcement_of
+from batchbridge.contract.reading import Reading
+from batchbridge.kit.lifecycle import Patched, Runtime
+from batchbridge.kit.refusals import Refusal, is_on, never, only_asked, setting
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
+
+SPEC = Spec(
+    topology=Topology(world_size=2),
+    rollout=Rollout(prompts_per_rollout=4, completions_per_prompt=2),
+    optimizer_step=OptimizerStep(completions_per_step=8),
+    loss=Loss(policy=LossTerm(aggregation="token_mean")),
+    horizon=Horizon(epochs=1.0),
+    order=Order(seed=1),
+)
+Applies = Callable[[Any, Request], bool]
+
+
+def said(
+    *rows: Refusal, spec: Spec = SPEC, size: int | None = 64, version: str = "1.0", versions: str = "", **more: Any
+) -> Enforcement:
+    reading = Reading(framework="toy", framework_version=version, spec=spec, dataset_size=size)
+    runtime = Runtime(
+        framework="toy", version=lambda trainer: "1.0", refusals=rows, patch=lambda *asked: Patched(), **more
+    )
+    return runtime.enforcement(reading, fills_places=False, versions=versions)
+
+
+def verdict(*rows: Refusal, **asked: Any) -> tuple[str, list[str]]:
+    found = said(*rows, **asked)
+    return found.verdict, [f"{one.name}{'' if one.certain else '?'}" for one in found.obstacles]
+
+
+class Known:
+    """Something that a trainer may be."""
+
+
+LOOKS: dict[str, Applies] = {
+    "an attribute": lambda trainer, request: trainer.switch,
+    "an attribute with a default": lambda trainer, request: getattr(trainer, "switch", False),
+    "whether it has one": lambda trainer, request: hasattr(trainer, "switch"),
+    "its class": lambda trainer, request: isinstance(trainer, Known),
+    "its bases": lambda trainer, request: any(base is Known for base in type(trainer).__mro__),
+    "its attributes": lambda trainer, request: "switch" in vars(trainer),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_row_that_looks_at_the_trainer_is_not_known_without_a_second_predicate(look: str) -> None:
+    assert verdict(Refusal("row", "why", LOOKS[look])) == ("unknown", ["row?"])
+    assert verdict(Refusal("row", "why", LOOKS[look], allowable=True)) == ("with_allow", ["row?"])
+    assert verdict(Refusal("row", "why", LOOKS[look], configured=lambda reading: True)) == ("refused", ["row"])
+    assert verdict(Refusal("row", "why", LOOKS[look], configured=lambda reading: None)) == ("unknown", ["row?"])
+    assert verdict(Refusal("row", "why", LOOKS[look], configured=never)) == ("enforced", [])
+
+
+def test_a_row_about_the_request_needs_no_second_predicate_and_none_overrules_it() -> None:
+    tokens = lambda trainer, request: request.spec.loss.policy.aggregation == "token_mean"  # noqa: E731
+    assert verdict(Refusal("row", "why", tokens)) == ("refused", ["row"])
+    assert verdict(Refusal("row", "why", tokens, configured=never)) == ("refused", ["row"])
+    first = lambda trainer, request: request.spec.order.seed == 7 and trainer.switch  # noqa: E731
+    assert verdict(Refusal("row", "why", first)) == ("enforced", [])
+    assert verdict(Refusal("row", "why", only_asked, configured=lambda reading: True)) == ("refused", ["row"])
+
+
+def test_a_dataset_that_nobody_sizes_is_tried_with_and_without_a_remainder() -> None:
+    odd = Refusal("odd", "why", lambda trainer, request: request.plan is not None and request.plan.dataset_size % 4 > 0)
+    assert verdict(odd, size=None) == ("unknown", ["odd?"])
+    assert "--dataset-size" in said(odd, size=None).obstacles[0].remedy
+    assert (verdict(odd, size=64), verdict(odd, size=63)) == (("enforced", []), ("refused", ["odd"]))
+    no_step = Refusal("none", "why", lambda trainer, request: not (request.plan and request.plan.total_optimizer_steps))
+    assert verdict(no_step, size=None) == ("enforced", [])
+    assert said(no_step, size=None).assumes == ("a dataset of at least 4 prompts",)
+    assert (verdict(no_step, size=4)[0], verdict(no_step, size=3)[0]) == ("enforced", "refused")
+    wide = SPEC.replace(**{"optimizer_step.completions_per_step": 24, "optimizer_step.step_may_span": "epoch"})
+    assert said(no_step, size=None, spec=wide).assumes == ("a dataset of at least 12 prompts",)
+
+
+def test_a_specification_without_a_plan_is_refused_and_can_be_recorded() -> None:
+    error = SPEC.replace(**{"order.last_rollout": "error"})
+    assert verdict(spec=error, size=None) == ("unknown", ["plan?"])
+    assert (verdict(spec=error, size=64)[0], verdict(spec=error, size=63)) == ("enforced", ("refused", ["plan"]))
+    open_one = SPEC.replace(**{"staleness.mode": "bounded", "staleness.maximum": 2})
+    assert verdict(spec=open_one) == ("refused", ["plan"])
+    assert "--spec" in said(spec=open_one).obstacles[0].remedy
+    assert "--mode observe" in said(spec=open_one).obstacles[0].remedy
+    terms = SPEC.replace(open_terms=("a_term",))
+    assert verdict(spec=terms) == ("refused", ["open_terms"])
+
+
+@pytest.mark.parametrize(
+    ("modes", "way"),
+    [((), "--mode verify"), (("verify",), "--mode observe"), (("verify", "observe"), "start it natively")],
+)
+def test_a_remedy_names_the_nearest_mode_that_takes_the_run(modes: tuple[str, ...], way: str) -> None:
+    row = Refusal("row", "why", lambda trainer, request: request.mode == "enforce" or request.mode in modes)
+    (one,) = said(row, always=("row",)).obstacles
+    assert way in one.remedy
+    (one,) = said(Refusal("row", "why", lambda trainer, request: True, allowable=True, remedy="turn it off")).obstacles
+    assert one.remedy == "turn it off; or --allow row accepts it as it is"
+
+
+def test_what_is_certain_and_cannot_be_allowed_comes_first() -> None:
+    may = Refusal("may", "why", LOOKS["an attribute"])
+    allowed = Refusal("allowed", "why", lambda trainer, request: True, allowable=True)
+    sure = Refusal("sure", "why", lambda trainer, request: True)
+    assert verdict(may, allowed, sure) == ("refused", ["sure", "allowed", "may?"])
+    assert verdict(may, allowed) == ("unknown", ["allowed", "may?"])
+    assert verdict(allowed) == ("with_allow", ["allowed"])
+
+
+def test_a_version_that_is_not_wrapped_is_refused() -> None:
+    assert verdict(versions=">=1.0") == ("enforced", [])
+    assert verdict(versions=">=1.1") == ("refused", ["version"])
+    assert said(versions=">=1.1").obstacles[0].remedy == "use toy >=1.1"
+
+
+def test_what_a_run_fixes_and_what_is_assumed_belong_to_the_runtime() -> None:
+    seeded = Refusal("seed", "why", lambda trainer, request: request.spec.order.seed is None)
+    unseeded = SPEC.replace(**{"order.seed": None, "order.prompt_shuffle": "none"})
+    assert verdict(seeded, spec=unseeded) == ("refused", ["seed"])
+    fixed = lambda reading: Reading(**{**vars(reading), "spec": SPEC})  # noqa: E731
+    assert verdict(seeded, spec=unseeded, started=fixed) == ("enforced", [])
+    assert said(assumes=lambda reading: ("a start by hand",)).assumes == ("a start by hand",)
+
+
+def test_errors_of_a_reading_are_obstacles_and_an_adapter_that_fails_is_one() -> None:
+    class Failing:
+        def enforcement(self, reading: Reading) -> Enforcement:
+            raise KeyError("gone")
+
+    wrong = Finding("BB-TOY-001", "error", "config", "odd", (Where("a", 1),), (Fix("a = 2"), Fix("a = 4")))
+    undecided = Finding("BB-TOY-002", "warning", "config", "open", undecided=True)
+    note = Finding("BB-TOY-003", "note", "config", "so")
+    unread = Reading(framework="toy", framework_version="1.0", findings=(wrong, undecided, note))
+    found = enforcement_of(Failing(), unread)
+    assert [(one.name, one.certain) for one in found.obstacles] == [("BB-TOY-001", True), ("BB-TOY-002", False)]
+    assert found.obstacles[0].remedy == "a = 2, or a = 4"
+    assert enforcement_of(None, Reading(framework="x", framework_version=None)).verdict == "unknown"
+    (failed,) = enforcement_of(Failing(), Reading(framework="toy", framework_version="1.0", spec=SPEC)).obstacles
+    assert (failed.name, failed.certain) == ("adapter", False)
+    assert "KeyError: 'gone'" in failed.reason
+
+
+def test_settings_are_as_read_else_as_given() -> None:
+    given = {"b": Where("b", "true"), "c": Where("c", "${other}")}
+    reading = Reading(framework="toy", framework_version="1.0", native={"a": 0}, given=given)
+    assert [setting(reading, key, "default") for key in "abcd"] == [0, "true", "${other}", "default"]
+    assert [is_on(value) for value in (0, "true", "${other}", None, "False", "null", 2, "x.py")] == [
+        False, True, None, False, False, False, True, True,
+    ]  # fmt: skip
