@@ -182,7 +182,8 @@ class TestTrl(AdapterContract):
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (
-        *("normalize_then_sum", "deepspeed_schedule", "kl_without_reference", "kl_in_reward", "kl_estimator"),
+        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel"),
+        *("kl_without_reference", "kl_in_reward", "kl_estimator"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )
     valid = (
