@@ -227,7 +227,7 @@ def trl_sharded(session: nox.Session) -> None:
 def trl_oldest(session: nox.Session) -> None:
     """The oldest supported TRL, which Open-R1 pins, with the transformers, accelerate and DeepSpeed that it pins."""
     install_oldest_trl(session)
-    pytest(session, *TWO_PROCESSES, *trl_wrapped(), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
+    pytest(session, *TWO_PROCESSES, *trl_wrapped("deepspeed", "fsdp"), *native("adapters/open_r1"), *BESIDE_DEEPSPEED)
 
 
 @nox.session
@@ -466,12 +466,12 @@ def trl_history(session: nox.Session, release: str, transformers: str) -> None:
         session.run("python", "tests/adapters/trl/history/compare.py", str(made), env=environment)
 
 
-def trl_wrapped() -> list[str]:
+def trl_wrapped(*more: str) -> list[str]:
     """What every release of TRL must show of a wrapped trainer: its code is known, refusals, every loss's gradient,
     tampering, resume."""
     (folder,) = native("adapters/trl")
     names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
-    names += ("whole_runs", "deepspeed")
+    names += ("whole_runs", *more)
     return [f"{folder}/test_{name}.py" for name in names]
 
 

@@ -65,7 +65,7 @@ class Checkpoints:
             self._plan,
             where=str(folder),
             ranks=ranks,
-            other_ranks=ON_EACH_NODE if each_node else None,
+            other_ranks=ON_EACH_NODE if each_node else SHARDED if self._trainer.is_fsdp_enabled else None,
             held=stored,
             reading=self._request.reading,
         )
@@ -125,6 +125,9 @@ ON_EACH_NODE = (
     "with save_on_each_node a node holds the rows of its own ranks alone, and another number of ranks or another split "
     "needs those of all: copy every node's batchbridge/rank-*.pt into one folder and leave save_on_each_node out"
 )
+
+
+SHARDED = "whether FSDP's files come back in other shards is not proven; the weights alone go on in a new run"
 
 
 def missing_from(folder: Path, rank: int | None = None) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from batchbridge import Reading
 from batchbridge.kit.model_files import ASSUMED, Model, model_of
-from batchbridge.kit.refusals import setting
+from batchbridge.kit.refusals import is_on, setting
 from batchbridge.kit.versions import holds
 from batchbridge_trl.rules.facts import facts_of
 from batchbridge_trl.starting import COPIES, Start, unknown_trainers
@@ -35,6 +35,14 @@ def sharded(reading: Reading, sharding: str | None, *dimensions: str) -> bool | 
     if any(size not in (None, 1) for size in sizes) or (start.sharding is not None and start.sharding == sharding):
         return True
     return None if start.sharding is None and sharding is not None else False
+
+
+def sharded_in_vain(reading: Reading) -> bool:
+    """Whether FSDP is asked for on a CPU, or shards are without FSDP: Accelerate sets up neither."""
+    fsdp = sharded(reading, "fsdp")
+    return bool(fsdp and is_on(setting(reading, "use_cpu"))) or (
+        fsdp is False and bool(sharded(reading, None, "dp_shard"))
+    )
 
 
 def scales_gradients(reading: Reading) -> bool | None:

@@ -51,6 +51,7 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow,
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
+from batchbridge_trl.sharding import loaded_in_shards, without_sync
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
@@ -292,7 +293,7 @@ class Enforcer:
         try:
             if engine is not None:
                 engine.set_gradient_accumulation_boundary(last)
-            with contextlib.nullcontext() if last or engine is not None else accelerator.no_sync(model):
+            with contextlib.nullcontext() if last or engine is not None else without_sync(self._trainer, model):
                 yield
         finally:
             accelerator.gradient_state._set_sync_gradients(True)
@@ -403,7 +404,8 @@ class Enforcer:
         """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
         this rank's own otherwise. Collective."""
         trainer, accelerator = self._trainer, self._accelerator
-        if accelerator.num_processes == 1 or not (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
+        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer)
+        if accelerator.num_processes == 1 or not sharded:
             return passes
         # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
         return int(max(gather_object([passes])))

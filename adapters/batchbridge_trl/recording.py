@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import uuid
+import warnings
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from transformers import TrainerCallback
 
-from batchbridge import BatchDrift, LostGradient
+from batchbridge import BatchDrift, CannotAttach, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
 from batchbridge_trl import releases
+from batchbridge_trl.sharding import LONE_HEAD, has_lone_head
 from batchbridge_trl.watching import Watch
 
 
@@ -211,6 +213,10 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
                 "clock",
                 f"the run is set to take {state.max_steps} optimizer steps, the plan has {self._planned_steps}",
             )
+        if has_lone_head(kwargs["model"]):  # Accelerate makes the units when training begins
+            if self._check:
+                raise CannotAttach({"lone_head": LONE_HEAD})
+            warnings.warn(f"batchbridge: {LONE_HEAD}", stacklevel=2)
         self._log.clear()
         self._log.open()
         self._state, self._optimizer = state, kwargs["optimizer"]

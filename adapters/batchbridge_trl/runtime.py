@@ -26,7 +26,7 @@ from batchbridge.kit.refusals import (
     setting,
 )
 from batchbridge.kit.versions import holds
-from batchbridge_trl import releases
+from batchbridge_trl import releases, sharding
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.configured import (
     KNOW_THE_MODEL,
@@ -36,6 +36,7 @@ from batchbridge_trl.configured import (
     router_loss,
     scales_gradients,
     sharded,
+    sharded_in_vain,
     told_by_deepspeed,
     would_use,
 )
@@ -181,12 +182,32 @@ REFUSALS: tuple[Refusal, ...] = (
         configured=never,
     ),
     Refusal(
-        "fsdp",
-        "sharded gradients inside a split step, and replicas on a device mesh (dp_shard_size and dp_replicate_size of "
-        "a parallelism_config), are not proven against the oracle yet",
-        lambda trainer, request: bool(trainer.is_fsdp_enabled) or _mesh(trainer, "dp_shard", "dp_replicate"),
-        configured=lambda reading: sharded(reading, "fsdp", "dp_shard", "dp_replicate"),
-        remedy="start it without FSDP: an accelerate file with distributed_type MULTI_GPU",
+        "not_sharded",
+        "the configuration asks for FSDP or DeepSpeed, and Accelerate has set up neither, as on a CPU, where it says "
+        'nothing of it: every rank would hold the whole model; allow=("not_sharded",) trains it so',
+        sharding.is_asked_for_in_vain,
+        allowable=True,
+        configured=lambda reading: sharded_in_vain(reading),
+        remedy="start it where Accelerate finds a GPU, or without FSDP and DeepSpeed",
+    ),
+    Refusal(
+        "fsdp_xla",
+        "FSDP of torch_xla (xla in fsdp_config) is not proven against the oracle; use FSDP2",
+        lambda trainer, request: bool(trainer.is_fsdp_xla_enabled),
+        configured=lambda reading: is_on((setting(reading, "fsdp_config") or {}).get("xla", False)),
+    ),
+    Refusal(
+        "lone_head",
+        sharding.LONE_HEAD,
+        lambda trainer, request: sharding.has_lone_head(trainer.model),
+        configured=never,  # the units are made when training begins
+    ),
+    Refusal(
+        "expert_parallel",
+        "experts or layers on different ranks (ep_size, pp_size of a distributed_config) are not proven against the "
+        "oracle; leave them at 1",
+        lambda trainer, request: sharding.has_experts_or_stages(trainer.model),
+        configured=never,
     ),
     Refusal(
         "images",

@@ -198,8 +198,14 @@ class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untype
 
 
 def flat_parameters(model: Any) -> torch.Tensor:
-    """All trainable parameters of `model`, detached, flat."""
-    return torch.cat([p.detach().flatten().clone() for p in model.parameters() if p.requires_grad])
+    """All trainable parameters of `model`, detached, flat; whole, and collective, where FSDP2 shards them."""
+    return torch.cat([whole(p).detach().flatten().clone() for p in model.parameters() if p.requires_grad])
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """The tensor of which FSDP2 may have a part on each rank (a DTensor). Collective where it has."""
+    gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,11 @@ from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient, whole_size
 from batchbridge.kit.measuring import Measured, Rows, Tap, Witness, all_reduce_over
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.probing import ProbeBatch
+from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.releases import Producer
+from batchbridge_trl.sharding import gradient_of
 
 
 class Watch:
@@ -40,6 +42,7 @@ class Watch:
         self._expected: Rows | None = None
         self._reference: torch.Tensor | None = None
         self._witness: Witness | None = None
+        self._sharded: ShardedWeight | None = None
         self._clipping = 1.0
         self._handle: Any = None
         self.idle = False
@@ -106,7 +109,10 @@ class Watch:
         if not isinstance(inner, torch.optim.Optimizer):
             return False
         self._handle = inner.register_step_pre_hook(lambda *_: before_update())
-        if not self._trainer.is_fsdp_enabled:
+        model = self._trainer.model
+        if (sharded := smallest_weight(model)) is not None:
+            self._sharded, self._witness = sharded, sharded.witness
+        else:
             self._watch_smallest()
         return True
 
@@ -125,7 +131,7 @@ class Watch:
         for hook in (self._handle, self._witness):
             if hook is not None:
                 hook.remove()
-        self._handle = self._witness = None
+        self._handle = self._witness = self._sharded = None
 
     def _clip(self, parameters: Any, max_norm: Any, norm_type: Any = 2) -> Any:
         norm = self._native_clip(parameters, max_norm, norm_type)
@@ -136,13 +142,13 @@ class Watch:
         elif norm is not None:
             # Source: torch.nn.utils.clip_grad_norm_, whose factor has this epsilon.
             limit = float(max_norm)
-            self._clipping = min(1.0, limit / (float(norm) + 1e-6)) if math.isfinite(limit) else 1.0
-        self.gradient_norm = None if norm is None else float(norm)
+            self._clipping = min(1.0, limit / (float(_whole(norm)) + 1e-6)) if math.isfinite(limit) else 1.0
+        self.gradient_norm = None if norm is None else float(_whole(norm))
         return norm
 
     def _norm(self, model: Any, grad_norm: Any = None) -> Any:
         norm = self._native_norm(model, grad_norm=grad_norm)
-        self.gradient_norm = None if norm is None else float(norm)
+        self.gradient_norm = None if norm is None else float(_whole(norm))
         return norm
 
     def objection(self) -> str | None:
@@ -151,10 +157,17 @@ class Watch:
         if self._witness is None:
             return None
         weight, found = self._witness.parameter, None
-        if not self.idle:  # without a backward pass an engine has no gradient to tell of
+        if self._sharded is not None:
+            found = gradient_of(self._sharded)
+        elif not self.idle:  # without a backward pass an engine has no gradient to tell of
             found = weight.grad if self.engine is None else whole_gradient(weight)
         factor = self._witness.compare(found)
         return factor.objection(clipping / self._trainer.accelerator.num_processes)
+
+
+def _whole(norm: Any) -> Any:
+    """A norm that FSDP2 may hold in parts. Collective where it does."""
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
 
 def rows_of(trainer: Any, inputs: Mapping[str, torch.Tensor], advantages: torch.Tensor | None = None) -> Rows:

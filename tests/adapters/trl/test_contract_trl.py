@@ -149,7 +149,8 @@ REFUSED = {
     "top_entropy_quantile": {"top_entropy_quantile": 0.5},
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
     "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
-    "fsdp": {"fsdp": "full_shard"},
+    "not_sharded": {"fsdp": "full_shard", "use_cpu": True},
+    "fsdp_xla": {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
     "images": {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"},
     "router_loss": {"model_name_or_path": "Qwen/Qwen3-30B-A3B"},
     "fp16": {"fp16": True},
@@ -181,7 +182,8 @@ class TestTrl(AdapterContract):
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (
-        *("normalize_then_sum", "deepspeed_schedule", "kl_without_reference", "kl_in_reward", "kl_estimator"),
+        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel"),
+        *("kl_without_reference", "kl_in_reward", "kl_estimator"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )
     valid = (

@@ -95,7 +95,7 @@ def test_the_stage_stands_in_accelerates_file_or_in_deepspeeds_own(tmp_path: Pat
 def test_fsdp_is_found_in_each_place(tmp_path: Path, version: int) -> None:
     file = launch(tmp_path, *LAUNCH, accelerate={**SHARDED, "fsdp_config": {"fsdp_version": version}})
     verdict, names, start = said(file)
-    assert (verdict, names, start.sharding, start.fsdp) == ("refused", ["fsdp"], "fsdp", version)
+    assert (verdict, names, start.sharding, start.fsdp) == ("enforced", [], "fsdp", version)
     file = launch(
         tmp_path, "torchrun", "--nproc_per_node=4", recipe={"fsdp": True, "fsdp_config": {"version": version}}
     )
@@ -129,7 +129,7 @@ def test_the_launchers_fp16_counts_where_the_arguments_leave_it_open(
 
 def test_what_is_named_and_not_there_is_not_known(tmp_path: Path) -> None:
     file = launch(tmp_path, *LAUNCH)
-    assert said(file, world_size=4)[:2] == ("unknown", ["deepspeed_engine?", "fsdp?"])
+    assert said(file, world_size=4)[:2] == ("unknown", ["deepspeed_engine?"])
     file = launch(tmp_path, *LAUNCH, accelerate={"num_processes": 4})
     (tmp_path / "train.py").unlink()
     assert said(file)[:2] == ("unknown", ["trainer?"])

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import accelerate
@@ -260,11 +261,11 @@ def test_what_leaves_no_plan_hides_no_other_reason(
     trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, missing: str, like: dict[str, Any]
 ) -> None:
     built = trainer(top_entropy_quantile=0.5)
-    built.is_fsdp_enabled = True
+    built.is_fsdp_xla_enabled = True
     spec = batchbridge.read(built).spec.replace(**like)
     if missing == "iterable_dataset":
         built.train_dataset = built.train_dataset.to_iterable_dataset()
-    assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "fsdp"]
+    assert list(refused(built, like=spec, allow=["images"])) == [missing, "allow", "top_entropy_quantile", "fsdp_xla"]
     monkeypatch.setattr(runtime, "is_inside", lambda trainer, *functions: True)
     assert list(refused(built, like=spec, mode="verify")) == [missing, "in_training"]
 
@@ -313,7 +314,7 @@ def test_learned_absolute_positions_are_refused(trainer: Callable[..., Any]) -> 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
-    [("is_fsdp_enabled", "fsdp"), ("_is_vlm", "images")],
+    [("is_fsdp_xla_enabled", "fsdp_xla"), ("_is_vlm", "images")],
 )
 def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attribute: str, name: str) -> None:
     """Shows that the refusal looks at the trainer's own switch; the machinery itself does not run here."""
@@ -322,8 +323,26 @@ def test_unproven_machinery_is_refused_by_name(trainer: Callable[..., Any], attr
     assert name in refused(built)
 
 
+@pytest.mark.parametrize("asked", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_sharding_that_accelerate_did_not_set_up_is_said(
+    trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    built = trainer()
+    monkeypatch.setenv(asked, "true")
+    assert list(refused(built)) == ["not_sharded"]
+    wrap(built, allow=["not_sharded"])
+
+
+def test_experts_on_different_ranks_are_refused(trainer: Callable[..., Any]) -> None:
+    built = trainer()
+    built.model.config.distributed_config = SimpleNamespace(ep_size=2, pp_size=1)
+    assert list(refused(built)) == ["expert_parallel"]
+
+
 def test_what_cannot_be_allowed_is_said(trainer: Callable[..., Any]) -> None:
-    assert refused(trainer(), allow=["fsdp"]) == {"allow": "fsdp cannot be allowed; what can: unproven_code"}
+    assert refused(trainer(), allow=["images"]) == {
+        "allow": "images cannot be allowed; what can: not_sharded, unproven_code"
+    }
 
 
 @pytest.mark.parametrize(
@@ -371,9 +390,8 @@ def test_an_entropy_bonus_is_refused_with_what_it_is_in_each_version(trainer: Ca
     [
         ({"tp_size": 2}, ["tensor_parallel"]),
         ({"cp_size": 2}, ["context_parallel"]),
-        ({"dp_shard_size": 2}, ["fsdp"]),
-        ({"dp_replicate_size": 2}, ["fsdp"]),
-        ({"dp_shard_size": 2, "tp_size": 2}, ["fsdp", "tensor_parallel"]),
+        ({"dp_shard_size": 2}, ["not_sharded"]),
+        ({"dp_shard_size": 2, "tp_size": 2}, ["not_sharded", "tensor_parallel"]),
     ],
 )
 def test_a_device_mesh_is_refused_by_the_dimension_that_it_has(
