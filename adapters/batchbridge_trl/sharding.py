@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from batchbridge.kit.sharded import ShardedWeight
 from batchbridge_trl import releases
+
+if TYPE_CHECKING:
+    import torch
+
+    from batchbridge.kit.sharded import ShardedWeight
 
 FUSED_HEAD = ">=1.14"
 """Releases of TRL whose loss reads the language model head's weight and never calls the head."""
