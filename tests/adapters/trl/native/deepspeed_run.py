@@ -191,6 +191,7 @@ def gradients(folder: Path) -> dict[str, Any]:
             "steps": [built.state.global_step, plan.total_optimizer_steps, len(captured.gradients)],
         }
         built.accelerator.wait_for_everyone()
+        os.environ.pop("ACCELERATE_MIXED_PRECISION", None)  # transformers 4 leaves it behind, and the next run takes it
     return found
 
 
