@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ torch.set_num_threads(1)
 import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
+from representative import WHOLE
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, wrap
@@ -38,6 +40,7 @@ from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has, has_loss
+from batchbridge_trl.settings import NEWEST
 from batchbridge_trl.testing import TAKES_ROLLOUTS, Captured, gradient_errors, scripted_trainer
 
 # DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
@@ -76,6 +79,7 @@ CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
         )
         for stage in (0, 1, 2, 3)
         for place, split in enumerate(SPLITS)
+        if WHOLE or version("trl") == NEWEST or place == stage
     },
     "ZeRO-2, optimizer on the CPU": (2, OFFLOAD, SPLITS["1x2, two passes, kl"]),
     "ZeRO-3, optimizer on the CPU": (3, OFFLOAD, SPLITS["1x2, two passes, kl"]),
@@ -143,8 +147,7 @@ class CapturedWhole(Captured):
         BeforeUpdate(self._accelerator.deepspeed_engine_wrapped.engine, self._capture)
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        with deepspeed.zero.GatheredParameters(list(self._model.parameters())):
-            super().on_step_begin(None, None, None)
+        self.states.append(whole_state(self._model))
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         pass
@@ -154,16 +157,18 @@ class CapturedWhole(Captured):
         self.gradients.append(torch.cat([gradient.detach().float().flatten().clone() for gradient in whole]))
 
 
-def gathered(model: Any) -> Any:
-    """Parameters that ZeRO-3 shares out, put together; a step that did not end leaves some of them in use."""
-    for parameter in model.parameters():
-        getattr(parameter, "ds_active_sub_modules", set()).clear()
-    return deepspeed.zero.GatheredParameters(list(model.parameters()))
+def whole_state(model: Any) -> dict[str, torch.Tensor]:
+    """Each parameter by itself, from the engine's optimizer where that has copies: what `GatheredParameters` hands out
+    was seen to be half filled yet, on gloo, and a step that did not end leaves parameters in use."""
+    whole = {}
+    for name, parameter in model.named_parameters():
+        copy = deepspeed.utils.safe_get_full_fp32_param(parameter)
+        whole[name] = (parameter.detach() if copy is None else copy.to(model.dtype)).clone()
+    return whole
 
 
 def whole_parameters(model: Any) -> torch.Tensor:
-    with gathered(model):
-        return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
+    return torch.cat([one.flatten() for one in whole_state(model).values()])
 
 
 def wrapped_in(trainer: Any) -> list[str]:
@@ -296,8 +301,7 @@ def tampered(folder: Path) -> dict[str, Any]:
                 said = None
             except BatchDrift as drift:
                 said = [drift.step, drift.aspect]
-            with gathered(built.model):
-                same = all(torch.equal(before[key], value) for key, value in built.model.state_dict().items())
+            same = all(torch.equal(before[key], value) for key, value in whole_state(built.model).items())
             found[f"ZeRO-{stage}, {name}"] = [said, same]
     return found
 
@@ -368,7 +372,8 @@ def resumed(folder: Path) -> dict[str, bool]:
 def measured(folder: Path) -> None:
     parts = (ends, gradients, without_tokens, tampered, watched, resumed)  # DDP before Accelerate knows of DeepSpeed
     only = os.environ.get("BATCHBRIDGE_ONLY")
-    found = {part.__name__: part(folder) for part in parts if only in (None, part.__name__)}
+    found: dict[str, Any] = {part.__name__: part(folder) for part in parts if only in (None, part.__name__)}
+    found["cases"] = len(CASES)
     if RANK == 0:
         torch.save(found, folder / "measured.pt")
         print(json.dumps(found, default=str)[:3000])

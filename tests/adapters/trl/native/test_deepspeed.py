@@ -49,7 +49,7 @@ def measured(folder: Path) -> dict[str, Any]:
 
 def test_every_stage_of_zero_has_the_oracles_gradient(measured: dict[str, Any]) -> None:
     """Raw gradients, whole, right before the engine clips and updates, once per optimizer step of the plan."""
-    assert len(measured["gradients"]) == 25
+    assert len(measured["gradients"]) == measured["cases"] >= 13
     for name, found in measured["gradients"].items():
         assert found["wrapped"] == ENGINE, name
         assert found["steps"] == [3, 3, 3], name
