@@ -63,8 +63,9 @@ class TrlAdapter(FramedAdapter):
         if fine_tunes(source.argv):
             return 0.9  # below what is certain: in a script, a GRPO command beside it is the one that is meant
         keys = keys_in(source)
-        score = 0.35 * len(keys & (_TELLING | OF_SFT)) + 0.1 * len(keys & _HELPING)
-        return min(0.9, score)
+        if keys & OF_SFT and keys & _HELPING and not keys & _TELLING:
+            return 0.5  # just enough to be told that it is no GRPO recipe, where nobody else claims it
+        return min(0.9, 0.35 * len(keys & _TELLING) + 0.1 * len(keys & _HELPING))
 
     def is_configuration(self, native: object) -> bool:
         """A `GRPOConfig` of TRL, or of a subclass (Open-R1's, a test's)."""

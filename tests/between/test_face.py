@@ -40,7 +40,9 @@ def test_a_path_is_explained_and_checked_as_by_the_commands(
     assert run("check", str(recipe), *options)[1] == f"{checked}\n"
     assert checked.findings == reading.findings
     assert checked.verdict == explained.verdict == reading.verdict
-    assert checked.to_dict() == explained.to_dict() == reading.to_dict()
+    assert checked.to_dict() == explained.to_dict()
+    assert {name: value for name, value in checked.to_dict().items() if name != "enforcement"} == reading.to_dict()
+    assert checked.to_dict()["enforcement"]["verdict"] == "enforced"
 
 
 def test_a_reading_is_taken_wherever_a_configuration_is(reading: batchbridge.Reading) -> None:

@@ -182,7 +182,7 @@ class TestTrl(AdapterContract):
     unreadable_forms = ("python",)
     refused = REFUSED_CASES
     refused_otherwise = (
-        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel"),
+        *("normalize_then_sum", "deepspeed_schedule", "lone_head", "expert_parallel", "unsloth", "ms_swift"),
         *("kl_without_reference", "kl_in_reward", "kl_estimator"),
         *("loss_per_term", "aggregation", "missing_setting", "denominator_scope", "value_baseline", "sampler_logprobs"),
     )
