@@ -5,12 +5,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from batchbridge.kit import Code, Package
 from batchbridge.kit.deepspeed import ENGINE
 from batchbridge_trl.settings import OLDEST_ENFORCED
 
+DEEPSPEED = Package(
+    "deepspeed",
+    "deepspeed",
+    control={},
+    loss={
+        **ENGINE.control,
+        "runtime/bf16_optimizer.py": (
+            "BF16_Optimizer._update_hp_grad",
+            "BF16_Optimizer.get_grads_for_reduction",
+            "BF16_Optimizer.step",
+        ),
+        "runtime/zero/stage3.py": (
+            "DeepSpeedZeroOptimizer_Stage3.independent_gradient_partition_epilogue",
+            "DeepSpeedZeroOptimizer_Stage3.partition_grads",
+            "DeepSpeedZeroOptimizer_Stage3.reduce_independent_p_g_buckets_and_remove_grads",
+            "DeepSpeedZeroOptimizer_Stage3.step",
+            "DeepSpeedZeroOptimizer_Stage3.unscale_and_clip_grads",
+        ),
+    },
+    optional=True,
+)
+"""What becomes of gradients between backward and the update. All of it counts as what can be measured: each update is
+held against the plan before it is made, and a weight's whole gradient against what its backward passes gave."""
 CODE = Code(
     framework="trl",
     home="batchbridge_trl",
@@ -100,6 +121,6 @@ CODE = Code(
                 "scheduler.py": ("AcceleratedScheduler.step",),
             },
         ),
-        replace(ENGINE, optional=True),
+        DEEPSPEED,
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batchbridge.contract.evidence import Package
+from batchbridge.errors import CannotAttach
 from batchbridge.kit.patches import Patches
 
 ENGINE = Package(
@@ -64,13 +65,18 @@ class BeforeUpdate:
     """A function that runs right before a DeepSpeed engine clips a step's gradients and updates: they are all there,
     summed up and exchanged, and nothing is applied yet.
 
-    Source: deepspeed 0.16.8 to 0.19.6 engine.step, which takes the model's step at the end of an accumulation only.
+    Raises `CannotAttach` where the engine has no such place. Source: deepspeed 0.15.4 to 0.19.8 engine.step, which takes
+    the model's step at the end of an accumulation only.
     """
 
     def __init__(self, engine: Any, look: Callable[[], None]) -> None:
         self._patches, self._look = Patches(), look
         why = "what a step trains is measured"
-        self._native = self._patches.set(engine, "_take_model_step", self._step, what="recorded", why=why)
+        try:
+            self._native = self._patches.set(engine, "_take_model_step", self._step, what="recorded", why=why)
+        except AttributeError as error:
+            reason = f"this DeepSpeed has no place right before its update ({error}): use one of 0.15.4 to 0.19.8"
+            raise CannotAttach({"seam": reason}) from error
 
     def _step(self, *arguments: Any, **options: Any) -> Any:
         self._look()
