@@ -65,8 +65,8 @@ class BeforeUpdate:
     """A function that runs right before a DeepSpeed engine clips a step's gradients and updates: they are all there,
     summed up and exchanged, and nothing is applied yet.
 
-    Raises `CannotAttach` where the engine has no such place. Source: deepspeed 0.15.4 to 0.19.8 engine.step, which takes
-    the model's step at the end of an accumulation only.
+    Raises `CannotAttach` where the engine has no such place. Source: deepspeed 0.15.4 to 0.19.8 engine.step, which
+    takes the model's step at the end of an accumulation only.
     """
 
     def __init__(self, engine: Any, look: Callable[[], None]) -> None:
