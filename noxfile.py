@@ -52,8 +52,8 @@ TRL_WITH = {
 # What the parts of OpenRLHF 0.11.2 and DeepSpeed 0.19.6 import that are tested here.
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
-BESIDE_DEEPSPEED = ("-W", "ignore:`torch.jit.script:DeprecationWarning")
-"""DeepSpeed's import, which Accelerate makes wherever it finds it."""
+BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
+"""DeepSpeed's use of torch and pydantic, which Accelerate imports wherever it finds it. Sessions without it see ours."""
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
