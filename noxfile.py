@@ -53,7 +53,7 @@ TRL_WITH = {
 OPENRLHF = ("ray", "transformers", "peft", "torchdata", "datasets", "aiohttp", "requests", "pillow", "pylatexenc")
 DEEPSPEED = ("einops", "hjson", "msgpack", "ninja", "psutil", "py-cpuinfo", "setuptools", "wheel")
 BESIDE_DEEPSPEED = ("-W", "ignore::DeprecationWarning")
-"""DeepSpeed's use of torch and pydantic, which Accelerate imports wherever it finds it. Sessions without it see ours."""
+"""DeepSpeed's use of torch and pydantic; Accelerate imports it wherever it finds it. Other sessions see our own."""
 # Release of OpenRLHF: what it pins and its tests run with.
 OPENRLHF_WITH = {
     "0.11.2": ("deepspeed==0.19.6",),
