@@ -103,6 +103,7 @@ def test_a_run_that_was_killed_resumes_exactly(measured: dict[str, Any], stage: 
     assert measured["resumed"][stage] is True
 
 
+@pytest.mark.skipif(not has(">=1.0"), reason="with DeepSpeed 0.16.8 gloo ends the process before Python hears of it")
 def test_ranks_that_run_unequal_forward_passes_end_with_a_message(folder: Path) -> None:
     """What the layer prevents; without it, a rank waits for the other inside of ZeRO-3's forward pass."""
     torchrun("unequal", folder)
