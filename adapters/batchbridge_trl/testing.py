@@ -149,7 +149,8 @@ def scripted_trainer(
     trainer = GRPOTrainer(reward_funcs=scripted.rewards, **options)
     scripted.install(trainer)
     if reference is not None and trainer.ref_model is not None and releases.has(COPIES_REFERENCE):
-        copied = getattr(trainer.ref_model, "module", trainer.ref_model)  # inside DeepSpeed's engine
+        # Inside of DeepSpeed's engine; FSDP loads a whole state by itself.
+        copied = trainer.ref_model.module if trainer.is_deepspeed_enabled else trainer.ref_model
         if not any(hasattr(parameter, "ds_id") for parameter in copied.parameters()):  # under ZeRO-3 it is loaded
             copied.load_state_dict(reference.state_dict())
     return trainer
