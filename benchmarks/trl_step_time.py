@@ -5,8 +5,9 @@
 
 Completions are scripted and each run trains the same ones; what is timed is `training_step` and the forward-only
 passes, generation left out. Prints the median ratio wrapped / unwrapped with its spread, and how far apart the first
-gradients are. --memory also runs either side once in a process of its own and compares peak memory (on CPU: of the
-whole process, with a glibc that keeps nothing it could give back). --largest-budget doubles the budget until a step
+gradients are. --sharded shards the model over the processes, on a CPU on gloo. --memory also runs either side once in
+processes of its own and compares peak memory (the largest of the ranks; on CPU: of the whole process, with a glibc that
+keeps nothing it could give back). --largest-budget doubles the budget until a step
 fits no longer, or until it holds a whole step. --write runs every row of `ROWS`, or those of --rows (with --pairs 0
 their memory alone), and writes trl_step_time.json and .md beside this file (trl_step_time_cuda with --device cuda).
 A report, never a gate. With --device cuda the model has the shape of Qwen2-0.5B, random, in bf16.
@@ -53,6 +54,9 @@ from batchbridge.contract import plugins
 from batchbridge.kit.versions import installed
 from batchbridge.testing.tiny import EOS, FIRST_WORD, WORDS, Script
 from batchbridge_trl.testing import Captured, scripted_trainer
+
+# What shards on a CPU is the tests' own.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "adapters" / "trl" / "native"))
 
 if "trl" not in plugins.adapters():  # not installed: no entry point names it
     plugins.manager().register(batchbridge_trl, "trl")
@@ -101,6 +105,9 @@ ROWS: dict[str, tuple[tuple[str, ...], ...]] = {
     "cpu": (
         ("--memory",),
         ("--processes", "2"),
+        ("--processes", "2", "--sharded", "zero2", "--memory"),
+        ("--processes", "2", "--sharded", "zero3", "--memory"),
+        ("--processes", "2", "--sharded", "fsdp2", "--memory"),
         ("--passes", "2"),
         (*EQUAL, "--completions", "32", "--steps", "2", "--pairs", "9", "--memory"),
         (*EQUAL, "--completions", "32", "--steps", "6", "--pairs", "7", "--processes", "2"),
@@ -150,6 +157,19 @@ def policy(device: str) -> Any:
     return Qwen2ForCausalLM(config)
 
 
+def sharding(kind: str | None) -> dict[str, Any]:
+    """The trainer's settings that shard a model; DeepSpeed's sizes and clipping are the trainer's."""
+    if kind == "fsdp2":
+        layers = {"version": 2, "transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"]}
+        return {"fsdp": True, "fsdp_config": layers}
+    if kind is None:
+        return {}
+    sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    own = {"zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False}
+    stage: dict[str, Any] = {"stage": int(kind.removeprefix("zero")), "overlap_comm": False}
+    return {"deepspeed": dict.fromkeys(sizes, "auto") | own | {"zero_optimization": stage}}
+
+
 def script_of(options: argparse.Namespace) -> Lengths:
     return Lengths(longest=CAP, empty=frozenset(), equal=options.lengths == "equal")
 
@@ -173,6 +193,7 @@ def build(folder: Path, options: argparse.Namespace) -> Any:
         loss_type="dapo",
         shuffle_dataset=False,
         learning_rate=1e-4,
+        **sharding(options.sharded),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -215,13 +236,25 @@ def run(wrapped: bool, folder: Path, options: argparse.Namespace) -> tuple[list[
             seconds.append(clock["step"] - clock["generation"])
             clock.update(step=0.0, generation=0.0)
 
-    captured = Captured(trainer.model)
+    if options.sharded in ZERO:
+        from sharded_on_cpu import CapturedWhole
+
+        captured: Any = CapturedWhole(trainer)
+    else:
+        captured = Captured(trainer.model)
     trainer.add_callback(Clock())
-    trainer.add_callback(captured)
+    if not options.only:  # memory: the captured copies are nobody's
+        trainer.add_callback(captured)
     trainer.train()
+    if options.sharded:  # never DDP compared with itself
+        kind = type(trainer.model_wrapped)
+        assert any(one.__name__ in ("FSDPModule", "DeepSpeedEngine") for one in kind.__mro__), kind
+    if options.only:
+        return seconds, torch.empty(0)
     return seconds[1:], captured.gradients[0].double()
 
 
+ZERO = ("zero2", "zero3")
 NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write", "rows")
 
 
@@ -231,6 +264,15 @@ def peak_bytes(options: argparse.Namespace) -> int:
     # Not ru_maxrss: Linux lets a child begin with its parent's, and this one's parent has run both sides.
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def largest_of_ranks(count: int) -> int:
+    """The largest of the processes' counts, on every one. Collective."""
+    if not torch.distributed.is_initialized():
+        return count
+    whole = torch.tensor([count], dtype=torch.int64)
+    torch.distributed.all_reduce(whole, torch.distributed.ReduceOp.MAX)
+    return int(whole.item())
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -289,16 +331,21 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK")
+"""What a launcher tells a process: children that it starts have a launcher of their own."""
+
+
 def alone(wrapped: bool, options: argparse.Namespace) -> int:
     """Peak memory (bytes) of one side in a process of its own, without what glibc would keep for later."""
     words = [option for option in sys.argv[1:] if option not in ("--memory", "--largest-budget")]
     side = "wrapped" if wrapped else "native"
+    plain = {name: value for name, value in os.environ.items() if name not in LAUNCHED}
     child = subprocess.run(
         [sys.executable, __file__, *words, "--only", side],
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
+        env={**plain, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"},
     )
     return int(child.stdout.split()[-1])
 
@@ -370,6 +417,7 @@ def main() -> None:
     parser.add_argument("--lengths", choices=("lognormal", "equal"), default="lognormal")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--processes", type=int, default=1, help="data-parallel processes on this machine")
+    parser.add_argument("--sharded", choices=(*ZERO, "fsdp2"), help="how the model is sharded over the processes")
     parser.add_argument(
         "--completions", type=int, default=64, help=f"completions per optimizer step, groups of {GROUP}"
     )
@@ -404,13 +452,21 @@ def main() -> None:
     if options.device == "cpu":
         torch.set_num_threads(1)
         os.environ["ACCELERATE_USE_CPU"] = "true"
+        if options.sharded == "fsdp2":
+            from sharded_on_cpu import shard_on_the_cpu
+
+            shard_on_the_cpu()
+        elif options.sharded:
+            from sharded_on_cpu import zero_on_the_cpu
+
+            zero_on_the_cpu()
     if options.only:
         with tempfile.TemporaryDirectory() as folder:
             run(options.only == "wrapped", Path(folder), options)
-        print(peak_bytes(options))
+        say(str(largest_of_ranks(peak_bytes(options))))
         return
     result = measure(options) if options.pairs else {}
-    if options.memory and options.processes == 1:
+    if options.memory and os.environ.get("RANK", "0") == "0":
         result["peak_bytes"] = {"native": alone(False, options), "wrapped": alone(True, options)}
     if options.largest_budget and options.processes == 1:
         result["largest_budget"] = largest_budget(options)

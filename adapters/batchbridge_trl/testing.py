@@ -176,7 +176,8 @@ def undivided(trainer: Any) -> Any:
 
 
 class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
-    """Raw gradients and parameters of every optimizer step, before the update; flat tensors on the CPU.
+    """Raw gradients and parameters of every optimizer step, before the update; flat tensors on the CPU. Of a model that
+    FSDP2 shards, whole ones (collective).
 
     With max_grad_norm=0 the gradients are those before clipping.
     """
@@ -187,13 +188,15 @@ class Captured(TrainerCallback):  # type: ignore[misc]  # transformers is untype
         self.states: list[dict[str, torch.Tensor]] = []
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.states.append({name: value.detach().cpu().clone() for name, value in self._model.state_dict().items()})
+        self.states.append(
+            {name: whole(value).detach().cpu().clone() for name, value in self._model.state_dict().items()}
+        )
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         trainable = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         self.gradients.append(
             torch.cat(
-                [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in trainable]
+                [whole(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in trainable]
             )
         )
 

@@ -28,6 +28,19 @@ def test_undoing_restores_what_the_object_itself_had_and_what_its_class_had() ->
     assert trainer.step() == "native"
 
 
+def test_what_others_put_in_a_patchs_place_is_there_again_after_a_suspension() -> None:
+    trainer, patches = Trainer(), Patches()
+    patches.set(trainer, "step", lambda: "ours", what="step", why="test")
+    patches.set(trainer, "rate", 3, what="rate", why="test")
+    ours = trainer.step
+    trainer.step = lambda: f"a user's, around {ours()}"  # type: ignore[method-assign]
+    with patches.suspended():
+        assert (trainer.step(), trainer.rate) == ("native", 1)
+    assert (trainer.step(), trainer.rate) == ("a user's, around ours", 3)
+    patches.undo()
+    assert vars(trainer) == {}
+
+
 def test_an_attribute_that_is_not_there_is_a_renamed_seam() -> None:
     with pytest.raises(AttributeError, match="training_step"):
         Patches().set(Trainer(), "training_step", None, what="step", why="test")

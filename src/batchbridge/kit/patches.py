@@ -18,7 +18,8 @@ class Patches:
     """Attributes set on single objects, remembered in order; `undo` restores each object's own `__dict__` entry."""
 
     def __init__(self) -> None:
-        self._saved: list[tuple[Callable[[], None], Callable[[], None] | None]] = []
+        # How each change is undone, and how what then stands there is seen, for it to be put back.
+        self._saved: list[tuple[Callable[[], None], Callable[[], Callable[[], None]] | None]] = []
         self._changes: list[Change] = []
 
     @property
@@ -30,10 +31,14 @@ class Patches:
         """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not
         exist: a renamed seam."""
         native, own = getattr(target, attribute), vars(target).get(attribute, _ABSENT)
-        again = functools.partial(setattr, target, attribute, value)
-        again()
-        undo = functools.partial(_restore, target, attribute, own)
-        self.made(attribute, undo, what=what, why=why, again=again)
+        setattr(target, attribute, value)
+
+        def again() -> Callable[[], None]:
+            # Ours, or what somebody else has put in its place since.
+            return functools.partial(_restore, target, attribute, vars(target).get(attribute, _ABSENT))
+
+        self._saved.append((functools.partial(_restore, target, attribute, own), again))
+        self._changes.append(Change(attribute, what, why))
         return native
 
     def made(
@@ -46,7 +51,7 @@ class Patches:
         again: Callable[[], None] | None = None,
     ) -> None:
         """Lists a change that was made elsewhere and that `undo` takes back; `again` makes it once more."""
-        self._saved.append((undo, again))
+        self._saved.append((undo, None if again is None else lambda: again))
         self._changes.append(Change(attribute, what, why))
 
     def note(self, attribute: str, *, what: str, why: str) -> None:
@@ -55,8 +60,9 @@ class Patches:
 
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
-        """The objects as they were before, but for changes that cannot be made once more."""
-        changes = [(undo, again) for undo, again in self._saved if again is not None]
+        """The objects as they were before, but for changes that cannot be made once more; then as they are now, with
+        what others have put in a change's place."""
+        changes = [(undo, again()) for undo, again in self._saved if again is not None]
         for undo, _ in reversed(changes):
             undo()
         try:

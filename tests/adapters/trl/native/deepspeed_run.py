@@ -32,6 +32,7 @@ import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from representative import WHOLE
+from sharded_on_cpu import CapturedWhole, whole_state, zero_on_the_cpu
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, wrap
@@ -41,12 +42,10 @@ from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.settings import NEWEST
-from batchbridge_trl.testing import TAKES_ROLLOUTS, Captured, gradient_errors, scripted_trainer
+from batchbridge_trl.testing import TAKES_ROLLOUTS, gradient_errors, scripted_trainer
 
-# DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 PATIENCE = timedelta(seconds=8 if sys.argv[1] == "unequal" else 1800)
-deepspeed.init_distributed("gloo", timeout=PATIENCE)
+zero_on_the_cpu(timeout=PATIENCE)
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -134,37 +133,6 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
 def build(folder: Path, stage: int, more: dict[str, Any] | None = None, **arguments: Any) -> Any:
     reference = tiny_policy(seed=1) if arguments.get("beta") else None
     return scripted_trainer(folder, reference=reference, deepspeed=config(stage, **(more or {})), **arguments)
-
-
-class CapturedWhole(Captured):
-    """Whole gradients right before the engine clips and updates, and whole parameters."""
-
-    def __init__(self, trainer: Any) -> None:
-        super().__init__(trainer.model)
-        self._accelerator = trainer.accelerator
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        BeforeUpdate(self._accelerator.deepspeed_engine_wrapped.engine, self._capture)
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self.states.append(whole_state(self._model))
-
-    def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def _capture(self) -> None:
-        whole = [whole_gradient(parameter) for parameter in self._model.parameters()]
-        self.gradients.append(torch.cat([gradient.detach().float().flatten().clone() for gradient in whole]))
-
-
-def whole_state(model: Any) -> dict[str, torch.Tensor]:
-    """Each parameter by itself, from the engine's optimizer where that has copies: what `GatheredParameters` hands out
-    was seen to be half filled yet, on gloo, and a step that did not end leaves parameters in use."""
-    whole = {}
-    for name, parameter in model.named_parameters():
-        copy = deepspeed.utils.safe_get_full_fp32_param(parameter)
-        whole[name] = (parameter.detach() if copy is None else copy.to(model.dtype)).clone()
-    return whole
 
 
 def whole_parameters(model: Any) -> torch.Tensor:

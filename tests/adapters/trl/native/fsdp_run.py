@@ -29,9 +29,9 @@ torch.set_num_threads(1)
 
 import tampering
 import transformers
-from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import DistributedType
+from accelerate.state import AcceleratorState
 from representative import WHOLE
+from sharded_on_cpu import shard_on_the_cpu
 from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import TrainerCallback
 
@@ -90,27 +90,6 @@ def splits() -> dict[str, Case]:
 def some(cases: dict[str, Case], *names: str) -> dict[str, Case]:
     """The named cases, or all where the whole matrix is asked for."""
     return {name: case for name, case in cases.items() if WHOLE or name in names}
-
-
-def shard_on_the_cpu() -> None:
-    """Lets Accelerate shard on the CPU as it does on GPUs, with gloo in the place of NCCL, from the next trainer on.
-
-    Source: accelerate 1.4.0 to 1.15.0 state.py, whose branch for MULTI_GPU does the same.
-    """
-    native = AcceleratorState.__init__
-
-    def sharding(self: Any, *arguments: Any, fsdp_plugin: Any = None, **options: Any) -> None:
-        native(self, *arguments, fsdp_plugin=fsdp_plugin, **options)
-        if fsdp_plugin is not None:
-            self.distributed_type = DistributedType.FSDP
-            if self._mixed_precision != "no":
-                fsdp_plugin.set_mixed_precision(self._mixed_precision)
-            self.fsdp_plugin = fsdp_plugin
-        # FSDP1 knows its modules' device as "cpu", not as the rank's, "cpu:0".
-        for state in (vars(self), PartialState._shared_state):
-            state |= {"device": torch.device("cpu"), "distributed_type": self.distributed_type}
-
-    AcceleratorState.__init__ = sharding
 
 
 class Shards(Captured):

@@ -19,6 +19,8 @@ def test_a_wrapped_step_of_the_benchmark_has_the_native_gradient(tmp_path: Path)
     assert 0 < found["gradients_apart"] <= 1e-6
     assert found.keys() == kept.keys() - {"command", "load_average"}
     assert found["options"].keys() == kept["options"].keys()
+    # Not speed: as many milliseconds as a step surely takes, on both sides.
+    assert min(found["native_step_seconds"], found["wrapped_step_seconds"]) > 1e-3
 
 
 def test_the_cost_of_the_checks_is_measured(tmp_path: Path) -> None:

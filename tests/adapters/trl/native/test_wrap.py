@@ -67,6 +67,19 @@ def test_unwrap_restores_the_native_run_bit_for_bit(trainer: Callable[..., Any])
     assert torch.equal(flat_parameters(plain.model), flat_parameters(wrapped.model))
 
 
+def test_what_is_put_around_a_wrapped_trainers_step_stays_there(trainer: Callable[..., Any]) -> None:
+    built = wrap(trainer(max_steps=1))
+    step, calls = built.training_step, []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return step(*arguments)
+
+    built.training_step = counted
+    built.train()
+    assert len(calls) == built.args.gradient_accumulation_steps
+
+
 def test_unwrapping_a_plain_trainer_does_nothing(trainer: Callable[..., Any]) -> None:
     built = trainer()
     assert unwrap(built) is built
