@@ -19,6 +19,7 @@ from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, Resumed
 from batchbridge_trl.rows import RolloutRows
+from batchbridge_trl.terms import LossTerms
 
 FOLDER = "batchbridge"
 _NATIVE_STATE = "trainer_state.json"
@@ -26,10 +27,13 @@ _NATIVE_STATE = "trainer_state.json"
 
 
 class Checkpoints:
-    """Saves and loads the rows of `rollouts`, which belong to the enforcer of `trainer`."""
+    """Saves and loads the rows of `rollouts`, and the state of `terms`, which belong to the enforcer of `trainer`."""
 
-    def __init__(self, trainer: Any, request: Request, plan: Plan, rollouts: dict[int, RolloutRows]) -> None:
+    def __init__(
+        self, trainer: Any, request: Request, plan: Plan, rollouts: dict[int, RolloutRows], terms: LossTerms
+    ) -> None:
         self._trainer, self._request, self._plan, self._rollouts = trainer, request, plan, rollouts
+        self._terms = terms
         self._accelerator = trainer.accelerator
         self._found: tuple[Path, Resumed, dict[int, list[Mapping[str, Any]]], bool] | None = None
 
@@ -45,6 +49,7 @@ class Checkpoints:
         target.parent.mkdir(parents=True, exist_ok=True)
         live = self._plan.seek(step).live_rollouts
         rows = {"world_size": ranks, "rollouts": [self._rollouts[index].state() for index in live]}
+        rows["terms"] = self._terms.state()
         torch.save(rows, target.with_suffix(".partial"))
         target.with_suffix(".partial").replace(target)
         self._accelerator.wait_for_everyone()
@@ -83,7 +88,10 @@ class Checkpoints:
         if self._found is None or self._found[0] != folder:
             self.check(folder)
         assert self._found is not None, "check finds it, or raises"
-        _, resumed, stored, everyone = self._found
+        folder, resumed, stored, everyone = self._found
+        self._terms.load(
+            _read_rows(_rows_file(folder, 0 if everyone else self._accelerator.process_index)).get("terms", {})
+        )
         self._found = None
         for index in stored.keys() & set(resumed.position.live_rollouts):
             self._rollouts[index] = RolloutRows.from_states(stored[index], self._accelerator.device)

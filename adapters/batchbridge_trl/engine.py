@@ -52,10 +52,14 @@ from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import loaded_in_shards, without_sync
+from batchbridge_trl.terms import LossTerms
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)
 """What TRL computes itself with scale_rewards="group". Source: trl 1.16.0, _generate_and_score_completions."""
+
+DIVIDED_LATER = ("grpo", "sapo", "dr_grpo")
+"""Loss types whose logged policy_loss is from before the division by the micro-batches."""
 
 _REMEDY = (
     "a loss of your own cannot be enforced unless it weighs tokens as the plan does: wrap with "
@@ -77,7 +81,8 @@ class Enforcer:
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
         self._tap = RewardTap(trainer, patches)
-        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts)
+        self._terms = watch.terms = LossTerms(trainer)
+        self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts, self._terms)
         self._dataset = trainer.train_dataset
         self._suspended = patches.suspended
         self._native: dict[str, Any] = {"_generate_and_score_completions": trainer._generate_and_score_completions}
@@ -139,10 +144,12 @@ class Enforcer:
                     micro = rows_module.made_up(made)
                     micro.most_rows = len(made.lengths)
                     self._finish(micro, len(CUT), normaliser(term))
-                    with leaf_in(trainer, self._watch.producer, tap, made):
+                    with leaf_in(trainer, self._watch.producer, tap, made, self._terms):
                         self._run_probe(micro)
             taps.append(tap)
         verdict(taps, term, scale=self._accelerator.num_processes, remedy=_REMEDY)
+        if (why := self._terms.objection()) is not None:
+            raise CannotAttach({"weight_probe": f"{why}; {_REMEDY}"})
 
     def _run_probe(self, micro: MicroBatch) -> None:
         try:
@@ -329,6 +336,7 @@ class Enforcer:
             divisor = size * micro_batches * trainer.max_completion_length
         # Data-parallel ranks average their gradients; canonical weights add up.
         micro.factor = divisor * normaliser.step_factor() * ranks
+        micro.micro_batches, micro.per_token = micro_batches, ranks / normaliser.tokens
         if self._request.spec.objective.old_logprobs == "detached":
             micro.pop("old_per_token_logps", None)
         for name in ("old_per_token_logps", "ref_per_token_logps"):
@@ -340,14 +348,22 @@ class Enforcer:
     def _loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(inputs, MicroBatch):
             return self._native["compute_loss"](model, inputs, *args, **kwargs)
-        gather = self._accelerator.gather
+        gather, turns = self._accelerator.gather, inputs.micro_batches if self._carrier in DIVIDED_LATER else 1
+
+        def gathered(tensor: Any) -> Any:
+            if tensor.dim() == 0:  # policy_loss, natively the micro-batch's own
+                return gather(tensor * inputs.factor / turns)
+            # Metrics by row: ranks differ in their rows.
+            return gather(rows_module.with_rows(tensor, inputs))
+
         with (
             temporarily(self._trainer, loss_type=self._carrier),
-            # Metrics by row are gathered, and ranks differ in their rows.
-            temporarily(self._accelerator, gather=lambda tensor: gather(rows_module.with_rows(tensor, inputs))),
+            temporarily(self._accelerator, gather=gathered),
             contextlib.nullcontext() if inputs.expected is None else self._watch.expecting(inputs.expected),
+            self._terms.shared(inputs) as missing,
         ):
-            return self._native["compute_loss"](model, inputs, *args, **kwargs) * inputs.factor
+            loss = self._native["compute_loss"](model, inputs, *args, **kwargs) * inputs.factor
+        return sum(missing, loss)
 
     def _completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
         """Every completion of the step, by its rollout and its position there."""

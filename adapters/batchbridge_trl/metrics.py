@@ -43,6 +43,8 @@ class StepMetrics:
                 value = min(_numbers(added), default=added[0])
             elif name.endswith("_max") and not of_means:
                 value = max(_numbers(added), default=added[0])
+            elif name == "policy_loss":  # shares of the step's
+                value = sum(added)
             elif (self._by_row and "clip_ratio" in name) or name.endswith("phi_seq_mean"):
                 value = sum(one * size[2] for one, size in zip(added, self._sizes, strict=True)) / max(completions, 1)
             else:

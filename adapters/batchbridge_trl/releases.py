@@ -27,9 +27,9 @@ class Producer(NamedTuple):
         """The log-probabilities, (rows, completion width), in what the method returned."""
         return result if self.values == 1 else result[0]
 
-    def returned(self, logprobs: Any, entropies: Any = None) -> Any:
-        """The log-probabilities as the method returns them; there is no loss of a router."""
-        return logprobs if self.values == 1 else (logprobs, entropies, None)[: self.values]
+    def returned(self, logprobs: Any, entropies: Any = None, router_loss: Any = None) -> Any:
+        """The log-probabilities, and what comes with them, as the method returns them."""
+        return logprobs if self.values == 1 else (logprobs, entropies, router_loss)[: self.values]
 
 
 PRODUCERS = (

@@ -98,11 +98,15 @@ class RolloutRows:
 class MicroBatch(dict[str, torch.Tensor]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
+    micro_batches: of this rank's part of the step. per_token: share of one response token in a mean over all of the
+    step's, times the ranks, over which gradients are averaged.
     most_rows: rows, fillers included, of the rank that has most of them in this turn. expected: what its rows shall
     train; None while a loss is probed.
     """
 
     factor: float = 1.0
+    micro_batches: int = 1
+    per_token: float = 0.0
     most_rows: int = 0
     expected: Rows | None = None
 

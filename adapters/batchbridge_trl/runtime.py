@@ -11,7 +11,7 @@ from importlib.metadata import version as installed_version
 from typing import Any
 
 from batchbridge import Spec
-from batchbridge.kit import Request, walk
+from batchbridge.kit import LossTerm, Request, walk
 from batchbridge.kit.lifecycle import Patched, Runtime, is_inside
 from batchbridge.kit.patches import Patches
 from batchbridge.kit.refusals import (
@@ -99,6 +99,12 @@ def _made_by(fork: Fork) -> Refusal:
     return Refusal(fork.name, fork.reason, lambda trainer, request: fork_of(trainer) == fork, configured=never)
 
 
+def _terms_of_their_own(trainer: Any, request: Request) -> bool:
+    loss, bonus = request.spec.loss, bool(request.spec.objective.entropy_coefficient)
+    penalty = loss.kl is not None and loss.kl != loss.policy
+    return penalty or (bonus and (loss.entropy or loss.policy) != LossTerm(aggregation="token_mean"))
+
+
 def _deepspeed(trainer: Any) -> Mapping[str, Any]:
     """DeepSpeed's configuration as Accelerate has it; empty without DeepSpeed."""
     plugin = getattr(trainer.accelerator.state, "deepspeed_plugin", None)
@@ -132,12 +138,15 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "entropy_bonus",
-        "from TRL 1.10 on the entropy bonus (entropy_coef, or adaptive entropy) is a mean over each micro-batch's "
-        "tokens, which the step's factor would rescale wrongly; before, so it is but for cispo, dapo and vespo, whose "
-        "sum would be scaled rightly, which no gradient test shows; set entropy_coef=0",
-        lambda trainer, request: bool(releases.value(trainer, "_entropy_bonus_enabled")),
-        configured=lambda reading: bool(
-            setting(reading, "entropy_coef", 0.0) or setting(reading, "use_adaptive_entropy", False)
+        "before TRL 1.10 the entropy bonus (entropy_coef, or adaptive entropy) has the policy loss's denominators with "
+        "some loss types and its own with others, which no gradient test shows; set entropy_coef=0, or use TRL 1.10 or "
+        "later",
+        lambda trainer, request: (
+            bool(releases.value(trainer, "_entropy_bonus_enabled")) and holds("<1.10", _release(request))
+        ),
+        configured=lambda reading: (
+            bool(setting(reading, "entropy_coef", 0.0) or setting(reading, "use_adaptive_entropy", False))
+            and holds("<1.10", str(reading.framework_version))
         ),
     ),
     Refusal(
@@ -218,9 +227,11 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "router_loss",
-        "the MoE router loss is a mean over each micro-batch's tokens, which the step's factor would rescale wrongly; "
-        "set router_aux_loss_coef=0",
+        "the MoE router loss is a product of means over each micro-batch's tokens, so that its gradient depends on the "
+        'split; allow=("router_loss",) trains it as TRL does, as the mean over micro-batches; or set '
+        "router_aux_loss_coef=0",
         lambda trainer, request: bool(releases.value(trainer, "aux_loss_enabled")),
+        allowable=True,
         configured=lambda reading: router_loss(reading),
     ),
     Refusal(
@@ -289,11 +300,9 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "loss_per_term",
-        "the spec gives the KL or entropy term weights of its own; TRL adds them up before it aggregates",
-        lambda trainer, request: any(
-            term is not None and term != request.spec.loss.policy
-            for term in (request.spec.loss.kl, request.spec.loss.entropy)
-        ),
+        "the spec gives the KL term other weights than the policy's, or the entropy bonus others than a mean over the "
+        "step's tokens; TRL adds the former up before it aggregates, and has no other way for the latter",
+        _terms_of_their_own,
     ),
     Refusal(
         "aggregation",
@@ -405,6 +414,11 @@ def _not_replayed(trainer: Any) -> list[str]:
         notes.append(
             "tools and environments answer by themselves, and turns after the first are drawn for some rows only: what "
             "is trained is the plan's, but another run may draw other completions"
+        )
+    if releases.value(trainer, "aux_loss_enabled"):
+        notes.append(
+            "the router's loss is the mean over micro-batches, each of its own tokens (filler rows included), as "
+            "natively: its part of the gradient depends on how a step is split"
         )
     return notes
 

@@ -244,11 +244,12 @@ def gradient_errors(
     surrogate: Surrogate | None = None,
     precision: torch.dtype = torch.float32,
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None,
+    beside: Callable[[int, Any], torch.Tensor] | None = None,
 ) -> list[GradientError]:
     """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
     say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
     `surrogate` replaces the spec's, for those that the schema has names and no formulas for. `precision`: that of the
-    run, in which the oracle's own code makes the floor. `multiplier`: see `ScriptedRun`.
+    run, in which the oracle's own code makes the floor. `multiplier`, `beside`: see `ScriptedRun`.
     """
     tokenizer = tiny_tokenizer()
 
@@ -272,6 +273,7 @@ def gradient_errors(
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
             surrogate=surrogate,
             multiplier=multiplier,
+            beside=beside,
         )
 
     exact, rough = run(torch.float64), run(precision)

@@ -26,6 +26,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.releases import Producer
 from batchbridge_trl.sharding import gradient_of
+from batchbridge_trl.terms import CONTROLLER, LossTerms
 
 
 class Watch:
@@ -47,6 +48,8 @@ class Watch:
         self._handle: Any = None
         self.idle = False
         """Set when the step has no token to train: no gradient was made, and the optimizer is left alone."""
+        self.terms: LossTerms | None = None
+        """The loss's terms beside the policy's and the KL term, where a run shares them out."""
         self.producer = releases.producer()
         self.gradient_norm: float | None = None
         """Of the step, before clipping; None where neither TRL nor transformers asks for it."""
@@ -69,6 +72,8 @@ class Watch:
 
     def _produce(self, *arguments: Any, **options: Any) -> Any:
         result = self._native_producer(*arguments, **options)
+        if self.terms is not None:
+            self.terms.made(result)
         if self._expected is not None:
             logprobs = self.producer.logprobs(result)
             if torch.is_grad_enabled():
@@ -101,6 +106,8 @@ class Watch:
         optimizer offers no such place (an engine of its own)."""
         self.end()
         self.tap.drop()
+        if self.terms is not None:
+            self.terms.drop()
         if self.engine is not None:
             self._handle = BeforeUpdate(self.engine, before_update)
             self._watch_smallest(size=whole_size)
@@ -152,17 +159,19 @@ class Watch:
         return norm
 
     def objection(self) -> str | None:
-        """What happened to the step's gradient after backward; None where nothing did. Collective."""
+        """What the loss's other terms did, or what happened to the step's gradient after backward; None where it is as
+        planned. Collective."""
         clipping, self._clipping = self._clipping, 1.0
+        beside = None if self.terms is None else self.terms.objection()
         if self._witness is None:
-            return None
+            return beside
         weight, found = self._witness.parameter, None
         if self._sharded is not None:
             found = gradient_of(self._sharded)
         elif not self.idle:  # without a backward pass an engine has no gradient to tell of
             found = weight.grad if self.engine is None else whole_gradient(weight)
         factor = self._witness.compare(found)
-        return factor.objection(clipping / self._trainer.accelerator.num_processes)
+        return beside or factor.objection(clipping / self._trainer.accelerator.num_processes)
 
 
 def _whole(norm: Any) -> Any:
@@ -237,14 +246,17 @@ def surrogates(trainer: Any) -> dict[str, Surrogate]:
 
 
 @contextlib.contextmanager
-def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch) -> Iterator[None]:
-    """While a loss is probed: its log-probabilities are the probe's. Entropies are zeros."""
+def leaf_in(trainer: Any, producer: Producer, tap: Tap, made: ProbeBatch, terms: LossTerms) -> Iterator[None]:
+    """While a loss is probed: its log-probabilities are the probe's. Entropies and a router's loss are zeros."""
 
     def produce(*arguments: Any, **options: Any) -> Any:
-        entropies = torch.zeros_like(made.logprobs)
+        entropies, router_loss = torch.zeros_like(made.logprobs), made.logprobs.new_zeros(())
         if not torch.is_grad_enabled():  # trl 0.18 scores the reference policy inside of its loss
             return producer.returned(made.reference, entropies)
-        return producer.returned(tap.leaf(made.logprobs, made.rows), entropies)
+        beside = (entropies.requires_grad_(), router_loss.requires_grad_())
+        result = producer.returned(tap.leaf(made.logprobs, made.rows), *beside)
+        terms.made(result)
+        return result
 
     with temporarily(trainer, **{producer.name: produce}):
         yield
@@ -299,7 +311,8 @@ def alone(trainer: Any) -> Iterator[None]:
 def quiet(trainer: Any) -> Iterator[None]:
     """While a loss is probed in the trainer's own training step: nothing of it is counted, timed or logged."""
     metrics = {mode: {name: list(values) for name, values in part.items()} for mode, part in trainer._metrics.items()}
-    counters = {name: vars(trainer)[name] for name in ("_step", "_current_train_step_time") if name in vars(trainer)}
+    names = ("_step", "_current_train_step_time", *CONTROLLER)
+    counters = {name: vars(trainer)[name] for name in names if name in vars(trainer)}
     training = [(module, module.training) for module in trainer.model.modules()]
     try:
         # A schedule-free optimizer would be switched to its training weights.

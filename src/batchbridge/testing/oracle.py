@@ -7,6 +7,7 @@ framework's gradient is compared with.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -50,10 +51,21 @@ def double(model: Any) -> Any:
 
 def logprobs(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of the completion's tokens, shape (completion tokens,), differentiable."""
+    target = torch.tensor(list(sample.completion))
+    return _distribution(model, sample, temperature).gather(1, target[:, None])[:, 0]
+
+
+def entropies(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
+    """Entropy of what the policy could say in the place of each of the completion's tokens, shape (completion tokens,),
+    differentiable."""
+    said = _distribution(model, sample, temperature)
+    return -(said.exp() * said).sum(-1)
+
+
+def _distribution(model: Any, sample: Sample, temperature: float) -> torch.Tensor:
     ids = torch.tensor([[*sample.prompt, *sample.completion]])
     logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1] / temperature
-    target = torch.tensor(list(sample.completion))
-    return torch.log_softmax(logits, dim=-1).gather(1, target[:, None])[:, 0]
+    return torch.log_softmax(logits, dim=-1)
 
 
 def advantages(rewards: Sequence[float], group_size: int, rule: Advantage) -> list[float]:
@@ -116,11 +128,15 @@ def step_gradient(
     temperature: float = 1.0,
     weights: Iterable[float] | None = None,
     surrogate: Surrogate | None = None,
+    entropy_coefficient: float = 0.0,
+    beside: Callable[[Any], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """The gradient of one optimizer step with respect to the trainable parameters of `model`, flat, in their order.
 
     `model` and `reference` are used as they are: pass `double(model)` for the float64 oracle, a float32 copy for the
     noise floor. `weights` overrides the token weights that `term` gives, `surrogate` the objective's.
+    `entropy_coefficient`: of a bonus, the mean of the entropies of the step's trained tokens. `beside`: of the model,
+    another term of the step's loss.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in parameters:
@@ -140,6 +156,14 @@ def step_gradient(
                 base = logprobs(reference, sample, temperature=temperature)
         losses = token_losses(objective, new, old, base, mask, sample.advantage, surrogate, sample.multiplier)
         (weight * (losses * mask).sum()).backward()
+    if entropy_coefficient:
+        tokens = sum(sum(sample.loss_mask) for sample in samples)
+        for sample in samples:
+            found = entropies(model, sample, temperature=temperature)
+            mask = torch.tensor(list(sample.loss_mask), dtype=found.dtype)
+            (-entropy_coefficient / tokens * (found * mask).sum()).backward()
+    if beside is not None:
+        beside(model).backward()
     return torch.cat(
         [(torch.zeros_like(p) if p.grad is None else p.grad).detach().flatten().clone() for p in parameters]
     )
@@ -157,7 +181,8 @@ class ScriptedRun:
 
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
     reference policy, or None. surrogate: replaces the objective's (see `token_losses`). multiplier: of (prompt, sample,
-    log-probabilities of the weights that generated it), of its tokens (see `Sample`).
+    log-probabilities of the weights that generated it), of its tokens (see `Sample`). beside: of (optimizer step, the
+    policy), another term of the step's loss.
     """
 
     spec: Spec
@@ -167,6 +192,7 @@ class ScriptedRun:
     reference: Any = None
     surrogate: Surrogate | None = None
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None
+    beside: Callable[[int, Any], torch.Tensor] | None = None
 
     def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
         """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
@@ -225,6 +251,8 @@ class ScriptedRun:
             reference=self.reference,
             temperature=self._temperature,
             surrogate=self.surrogate,
+            entropy_coefficient=self.spec.objective.entropy_coefficient or 0.0,
+            beside=None if self.beside is None else functools.partial(self.beside, step),
         )
 
     def clipped_share(self, samples: Sequence[Sample], step: int) -> float:

@@ -1,0 +1,139 @@
+"""The terms of TRL's loss that do not pass through the log-probabilities: an entropy bonus, and a router's loss.
+
+TRL makes each a mean of its own over a micro-batch. The factor that turns a micro-batch's policy loss into its share of
+the step's would scale them wrongly; so a hook on the tensor that each is made of (entropies by token, the router's loss
+by micro-batch) turns the gradient that arrives there into the term's own share, and keeps what it was: a loss that
+weighs the term otherwise, or leaves it out, is seen before the update. Values are not touched, so that TRL's metrics
+and the controller of an adaptive bonus see what they see natively.
+
+Source: trl 1.10.0 to 1.16.0, GRPOTrainer._compute_loss; the router's loss since 1.7.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from batchbridge.kit.measuring import TOLERANCE
+from batchbridge_trl import releases
+from batchbridge_trl.rows import MicroBatch, loss_mask
+
+CONTROLLER = ("entropy_coef", "_last_world_entropy", "_entropy_window_stats")
+"""Attributes of the trainer that an adaptive bonus goes on from."""
+
+
+@dataclass
+class _Seen:
+    """A tensor that a term is made of. wanted: the gradient that its share of the step is, in the tensor's shape."""
+
+    name: str
+    wanted: torch.Tensor
+    found: torch.Tensor | None = None
+
+    def share(self, tensor: torch.Tensor, scale: torch.Tensor | float) -> None:
+        """Hooks the tensor: its gradient is `scale` times what arrives."""
+
+        def arrive(gradient: torch.Tensor) -> torch.Tensor:
+            own = gradient * scale
+            self.found = own.detach() if self.found is None else self.found + own.detach()
+            return own.to(gradient.dtype)
+
+        tensor.register_hook(arrive)
+
+
+@dataclass
+class LossTerms:
+    """The terms of one trainer's loss beside the policy's and the KL term, as a wrapped run shares them out.
+
+    bonus, router: whether the trainer has them.
+    """
+
+    trainer: Any
+    bonus: bool = field(init=False)
+    router: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bonus = bool(releases.value(self.trainer, "_entropy_bonus_enabled"))
+        self.router = bool(releases.value(self.trainer, "aux_loss_enabled"))
+        self._coefficient = self.trainer.entropy_coef if self.bonus else 0.0
+        self._router_coefficient = self.trainer.router_aux_loss_coef if self.router else 0.0
+        self._seen: list[_Seen] = []
+        self._micro: MicroBatch | None = None
+        self._missing: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def shared(self, micro: MicroBatch) -> Iterator[list[torch.Tensor]]:
+        """While a micro-batch's loss is computed. What is put into the list that it gives belongs to the loss's value,
+        which the factor scaled wrongly, and has no gradient."""
+        self._micro, self._missing = micro, []
+        try:
+            yield self._missing
+        finally:
+            self._micro = None
+
+    def made(self, result: Any) -> None:
+        """Hooks what TRL's method for log-probabilities has made for a micro-batch's loss."""
+        if self._micro is not None and (self.bonus or self.router) and torch.is_grad_enabled():
+            _, entropies, router_loss = result
+            self._missing += self._watch(self._micro, entropies, router_loss)
+
+    def _watch(self, micro: MicroBatch, entropies: torch.Tensor, router_loss: torch.Tensor) -> Iterator[torch.Tensor]:
+        turns = micro.micro_batches
+        if self.bonus:
+            mask = loss_mask(micro).to(torch.promote_types(entropies.dtype, torch.float32))
+            coefficient = self._applied()
+            seen = _Seen("the entropy bonus", -coefficient * micro.per_token * mask)
+            # Natively the mean over the micro-batch's own tokens, over the micro-batches, times the step's factor.
+            tokens = mask.sum().clamp(min=1.0)
+            scale = micro.per_token * tokens * turns / micro.factor
+            if entropies.requires_grad:
+                seen.share(entropies, scale)
+            self._seen.append(seen)
+            native = coefficient * micro.factor * (entropies.detach() * mask).sum() / tokens / turns
+            yield native - native * scale
+        if self.router:
+            coefficient = self._router_coefficient
+            seen = _Seen("the router's loss", torch.full_like(router_loss.detach(), coefficient / turns))
+            seen.share(router_loss, 1 / micro.factor)
+            self._seen.append(seen)
+            yield router_loss.detach() * (coefficient / turns) * (1 - micro.factor)
+
+    def _applied(self) -> float:
+        """The bonus's coefficient in this step. An adaptive one is the trainer's own state, and is off while the policy
+        has more entropy than its target; another one is what it was when the trainer was wrapped."""
+        trainer = self.trainer
+        if not trainer.use_adaptive_entropy:
+            return float(self._coefficient)
+        return float(trainer.entropy_coef) if trainer._last_world_entropy <= trainer.args.entropy_target else 0.0
+
+    def drop(self) -> None:
+        """Forgets what was seen."""
+        self._seen.clear()
+
+    def objection(self) -> str | None:
+        """What became of the terms since the last call, where it is not their share of the step; None where it is."""
+        seen, self._seen = self._seen, []
+        for each in seen:
+            found = torch.zeros_like(each.wanted) if each.found is None else each.found.to(each.wanted.dtype)
+            kind = each.wanted.dtype if each.found is None else each.found.dtype
+            most = float(each.wanted.abs().max())
+            off = float((found - each.wanted).abs().max())
+            if not off <= TOLERANCE.get(kind, TOLERANCE[torch.float32]) * max(most, 1e-30):
+                share = f"{off / most:.2g} of its share" if most else f"{off:.2g}, where it has no share"
+                return f"{each.name} reached the gradient otherwise than the step's tokens say: off by {share}"
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores of an adaptive bonus: TRL's own has nothing of it."""
+        if not self.bonus or not self.trainer.use_adaptive_entropy:
+            return {}
+        return {name: getattr(self.trainer, name) for name in CONTROLLER[:2]}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on from what `state` said."""
+        for name, value in state.items():
+            setattr(self.trainer, name, value)
