@@ -87,6 +87,7 @@ CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "ZeRO-0, clipped": (0, {}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
     "ZeRO-3, clipped": (3, {}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
     "ZeRO-1, bf16, gradients summed up in float32": (1, FLOAT32_SUMS, {**SPLITS["2x2"], "bf16": True}),
+    **({"ZeRO-2, an entropy bonus": (2, {}, SPLITS["2x2"] | {"entropy_coef": 0.05})} if has(">=1.10") else {}),
     "ZeRO-2, bf16": (2, {}, {**SPLITS["2x2"], "bf16": True}),
     "ZeRO-3, bf16, optimizer on the CPU": (3, OFFLOAD, {**SPLITS["2x2"], "bf16": True}),
 }

@@ -30,13 +30,14 @@ torch.set_num_threads(1)
 import transformers
 from engine_script import SCRIPT, engine_trainer, multiplier
 from representative import once
+from router import COEFFICIENT, Routed, mixture, router_loss
 from transformers import TrainerCallback
 
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import tiny_policy
-from batchbridge_trl.releases import has, has_loss
+from batchbridge_trl.releases import has, has_loss, lacks
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -84,6 +85,14 @@ GRADIENTS = {
     f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
     for loss_type, name, _ in once(LOSSES, SPLITS)
 }
+if has(">=1.10"):
+    GRADIENTS["grpo, an entropy bonus, 1x3, steps straddle rollouts, seven prompts"] = {
+        "loss_type": "grpo",
+        "entropy_coef": 0.05,
+        "num_train_epochs": 2,
+        **SPLITS["1x3, steps straddle rollouts, seven prompts"],
+    }
+ROUTED = ("a router's loss, two passes, kl",) if not lacks("aux_loss_enabled") else ()
 CORRECTED = ("vLLM's correction, two passes, kl",) if has(">=1.6") else ()
 """Earlier releases correct by one bound, or not at all."""
 TRAJECTORIES: dict[str, dict[str, Any]] = {
@@ -199,9 +208,32 @@ def corrected(folder: Path) -> list[Any]:
     return errors_of(wrap(built), tiny_policy(seed=1), script=SCRIPT, multiplier=multiplier("token_mask", 0.5, 1.5))
 
 
+def routed(folder: Path) -> list[Any]:
+    """Gradient errors of a mixture of experts whose router's loss is allowed."""
+    arguments = {**SPLITS["1x2, generation above accumulation, two passes, kl"], "max_steps": 4}
+    built = scripted_trainer(
+        folder, policy=mixture(), reference=mixture(), router_aux_loss_coef=COEFFICIENT, **arguments
+    )
+    seen = Routed(wrap(built, allow=["router_loss"]))
+    given: list[Any] = []
+
+    def beside(step: int, policy: Any) -> Any:
+        return router_loss(given[step], policy)
+
+    class Gathered(TrainerCallback):
+        """Before rank 0 compares alone."""
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            given.extend(seen.gather())
+
+    built.add_callback(Gathered())
+    return errors_of(built, mixture(), policy=mixture, beside=beside)
+
+
 def gradients(folder: Path) -> None:
     results: dict[str, Any] = {name: measured(folder / "out", case) for name, case in GRADIENTS.items()}
     results |= {name: corrected(folder / "out") for name in CORRECTED}
+    results |= {name: routed(folder / "out") for name in ROUTED}
     uneven = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "prompts": 7, "num_train_epochs": 2}
     results["nothing divides"] = measured(folder / "out", uneven, {**SHORT, "optimizer_step.completions_per_step": 5})
     ends = {}
