@@ -269,10 +269,11 @@ def upstream_probe(session: nox.Session) -> None:
 @nox.parametrize("release", ["newest", "oldest"])
 def trl_full(session: nox.Session, release: str) -> None:
     """The whole matrices of gradients and trajectories, of which `trl` and `trl_oldest` run a part; by name only."""
-    constraints, more = ("trl", ()) if release == "newest" else ("trl_oldest", BESIDE_TRL)
+    # bitsandbytes, for QLoRA: not in the default session, as peft imports it wherever it finds it.
+    constraints, more = ("trl", ("bitsandbytes",)) if release == "newest" else ("trl_oldest", BESIDE_TRL)
     install(session, constraints, f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *more, ".[trl]")
     (folder,) = native("adapters/trl")
-    files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks")]
+    files = [f"{folder}/test_{name}.py" for name in ("gradients", "token_budget", "trajectory", "two_ranks", "qlora")]
     environment = {**ENVIRONMENT, "BATCHBRIDGE_WHOLE_MATRIX": "1"}
     session.run("python", "-m", "pytest", *TWO_PROCESSES, *files, *session.posargs, env=environment)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from peft import LoraConfig
-from representative import cells
+from representative import WHOLE, cells
 
 from batchbridge import unwrap, wrap
 from batchbridge.ledger import read_steps
@@ -183,3 +183,15 @@ def test_positive_control_an_unwrapped_aligned_run_meets_the_bar(trainer: Callab
     loss_type = "dapo" if has_loss("dapo") else "grpo"
     built = undivided(trainer(loss_type=loss_type, num_train_epochs=1, **arguments("2x4")))
     assert max(native_errors(built, tmp_path / "ledger")) <= 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch's compiler does with torch's own functions
+def test_a_compiled_model_has_the_oracles_gradient(trainer: Callable[..., Any]) -> None:
+    backend = "inductor" if WHOLE else "aot_eager"  # what inductor compiles takes a minute
+    compiled = {"torch_compile": True, "torch_compile_backend": backend, "max_steps": 3}
+    built = wrap(trainer(**compiled, **arguments("2x2, generation above accumulation, two passes")))
+    captured = train(built)
+    assert type(built.model_wrapped).__name__ == "OptimizedModule"
+    plan = built.batchbridge.plan
+    for each in gradient_errors(captured, plan.spec, plan=plan):
+        assert each.error <= each.bar

@@ -92,6 +92,12 @@ if has(">=1.10"):
         "num_train_epochs": 2,
         **SPLITS["1x3, steps straddle rollouts, seven prompts"],
     }
+GRADIENTS["dapo, compiled, two passes, kl"] = {
+    "torch_compile": True,
+    "torch_compile_backend": "eager",
+    "max_steps": 2,
+    **SPLITS["1x2, generation above accumulation, two passes, kl"],
+}
 ROUTED = ("a router's loss, two passes, kl",) if not lacks("aux_loss_enabled") else ()
 CORRECTED = ("vLLM's correction, two passes, kl",) if has(">=1.6") else ()
 """Earlier releases correct by one bound, or not at all."""
