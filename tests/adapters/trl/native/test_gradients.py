@@ -185,7 +185,7 @@ def test_positive_control_an_unwrapped_aligned_run_meets_the_bar(trainer: Callab
     assert max(native_errors(built, tmp_path / "ledger")) <= 1
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch's compiler does with torch's own functions
+@pytest.mark.filterwarnings("ignore")  # what torch's compiler does with torch's own functions
 def test_a_compiled_model_has_the_oracles_gradient(trainer: Callable[..., Any]) -> None:
     backend = "inductor" if WHOLE else "aot_eager"  # what inductor compiles takes a minute
     compiled = {"torch_compile": True, "torch_compile_backend": backend, "max_steps": 3}
