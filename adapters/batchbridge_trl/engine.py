@@ -46,6 +46,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
+from batchbridge_trl.images import Pictures, forms_of, reads_images, taken
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -84,6 +85,8 @@ class Enforcer:
         self._terms = watch.terms = LossTerms(trainer)
         self._checkpoints = Checkpoints(trainer, request, request.plan, self._rollouts, self._terms)
         self._dataset = trainer.train_dataset
+        self._reads_images = reads_images(trainer)
+        self._pad_token = getattr(trainer.processing_class, "tokenizer", trainer.processing_class).pad_token_id
         self._suspended = patches.suspended
         self._native: dict[str, Any] = {"_generate_and_score_completions": trainer._generate_and_score_completions}
         self._install(patches)
@@ -270,12 +273,11 @@ class Enforcer:
         trainer, completions = self._trainer, self._completions(step)
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
         metrics = StepMetrics(trainer, self._turn_sizes(step))
-        multiple = releases.value(trainer, "pad_to_multiple_of")
+        multiple, filler = releases.value(trainer, "pad_to_multiple_of"), self._filler(step)
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
                 picks = [None if item is None else completions[item] for item in batch]
-                filler = self._rollouts[step.rollouts[0]]
-                micro = rows_module.assemble(picks, filler, trainer.processing_class.pad_token_id, multiple)
+                micro = rows_module.assemble(picks, filler, self._pad_token, multiple)
                 micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
                 self._finish(micro, len(share), normaliser)
                 rows = [None if item is None else self._row(step, item) for item in batch]
@@ -395,11 +397,29 @@ class Enforcer:
     # ---- who trains what
 
     def _share(self, step: StepPlan) -> list[list[int | None]]:
-        """This rank's micro-batches of `step`; every rollout of the step must be known."""
+        """This rank's micro-batches of `step`."""
+        return self._shares_of(step)[self._accelerator.process_index]
+
+    def _shares_of(self, step: StepPlan) -> list[MicroBatches]:
+        """Every rank's micro-batches of `step`; every rollout of the step must be known."""
         if step.index not in self._shares:
-            lengths = [rows.length(position) for rows, position in self._completions(step)]
-            self._shares[step.index] = self._cut(lengths)
-        return self._shares[step.index][self._accelerator.process_index]
+            completions = self._completions(step)
+            self._shares[step.index] = shares = self._cut([rows.length(position) for rows, position in completions])
+            if len(shares) > 1 and any(rows.images(position) for rows, position in completions):
+                # Every rank runs the part of the model that reads images, or waits for those that do: a row without
+                # weight has one where no other has.
+                for batch in (batch for rank in shares for batch in rank):
+                    if not any(item is None or completions[item][0].images(completions[item][1]) for item in batch):
+                        batch.append(None)
+        return self._shares[step.index]
+
+    def _filler(self, step: StepPlan) -> tuple[RolloutRows, int]:
+        """What filler rows of the step are copies of: a completion with images, where the step has one."""
+        rollouts = [self._rollouts[index] for index in step.rollouts]
+        for rows in rollouts:
+            if (spare := rows.spare()) is not None:
+                return rows, spare
+        return rollouts[0], min(rollouts[0].slots, key=lambda position: rollouts[0].length(position).tokens)
 
     def _cut(self, lengths: list[Length]) -> list[MicroBatches]:
         """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
@@ -407,7 +427,7 @@ class Enforcer:
         if micro.tokens_per_device is None:
             size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
             return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
-        hidden = getattr(self._trainer.model.config, "hidden_size", None)
+        hidden = getattr(self._trainer.model.config.get_text_config(), "hidden_size", None)
         return partition_by_tokens(
             lengths,
             ranks=ranks,
@@ -429,16 +449,22 @@ class Enforcer:
     def _keep_own(self, rollout: RolloutRows) -> None:
         """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
         those of steps after the run's end: a longer run may go on from a checkpoint."""
-        wanted: set[int] = set()
+        ranks, rank = self._accelerator.num_processes, self._accelerator.process_index
+        wanted: list[set[int]] = [set() for _ in range(ranks)]
+        later: set[int] = set()
         for step in self._plan.steps_using(rollout.index, self._trainer.state.global_step):
             known = all(index in self._rollouts for index in step.rollouts)
-            mine = {item for batch in self._share(step) for item in batch} if known else range(len(step.members))
-            wanted |= {
-                step.positions[item]
-                for item in mine
-                if item is not None and step.members[item].rollout == rollout.index
-            }
-        rollout.keep(wanted)
+            shares = self._shares_of(step) if known else [[range(len(step.members))]]
+            for each, share in zip(wanted if known else [later], shares, strict=True):
+                items = {item for batch in share for item in batch}
+                if None in items and (filler := self._filler(step))[0] is rollout:
+                    each.add(filler[1])
+                own = (item for item in items if item is not None and step.members[item].rollout == rollout.index)
+                each |= {step.positions[item] for item in own}
+        if (pictures := rollout.pictures) is not None:
+            pictures.exchange(wanted, rank, self._accelerator.device)
+            pictures.keep(wanted[rank] | later)
+        rollout.keep(wanted[rank] | later)
 
     def _forget(self, step: StepPlan) -> None:
         self._shares.pop(step.index, None)
@@ -465,6 +491,7 @@ class Enforcer:
             output = self._native["_generate_and_score_completions"](
                 [dict(examples[prompts[i // group]]) for i in mine]
             )
+        images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()
         # TRL's own rule for several rewards has no word in the schema; it is refused where the spec asks for another.
@@ -482,12 +509,16 @@ class Enforcer:
         masks = (rows_module.loss_mask(columns), columns["prompt_mask"])
         counts = [[int(count) for count in mask.sum(1).tolist()] for mask in masks]
         known = list(zip(*counts, map(len, self._tap.completion_ids), facts, strict=True))
+        seen = [(number, forms_of(pieces, by_row)) for number, pieces, by_row in images]
         if accelerator.num_processes > 1:
-            known = gather_object(known)
+            known, seen = gather_object(known), gather_object(seen)
         real = len(rollout.prompts) * group
-        tensors = {name: tensor[:real] for name, tensor in rows_module.gather(accelerator, columns).items()}
+        gathered = rows_module.gather(accelerator, columns, pictured=bool(images))
+        tensors = {name: tensor[:real] for name, tensor in gathered.items()}
         lists = [list(column) for column in zip(*known[:real], strict=True)]
-        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists)
+        held = {place: pieces for place, (_, pieces, _) in zip(mine, images, strict=False) if pieces}
+        pictures = Pictures.of_rollout(seen[:real], held, local, accelerator.num_processes) if images else None
+        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists, pictures)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:

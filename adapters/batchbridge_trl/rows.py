@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from accelerate.utils import gather_object
 
 from batchbridge.kit import Length
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.probing import ProbeBatch
+from batchbridge_trl.images import Pictures, together
 
 Kind = Literal["prompt", "completion", "row"]
 
@@ -27,7 +29,11 @@ COLUMNS: Mapping[str, tuple[Kind, float]] = {
     "sampling_per_token_logps": ("completion", 0.0),
     "importance_sampling_ratio": ("completion", 1.0),
     "advantages": ("row", 0.0),
+    # Over prompt and completion; of the latter all zero, and not kept.
+    "token_type_ids": ("prompt", 0),
+    "mm_token_type_ids": ("prompt", 0),
 }
+_OF_BOTH = ("token_type_ids", "mm_token_type_ids")
 DROPPED = frozenset({"num_items_in_batch"})
 """Keys of the rollout dict that are replaced: the token count of the whole rollout."""
 
@@ -41,6 +47,7 @@ class RolloutRows:
     index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
     generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose
     loss mask is 1), prompt_tokens and completion_tokens (attended or not), and facts, plain values for the ledger.
+    pictures: the image tensors of a model that reads images.
     """
 
     index: int
@@ -50,6 +57,16 @@ class RolloutRows:
     prompt_tokens: list[int]
     completion_tokens: list[int]
     facts: list[dict[str, Any]]
+    pictures: Pictures | None = None
+
+    def images(self, position: int) -> int:
+        """Images of the completion at `position`."""
+        return 0 if self.pictures is None else self.pictures.counts["num_images"][position]
+
+    def spare(self) -> int | None:
+        """The position of the shortest completion with images, of which a filler row can be made; None without any."""
+        with_images = [place for place in range(len(self.facts)) if self.images(place)]
+        return min(with_images, key=lambda place: self.length(place).tokens, default=None)
 
     def length(self, position: int) -> Length:
         """Tokens that a forward pass over the completion at `position` reads."""
@@ -75,6 +92,7 @@ class RolloutRows:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "facts": self.facts,
+            "pictures": None if self.pictures is None else self.pictures.state(),
         }
 
     @classmethod
@@ -90,12 +108,13 @@ class RolloutRows:
             name: torch.cat([state["tensors"][name][rows] for state, rows in zip(states, picked, strict=True)])
             for name in states[0]["tensors"]
         }
-        return cls(
-            **{**states[0], "slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
-        )
+        kept = {"slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
+        if states[0].get("pictures") is not None:
+            kept["pictures"] = Pictures.from_states([state["pictures"] for state in states], device)
+        return cls(**{**states[0], **kept})
 
 
-class MicroBatch(dict[str, torch.Tensor]):
+class MicroBatch(dict[str, Any]):
     """The trainer's `inputs` for one micro-batch, and the factor that makes its native loss a share of the step's.
 
     micro_batches: of this rank's part of the step. per_token: share of one response token in a mean over all of the
@@ -122,6 +141,9 @@ def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     if unknown:
         raise ValueError(f"the rollout carries {', '.join(unknown)}, which is not known to split by completion")
     columns = known_columns(output)
+    for name in _OF_BOTH:
+        if name in columns:
+            columns[name] = columns[name][:, : columns["prompt_ids"].shape[1]]
     for name, tensor in columns.items():
         if len(tensor) != rows:
             raise ValueError(f"the rollout's {name} has {len(tensor)} rows for {rows} completions")
@@ -137,11 +159,16 @@ def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> t
     return torch.nn.functional.pad(tensor, amount, value=padding)
 
 
-def gather(accelerator: Any, columns: Tensors) -> Tensors:
-    """Every rank's rows of every column, in rank order. Collective."""
+def gather(accelerator: Any, columns: Tensors, *, pictured: bool) -> Tensors:
+    """Every rank's rows of every column, in rank order. Collective. pictured: a rank whose rows have no image may lack
+    columns."""
     if accelerator.num_processes == 1:
         return columns
     gathered = {}
+    if pictured:
+        for name in sorted(set(gather_object(list(columns))) - columns.keys()):
+            columns[name] = torch.zeros_like(columns["prompt_ids"])
+        columns = {name: columns[name] for name in COLUMNS if name in columns}
     for name, tensor in columns.items():
         kind, padding = COLUMNS[name]
         if tensor.dim() > 1:
@@ -152,14 +179,16 @@ def gather(accelerator: Any, columns: Tensors) -> Tensors:
 
 
 def assemble(
-    picks: Sequence[tuple[RolloutRows, int] | None], filler: RolloutRows, pad_token: int, width_multiple: int | None
+    picks: Sequence[tuple[RolloutRows, int] | None],
+    filler: tuple[RolloutRows, int],
+    pad_token: int,
+    width_multiple: int | None,
 ) -> MicroBatch:
     """One micro-batch from (rollout, position) picks, trimmed to its own longest prompt and completion.
 
-    `None` is a filler row: a copy of some row of `filler` whose loss mask and advantage are zero.
+    `None` is a filler row: a copy of `filler` whose loss mask and advantage are zero.
     """
-    spare = min(filler.slots, key=lambda position: filler.length(position).tokens)
-    chosen = [pick if pick is not None else (filler, spare) for pick in picks]
+    chosen = [pick if pick is not None else filler for pick in picks]
     parts: list[Tensors] = []
     for rollout, position in chosen:
         row = rollout.slots[position]
@@ -169,6 +198,10 @@ def assemble(
         max(rollout.completion_tokens[position] for rollout, position in chosen), width_multiple
     )
     batch = MicroBatch()
+    for part in parts:  # of a rollout without any image
+        for name in _OF_BOTH:
+            if name not in part and any(name in other for other in parts):
+                part[name] = torch.zeros_like(part["prompt_ids"])
     for name in parts[0]:
         kind, padding = COLUMNS[name]
         if name in ("prompt_ids", "completion_ids"):
@@ -179,6 +212,9 @@ def assemble(
             width = prompt_width if kind == "prompt" else completion_width
             tensors = [_to_width(tensor, width, kind, padding) for tensor in tensors]
         batch[name] = torch.cat(tensors)
+        if name in _OF_BOTH:
+            batch[name] = torch.nn.functional.pad(batch[name], (0, completion_width))
+    batch.update(together((rollout.pictures, position) for rollout, position in chosen))
     for row, pick in enumerate(picks):
         if pick is None:
             for name in ("completion_mask", "tool_mask", "advantages"):

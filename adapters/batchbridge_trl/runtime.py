@@ -45,18 +45,20 @@ from batchbridge_trl.proven import CODE
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
-    modules = trainer.model.named_modules()
     import torch
 
-    return any(isinstance(module, torch.nn.Embedding) and re.search(r"wpe|position", name) for name, module in modules)
+    return any(
+        isinstance(module, torch.nn.Embedding)
+        and re.search(r"wpe|position", name)
+        and not re.search(r"visi|visual|image", name)  # of an image's patches
+        for name, module in trainer.model.named_modules()
+    )
 
 
 def _images(trainer: Any, request: Request) -> bool:
-    if getattr(trainer, "_is_vlm", False):
-        return True
-    from transformers import ProcessorMixin
+    from batchbridge_trl.images import reads_images
 
-    return isinstance(trainer.processing_class, ProcessorMixin)
+    return reads_images(trainer) and (holds("<1.16", _release(request)) or bool(releases.value(trainer, "tools")))
 
 
 def _release(request: Request) -> str:
@@ -220,10 +222,13 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "images",
-        "image tensors do not split by completion",
+        "before TRL 1.16 image tensors were not read, and with tools an image that a tool shows can take those of all "
+        "rows beside it away: use TRL 1.16 or later, and no tools beside images",
         _images,
-        configured=lambda reading: model_in(reading).images,
-        remedy=f"a model that reads text only{KNOW_THE_MODEL}",
+        configured=lambda reading: (
+            model_in(reading).images if holds("<1.16", str(reading.framework_version)) else False
+        ),
+        remedy=f"TRL 1.16 or later, or a model that reads text only{KNOW_THE_MODEL}",
     ),
     Refusal(
         "router_loss",

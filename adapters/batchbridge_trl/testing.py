@@ -7,7 +7,7 @@ else is replaced. For tests and examples; needs datasets, torch, transformers an
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,11 +245,14 @@ def gradient_errors(
     precision: torch.dtype = torch.float32,
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None,
     beside: Callable[[int, Any], torch.Tensor] | None = None,
+    inputs: Callable[[int, int], Mapping[str, torch.Tensor]] | None = None,
+    tokenize: Callable[[str], Sequence[int]] | None = None,
 ) -> list[GradientError]:
     """Holds captured gradients against the oracle: on the completions that `plan` names, or that a ledger's `records`
     say were trained (for a run that follows no plan). `policy` builds the architecture; `steps` limits the comparison.
     `surrogate` replaces the spec's, for those that the schema has names and no formulas for. `precision`: that of the
-    run, in which the oracle's own code makes the floor. `multiplier`, `beside`: see `ScriptedRun`.
+    run, in which the oracle's own code makes the floor. `multiplier`, `beside`, `inputs`, `tokenize`: see
+    `ScriptedRun`.
     """
     tokenizer = tiny_tokenizer()
 
@@ -268,12 +271,13 @@ def gradient_errors(
         return ScriptedRun(
             spec=spec,
             script=default_script() if script is None else script,
-            tokenize=lambda text: tokenizer(text)["input_ids"],
+            tokenize=tokenize or (lambda text: tokenizer(text)["input_ids"]),
             policy_at=policy_at,
             reference=None if reference is None else copy.deepcopy(reference).to(dtype).eval(),
             surrogate=surrogate,
             multiplier=multiplier,
             beside=beside,
+            inputs=inputs,
         )
 
     exact, rough = run(torch.float64), run(precision)

@@ -30,7 +30,8 @@ class Sample:
 
     prompt, completion: token ids. loss_mask: 1 per trained token. group: identifies its prompt's group. advantage: per
     completion. old_logprobs: per completion token; None means those of the current weights, detached. multiplier: of
-    its tokens' policy losses, the KL term left as it is: a correction towards the sampler.
+    its tokens' policy losses, the KL term left as it is: a correction towards the sampler. inputs: what else the model
+    is given, images say.
     """
 
     prompt: Sequence[int]
@@ -40,6 +41,7 @@ class Sample:
     advantage: float
     old_logprobs: torch.Tensor | None = None
     multiplier: torch.Tensor | None = None
+    inputs: Mapping[str, torch.Tensor] | None = None
 
 
 def double(model: Any) -> Any:
@@ -64,7 +66,9 @@ def entropies(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.
 
 def _distribution(model: Any, sample: Sample, temperature: float) -> torch.Tensor:
     ids = torch.tensor([[*sample.prompt, *sample.completion]])
-    logits = model(input_ids=ids).logits[0, len(sample.prompt) - 1 : -1] / temperature
+    kind = next(model.parameters()).dtype
+    others = {name: one.to(kind) if one.is_floating_point() else one for name, one in (sample.inputs or {}).items()}
+    logits = model(input_ids=ids, **others).logits[0, len(sample.prompt) - 1 : -1] / temperature
     return torch.log_softmax(logits, dim=-1)
 
 
@@ -182,7 +186,7 @@ class ScriptedRun:
     tokenize: a prompt's token ids. policy_at(k): the policy with the weights before optimizer step k. reference: the
     reference policy, or None. surrogate: replaces the objective's (see `token_losses`). multiplier: of (prompt, sample,
     log-probabilities of the weights that generated it), of its tokens (see `Sample`). beside: of (optimizer step, the
-    policy), another term of the step's loss.
+    policy), another term of the step's loss. inputs: of (prompt, completion tokens), see `Sample`.
     """
 
     spec: Spec
@@ -193,6 +197,7 @@ class ScriptedRun:
     surrogate: Surrogate | None = None
     multiplier: Callable[[int, int, torch.Tensor], torch.Tensor] | None = None
     beside: Callable[[int, Any], torch.Tensor] | None = None
+    inputs: Callable[[int, int], Mapping[str, torch.Tensor]] | None = None
 
     def sample(self, prompt: int, sample: int, advantage: float, generated_at_step: int, step: int) -> Sample:
         """One completion, trained at `step`; its old log-probabilities are those of the weights that generated it."""
@@ -202,6 +207,7 @@ class ScriptedRun:
             loss_mask=self.script.loss_mask(prompt, sample),
             group=prompt,
             advantage=advantage,
+            inputs=None if self.inputs is None else self.inputs(prompt, len(self.script.completion(prompt, sample))),
         )
         fresh = generated_at_step == step or self.spec.objective.old_logprobs == "detached"
         if fresh and self.multiplier is None:

@@ -1,0 +1,176 @@
+"""The image tensors of a rollout, by completion: kept where they were made until it is known which rank trains them.
+
+TRL keeps them flat over images or tiles, or padded by completion, in a layout of its own for each family of models, and
+splits them itself; what it splits is taken as it comes. Every rank knows how many images a completion has and what
+shapes its tensors have; the tensors themselves go from the rank that generated a completion to the ranks that train it,
+and to no other.
+
+Source: trl 1.16.0, GRPOTrainer._generate_and_score_completions and _get_per_token_logps_and_entropies,
+trainer/utils.py split_pixel_values_by_grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+TENSORS = (
+    "pixel_values",
+    "image_grid_thw",
+    "image_position_ids",
+    "pixel_attention_mask",
+    "spatial_shapes",
+    "image_sizes",
+)
+"""Keys of a rollout dict whose rows are images, patches, tiles or completions, by the layout."""
+COUNTS = ("num_images", "num_tiles")
+"""Keys with one number per completion."""
+
+
+class Form(NamedTuple):
+    """A completion's part of one tensor. by_row: the layout has one row for each completion."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    by_row: bool
+
+
+@dataclass
+class Pictures:
+    """The image tensors of one rollout's completions, by position in the generation order.
+
+    counts: of each completion, by key of `COUNTS`. forms: of each completion's tensors, by key of `TENSORS`; empty
+    where it has no image. holder: the rank that generated each; None where every rank has all, after a resume.
+    delivered: the positions that each rank has been sent. held: the tensors that this rank has.
+    """
+
+    counts: dict[str, list[int]]
+    forms: list[dict[str, Form]]
+    holder: list[int] | None
+    delivered: list[set[int]]
+    held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def of_rollout(
+        cls,
+        seen: Sequence[tuple[Mapping[str, int], dict[str, Form]]],
+        held: dict[int, dict[str, torch.Tensor]],
+        rows: int,
+        ranks: int,
+    ) -> Pictures:
+        """Of what every rank has told of its completions, by position. held: this rank's. rows: completions of a
+        rank."""
+        names = dict.fromkeys(name for counts, _ in seen for name in counts)
+        counts = {name: [each.get(name, 0) for each, _ in seen] for name in names}
+        holder = [position // rows for position in range(len(seen))]
+        return cls(counts, [forms for _, forms in seen], holder, [set() for _ in range(ranks)], held)
+
+    def exchange(self, wanted: Sequence[set[int]], rank: int, device: torch.device) -> None:
+        """Brings every rank what it will train of the completions that others generated. Collective. wanted: positions,
+        by rank."""
+        if self.holder is None:
+            return
+        operations = []
+        for target, positions in enumerate(wanted):
+            for position in sorted(positions - self.delivered[target]):
+                source = self.holder[position]
+                for name, form in self.forms[position].items() if source != target else ():
+                    if rank == source:
+                        sent = self.held[position][name].contiguous()
+                        operations.append(torch.distributed.P2POp(torch.distributed.isend, sent, target))
+                    elif rank == target:
+                        space = torch.empty(form.shape, dtype=form.dtype, device=device)
+                        self.held.setdefault(position, {})[name] = space
+                        operations.append(torch.distributed.P2POp(torch.distributed.irecv, space, source))
+            self.delivered[target] |= positions
+        for work in torch.distributed.batch_isend_irecv(operations) if operations else ():
+            work.wait()
+
+    def keep(self, positions: set[int]) -> None:
+        """Forgets the tensors of other completions."""
+        self.held = {position: held for position, held in self.held.items() if position in positions}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores."""
+        held = {place: {name: one.cpu() for name, one in each.items()} for place, each in self.held.items()}
+        forms = [{name: tuple(form) for name, form in each.items()} for each in self.forms]
+        delivered = [sorted(positions) for positions in self.delivered]
+        return {
+            "counts": self.counts, "forms": forms, "holder": self.holder, "delivered": delivered, "held": held
+        }  # fmt: skip
+
+    @classmethod
+    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> Pictures:
+        """Of what one rank stored, or of what all did: then every rank has all."""
+        held = {
+            place: {name: one.to(device) for name, one in each.items()}
+            for state in states
+            for place, each in state["held"].items()
+        }
+        forms = [{name: Form(*form) for name, form in each.items()} for each in states[0]["forms"]]
+        holder = states[0]["holder"] if len(states) == 1 else None
+        return cls(states[0]["counts"], forms, holder, [set(one) for one in states[0]["delivered"]], held)
+
+
+def reads_images(trainer: Any) -> bool:
+    """Whether the trainer's processor could have images to read."""
+    from transformers import ProcessorMixin
+
+    return bool(getattr(trainer, "_is_vlm", False)) or isinstance(trainer.processing_class, ProcessorMixin)
+
+
+def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]:
+    """Takes the image tensors out of a rollout dict, by completion: its counts, its tensors (none without an image),
+    and the names of those that have a row for every completion."""
+    from trl.trainer.utils import split_pixel_values_by_grid
+
+    counts = {name: output.pop(name) for name in COUNTS if output.get(name) is not None}
+    counts.setdefault("num_images", [0] * rows)
+    tensors = {name: output.pop(name) for name in TENSORS if output.get(name) is not None}
+    split = split_pixel_values_by_grid({**tensors, **counts})
+    by_row = frozenset(name for name in tensors if isinstance(split[name], torch.Tensor))
+    found = []
+    for row in range(rows):
+        pieces = {name: split[name][row : row + 1] if name in by_row else split[name][row] for name in tensors}
+        has = counts["num_images"][row] > 0
+        found.append(({name: each[row] for name, each in counts.items()}, pieces if has else {}, by_row))
+    return found
+
+
+def forms_of(pieces: Mapping[str, torch.Tensor], by_row: frozenset[str]) -> dict[str, Form]:
+    """What every rank knows of a completion's tensors."""
+    return {name: Form(tuple(one.shape), one.dtype, name in by_row) for name, one in pieces.items()}
+
+
+def together(chosen: Iterable[tuple[Pictures | None, int]]) -> dict[str, Any]:
+    """The image tensors of a micro-batch's completions as TRL hands them to its loss; nothing where none has an image.
+
+    What a completion lacks is zeros where the layout has a row for each; what was padded to the most images or patches
+    of one rank's rollout is padded to the most of the micro-batch.
+    """
+    chosen = list(chosen)
+    known = [{} if pictures is None else pictures.held.get(place, {}) for pictures, place in chosen]
+    forms = [{} if pictures is None else pictures.forms[place] for pictures, place in chosen]
+    batch: dict[str, Any] = {}
+    for name in dict.fromkeys(name for each in forms for name in each):
+        like = next(each[name] for each in known if name in each)
+        by_row = any(each[name].by_row for each in forms if name in each)
+        empty = like.new_zeros((1, *like.shape[1:]))
+        pieces = [each.get(name, empty) for each in known if name in each or by_row]
+        sizes = [max(piece.shape[place] for piece in pieces) for place in range(1, like.dim())]
+        batch[name] = torch.cat([_padded(piece, sizes) for piece in pieces])
+    if batch:
+        for name in COUNTS:
+            if any(pictures is not None and name in pictures.counts for pictures, _ in chosen):
+                batch[name] = [0 if pictures is None else pictures.counts[name][place] for pictures, place in chosen]
+    return batch
+
+
+def _padded(piece: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """With zeros at the end of every dimension but the first."""
+    missing = [size - have for size, have in zip(sizes, piece.shape[1:], strict=True)]
+    amounts = [amount for each in reversed(missing) for amount in (0, each)]
+    return torch.nn.functional.pad(piece, amounts) if any(missing) else piece
