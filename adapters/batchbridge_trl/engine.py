@@ -46,7 +46,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
-from batchbridge_trl.images import Pictures, forms_of, reads_images, taken
+from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, taken
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -414,12 +414,12 @@ class Enforcer:
         return self._shares[step.index]
 
     def _filler(self, step: StepPlan) -> tuple[RolloutRows, int]:
-        """What filler rows of the step are copies of: a completion with images, where the step has one."""
-        rollouts = [self._rollouts[index] for index in step.rollouts]
-        for rows in rollouts:
-            if (spare := rows.spare()) is not None:
-                return rows, spare
-        return rollouts[0], min(rollouts[0].slots, key=lambda position: rollouts[0].length(position).tokens)
+        """What filler rows of the step are copies of: its shortest completion with images, where it has one, and a
+        short one that this rank holds anyway otherwise."""
+        first = self._rollouts[step.rollouts[0]]
+        having = [(rows, position) for rows, position in self._completions(step) if rows.images(position)]
+        held = having or [(first, position) for position in first.slots]
+        return min(held, key=lambda one: one[0].length(one[1]).tokens)
 
     def _cut(self, lengths: list[Length]) -> list[MicroBatches]:
         """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
@@ -457,8 +457,9 @@ class Enforcer:
             shares = self._shares_of(step) if known else [[range(len(step.members))]]
             for each, share in zip(wanted if known else [later], shares, strict=True):
                 items = {item for batch in share for item in batch}
-                if None in items and (filler := self._filler(step))[0] is rollout:
-                    each.add(filler[1])
+                if None in items and known:
+                    filler, position = self._filler(step)
+                    each |= {position} if filler is rollout and filler.images(position) else set()
                 own = (item for item in items if item is not None and step.members[item].rollout == rollout.index)
                 each |= {step.positions[item] for item in own}
         if (pictures := rollout.pictures) is not None:
@@ -487,10 +488,10 @@ class Enforcer:
         mine = range(accelerator.process_index * local, (accelerator.process_index + 1) * local)
         examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
         drawn_by = [seeds[i // group] + i % group for i in mine]
-        with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by):
-            output = self._native["_generate_and_score_completions"](
-                [dict(examples[prompts[i // group]]) for i in mine]
-            )
+        rows = [dict(examples[prompts[i // group]]) for i in mine]
+        told = logged_by_all(trainer, rows) if self._reads_images else contextlib.nullcontext()
+        with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by), told:
+            output = self._native["_generate_and_score_completions"](rows)
         images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()

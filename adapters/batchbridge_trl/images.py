@@ -11,11 +11,16 @@ trainer/utils.py split_pixel_values_by_grid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from accelerate.utils import gather_object
+
+from batchbridge import CannotAttach
+from batchbridge.kit.patches import temporarily
 
 TENSORS = (
     "pixel_values",
@@ -122,6 +127,21 @@ def reads_images(trainer: Any) -> bool:
     return bool(getattr(trainer, "_is_vlm", False)) or isinstance(trainer.processing_class, ProcessorMixin)
 
 
+@contextlib.contextmanager
+def logged_by_all(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """While a rollout is generated: TRL gathers its pictures for its log on those ranks alone whose rows have any, so
+    that ranks would wait for each other; where they differ, none is logged. Collective."""
+
+    def has_image(row: Mapping[str, Any]) -> bool:
+        parts = [part for message in row["prompt"] if isinstance(message, dict) for part in message["content"]]
+        inside = any(isinstance(part, dict) and part.get("type") == "image" for part in parts)
+        return bool(inside or row.get("images") or row.get("image") is not None)
+
+    differ = len(set(gather_object([any(map(has_image, rows))]))) > 1
+    with temporarily(trainer, **({"log_multimodal": False} if differ else {})):
+        yield
+
+
 def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]:
     """Takes the image tensors out of a rollout dict, by completion: its counts, its tensors (none without an image),
     and the names of those that have a row for every completion."""
@@ -130,8 +150,19 @@ def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[
     counts = {name: output.pop(name) for name in COUNTS if output.get(name) is not None}
     counts.setdefault("num_images", [0] * rows)
     tensors = {name: output.pop(name) for name in TENSORS if output.get(name) is not None}
-    split = split_pixel_values_by_grid({**tensors, **counts})
-    by_row = frozenset(name for name in tensors if isinstance(split[name], torch.Tensor))
+    # Idefics' and SmolVLM's: a row for each completion, which TRL takes for one for each image where they are as many.
+    by_row = (
+        frozenset(tensors) if "pixel_attention_mask" in tensors and "spatial_shapes" not in tensors else frozenset()
+    )
+    numbers, scored = counts["num_images"], {"old_per_token_logps", "ref_per_token_logps"} & output.keys()
+    if by_row and scored and sum(numbers) == rows and set(numbers) != {1}:
+        reason = (
+            f"{rows} completions of a rank have {rows} images together, unevenly: TRL then takes a completion's padded "
+            "images for an image each, and scores with others; use one image in every prompt, or one pass without a KL "
+            "term"
+        )
+        raise CannotAttach({"images": reason})
+    split = tensors if by_row else split_pixel_values_by_grid({**tensors, **counts})
     found = []
     for row in range(rows):
         pieces = {name: split[name][row : row + 1] if name in by_row else split[name][row] for name in tensors}

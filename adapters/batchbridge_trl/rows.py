@@ -63,11 +63,6 @@ class RolloutRows:
         """Images of the completion at `position`."""
         return 0 if self.pictures is None else self.pictures.counts["num_images"][position]
 
-    def spare(self) -> int | None:
-        """The position of the shortest completion with images, of which a filler row can be made; None without any."""
-        with_images = [place for place in range(len(self.facts)) if self.images(place)]
-        return min(with_images, key=lambda place: self.length(place).tokens, default=None)
-
     def length(self, position: int) -> Length:
         """Tokens that a forward pass over the completion at `position` reads."""
         return Length(self.prompt_tokens[position], self.completion_tokens[position])

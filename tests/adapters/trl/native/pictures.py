@@ -69,6 +69,10 @@ class Family:
         shown = [[START, *[IMAGE] * self.tokens(picture), END] for picture in pictures]
         return [token for ids in shown for token in ids] + tiny_tokenizer()(text)["input_ids"]
 
+    def tokenize(self, text: str) -> list[int]:
+        """Token ids of a scripted prompt, with its own pictures."""
+        return self.prompt(text, pictures_of(Script().prompt_index(text)))
+
     def inputs(self, prompt: int, completion: int, pictures: list[int] | None = None) -> Mapping[str, torch.Tensor]:
         """What the model is given beside the tokens of one completion."""
         shown = pictures_of(prompt) if pictures is None else pictures
@@ -251,12 +255,15 @@ def picture_trainer(
         "images": [pictures_of(index) for index in range(prompts)],
     }
     model = family.model()
-    if arguments.get("beta"):
-        model.save_pretrained(folder / "reference")
+    args = GRPOConfig(**settings | arguments)
+    if args.beta:
+        with args.distributed_state.main_process_first():
+            if args.distributed_state.is_main_process:
+                model.save_pretrained(folder / "reference")
         model.config._name_or_path = str(folder / "reference")
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "<start>", "<end>"]})
     return GRPOTrainer(
-        model=model, args=GRPOConfig(**settings | arguments), train_dataset=Dataset.from_dict(rows),
+        model=model, args=args, train_dataset=Dataset.from_dict(rows),
         processing_class=Processor(tokenizer, family), reward_funcs=reward, rollout_func=play,
     )  # fmt: skip

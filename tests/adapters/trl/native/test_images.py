@@ -34,10 +34,12 @@ def test_every_layout_has_the_oracles_gradient(tmp_path: Path, name: str, split:
     built.add_callback(captured)
     built.train()
     plan = built.batchbridge.plan
-    known = {"plan": plan, "policy": family.model, "script": script}
-
-    def tokenize(text: str) -> list[int]:
-        return family.prompt(text, pictures_of(script.prompt_index(text)))
-
-    for each in gradient_errors(captured, plan.spec, inputs=family.inputs, tokenize=tokenize, **known):
+    known = {"plan": plan, "policy": family.model, "script": script, "tokenize": family.tokenize}
+    for each in gradient_errors(captured, plan.spec, inputs=family.inputs, **known):
         assert each.error <= each.bar
+
+    def swapped(prompt: int, completion: int) -> Any:
+        return family.inputs(prompt, completion, [one + 3 for one in pictures_of(prompt)])
+
+    missed = gradient_errors(captured, plan.spec, inputs=swapped, steps=1, **known)
+    assert all(each.error > 10 * each.bar for each in missed), "negative control: other pictures"

@@ -74,7 +74,10 @@ def measured(folder: Path) -> dict[str, Any]:
 
 def test_every_step_on_two_ranks_has_the_oracles_gradient(measured: dict[str, Any]) -> None:
     errors = measured["errors"]
-    assert len(errors) == len(TWO_RANKS.GRADIENTS) + len(TWO_RANKS.CORRECTED) + len(TWO_RANKS.ROUTED) + 1
+    assert (
+        len(errors)
+        == len(TWO_RANKS.GRADIENTS) + len(TWO_RANKS.CORRECTED) + len(TWO_RANKS.ROUTED) + len(TWO_RANKS.PICTURED) + 1
+    )
     for name, steps in errors.items():
         assert steps, name
         for each in steps:

@@ -13,6 +13,7 @@ Rank 0 leaves what it measured in FOLDER; the comparing process asserts.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -29,6 +30,7 @@ torch.set_num_threads(1)
 
 import transformers
 from engine_script import SCRIPT, engine_trainer, multiplier
+from pictures import FAMILIES, picture_trainer
 from representative import once
 from router import COEFFICIENT, Routed, mixture, router_loss
 from transformers import TrainerCallback
@@ -36,7 +38,7 @@ from transformers import TrainerCallback
 from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.leaving import leave
-from batchbridge.testing.tiny import tiny_policy
+from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl.releases import has, has_loss, lacks
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
@@ -98,6 +100,22 @@ GRADIENTS["dapo, compiled, two passes, kl"] = {
     "max_steps": 2,
     **SPLITS["1x2, generation above accumulation, two passes, kl"],
 }
+PICTURED: dict[str, dict[str, Any]] = {}
+if has(">=1.16"):
+    PICTURED = {
+        f"{family}, {name}": {"family": family, "max_steps": 4, **SPLITS[name]}
+        for family, name in zip(
+            FAMILIES,
+            itertools.cycle(
+                ("1x3, steps straddle rollouts, seven prompts", "1x2, generation above accumulation, two passes, kl")
+            ),
+        )
+    }
+    PICTURED["pictures, 60 tokens"] = {
+        "family": next(iter(FAMILIES)),
+        **SPLITS["24 tokens, two passes, kl"],
+        "tokens_per_device": 60,
+    }
 ROUTED = ("a router's loss, two passes, kl",) if not lacks("aux_loss_enabled") else ()
 CORRECTED = ("vLLM's correction, two passes, kl",) if has(">=1.6") else ()
 """Earlier releases correct by one bound, or not at all."""
@@ -214,6 +232,21 @@ def corrected(folder: Path) -> list[Any]:
     return errors_of(wrap(built), tiny_policy(seed=1), script=SCRIPT, multiplier=multiplier("token_mask", 0.5, 1.5))
 
 
+def pictured(folder: Path, family: str, tokens_per_device: int | None = None, **arguments: Any) -> list[Any]:
+    """Gradient errors of a model that reads images, of which a prompt has none, one or two."""
+    made, script = FAMILIES[family], Script()
+    built = picture_trainer(folder, made, script, **arguments)
+    reference = made.model() if arguments.get("beta") else None
+    return errors_of(
+        wrap(built, tokens_per_device=tokens_per_device),
+        reference,
+        policy=made.model,
+        script=script,
+        inputs=made.inputs,
+        tokenize=made.tokenize,
+    )
+
+
 def routed(folder: Path) -> list[Any]:
     """Gradient errors of a mixture of experts whose router's loss is allowed."""
     arguments = {**SPLITS["1x2, generation above accumulation, two passes, kl"], "max_steps": 4}
@@ -240,6 +273,10 @@ def gradients(folder: Path) -> None:
     results: dict[str, Any] = {name: measured(folder / "out", case) for name, case in GRADIENTS.items()}
     results |= {name: corrected(folder / "out") for name in CORRECTED}
     results |= {name: routed(folder / "out") for name in ROUTED}
+    results |= {
+        name: pictured(folder / "pictured" / str(number), **case)
+        for number, (name, case) in enumerate(PICTURED.items())
+    }
     uneven = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "prompts": 7, "num_train_epochs": 2}
     results["nothing divides"] = measured(folder / "out", uneven, {**SHORT, "optimizer_step.completions_per_step": 5})
     ends = {}
