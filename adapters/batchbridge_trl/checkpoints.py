@@ -8,6 +8,7 @@ _save_checkpoint, _load_from_checkpoint, _load_optimizer_and_scheduler.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -82,6 +83,18 @@ class Checkpoints:
             self._check_rows(folder, resumed, stored)
         self._found = folder, resumed, stored, everyone
 
+    def load_weights(self, folder: Path) -> None:
+        """Loads the weights once more where the checkpoint has them under names that the model does not use.
+
+        transformers 5 saves several models (those that read images, mixtures of experts) under the names of an earlier
+        layout, and puts them back in from_pretrained alone: on resume it goes on with the weights of a new model, and
+        only warns. Source: transformers 5.23.0 core_model_loading.py, Trainer._load_from_checkpoint.
+        """
+        model, names = self._trainer.model, set(_names(folder))
+        own = {name for name, _ in model.named_parameters()}
+        if names and not own <= names and type(model).__module__.startswith("transformers."):
+            model.load_state_dict(type(model).from_pretrained(folder, dtype=model.dtype).state_dict())
+
     def load(self, folder: Path) -> bool:
         """Puts the rollouts that are still trained on into `rollouts`. Whether the rows of all ranks are among them:
         so it is where steps are split otherwise than before."""
@@ -155,6 +168,18 @@ def missing_from(folder: Path, rank: int | None = None) -> str | None:
     if whole is None:
         return f"{STATE_FILE} is missing"
     return None if (folder / _NATIVE_STATE).is_file() else f"{_NATIVE_STATE} is missing"
+
+
+def _names(folder: Path) -> Iterable[str]:
+    """The names of the weights in a checkpoint; nothing where they are not in a file of safetensors."""
+    if (index := folder / "model.safetensors.index.json").is_file():
+        return list(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    if (file := folder / "model.safetensors").is_file():
+        from safetensors import safe_open
+
+        with safe_open(file, "pt") as weights:
+            return list(weights.keys())
+    return ()
 
 
 def _is_ours(folder: Path) -> bool:

@@ -46,7 +46,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
-from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, taken
+from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -109,9 +109,11 @@ class Enforcer:
             ("_load_from_checkpoint", self._load_model, "held against the plan first", resume),
         ]
         producer = self._watch.producer
-        if (budget := spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device) is not None:
+        budget = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
+        if budget is not None or self._reads_images:
             scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._most)
-            rows.append((producer.name, scorer, "forward-only passes cut by tokens", "tokens_per_device of the spec"))
+            why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"
+            rows.append((producer.name, scorer, "forward-only passes cut", why))
         if spec.horizon.lr_tick == "rollout":
             rows.append(("create_scheduler", self._scheduler, "advances once per rollout", "lr_tick of the spec"))
         rows.append(("num_examples", lambda loader: self._plan.dataset_size, "the plan's prompts", "logs"))
@@ -514,12 +516,13 @@ class Enforcer:
         if accelerator.num_processes > 1:
             known, seen = gather_object(known), gather_object(seen)
         real = len(rollout.prompts) * group
+        require_images_of_all(trainer, [forms for _, forms in seen])
         gathered = rows_module.gather(accelerator, columns, pictured=bool(images))
         tensors = {name: tensor[:real] for name, tensor in gathered.items()}
         lists = [list(column) for column in zip(*known[:real], strict=True)]
         held = {place: pieces for place, (_, pieces, _) in zip(mine, images, strict=False) if pieces}
         pictures = Pictures.of_rollout(seen[:real], held, local, accelerator.num_processes) if images else None
-        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists, pictures)
+        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists, pictures=pictures)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:
@@ -548,6 +551,7 @@ class Enforcer:
     def _load_model(self, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
         self._checkpoints.check(Path(checkpoint))
         self._native["_load_from_checkpoint"](checkpoint, *args, **kwargs)
+        self._checkpoints.load_weights(Path(checkpoint))
 
     def _load(self, checkpoint: Any) -> None:
         if checkpoint is not None and self._trainer.is_deepspeed_enabled:

@@ -21,6 +21,7 @@ from accelerate.utils import gather_object
 
 from batchbridge import CannotAttach
 from batchbridge.kit.patches import temporarily
+from batchbridge_trl.sharding import loaded_in_shards
 
 TENSORS = (
     "pixel_values",
@@ -33,6 +34,9 @@ TENSORS = (
 """Keys of a rollout dict whose rows are images, patches, tiles or completions, by the layout."""
 COUNTS = ("num_images", "num_tiles")
 """Keys with one number per completion."""
+
+TYPES = ("token_type_ids", "mm_token_type_ids")
+"""Keys that say which tokens are of images, over prompt and completion."""
 
 
 class Form(NamedTuple):
@@ -69,9 +73,16 @@ class Pictures:
         """Of what every rank has told of its completions, by position. held: this rank's. rows: completions of a
         rank."""
         names = dict.fromkeys(name for counts, _ in seen for name in counts)
-        counts = {name: [each.get(name, 0) for each, _ in seen] for name in names}
+        # A rank whose images are all of one tile does not count tiles.
+        counts = {name: [each.get(name, each["num_images"]) for each, _ in seen] for name in names}
         holder = [position // rows for position in range(len(seen))]
         return cls(counts, [forms for _, forms in seen], holder, [set() for _ in range(ranks)], held)
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]) -> Pictures:
+        """Of what `taken` found, on one rank."""
+        seen = [(counts, forms_of(pieces, by_row)) for counts, pieces, by_row in rows]
+        return cls.of_rollout(seen, {place: pieces for place, (_, pieces, _) in enumerate(rows)}, len(rows), 1)
 
     def exchange(self, wanted: Sequence[set[int]], rank: int, device: torch.device) -> None:
         """Brings every rank what it will train of the completions that others generated. Collective. wanted: positions,
@@ -142,6 +153,20 @@ def logged_by_all(trainer: Any, rows: Sequence[Mapping[str, Any]]) -> Iterator[N
         yield
 
 
+def require_images_of_all(trainer: Any, forms: Sequence[dict[str, Form]]) -> None:
+    """Raises `CannotAttach` where ranks gather the parts of the model that read images, and some would never run them:
+    one of their completions has no image."""
+    accelerator = trainer.accelerator
+    plugin = getattr(accelerator.state, "deepspeed_plugin", None)
+    sharded = plugin.zero_stage == 3 if plugin is not None else trainer.is_fsdp_enabled or loaded_in_shards(trainer)
+    if accelerator.num_processes > 1 and sharded and any(forms) and not all(forms):
+        reason = (
+            "a completion of this rollout has no image and others have: under ZeRO-3 and FSDP a rank that does not "
+            "read images leaves those waiting that do; leave such prompts out, or train under DDP or ZeRO-2"
+        )
+        raise CannotAttach({"images": reason})
+
+
 def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]:
     """Takes the image tensors out of a rollout dict, by completion: its counts, its tensors (none without an image),
     and the names of those that have a row for every completion."""
@@ -154,14 +179,6 @@ def taken(output: dict[str, Any], rows: int) -> list[tuple[dict[str, int], dict[
     by_row = (
         frozenset(tensors) if "pixel_attention_mask" in tensors and "spatial_shapes" not in tensors else frozenset()
     )
-    numbers, scored = counts["num_images"], {"old_per_token_logps", "ref_per_token_logps"} & output.keys()
-    if by_row and scored and sum(numbers) == rows and set(numbers) != {1}:
-        reason = (
-            f"{rows} completions of a rank have {rows} images together, unevenly: TRL then takes a completion's padded "
-            "images for an image each, and scores with others; use one image in every prompt, or one pass without a KL "
-            "term"
-        )
-        raise CannotAttach({"images": reason})
     split = tensors if by_row else split_pixel_values_by_grid({**tensors, **counts})
     found = []
     for row in range(rows):
@@ -196,7 +213,12 @@ def together(chosen: Iterable[tuple[Pictures | None, int]]) -> dict[str, Any]:
     if batch:
         for name in COUNTS:
             if any(pictures is not None and name in pictures.counts for pictures, _ in chosen):
-                batch[name] = [0 if pictures is None else pictures.counts[name][place] for pictures, place in chosen]
+                own = [{} if pictures is None else pictures.counts for pictures, _ in chosen]
+                places = [place for _, place in chosen]
+                batch[name] = [
+                    counts.get(name, counts["num_images"])[place] if counts else 0
+                    for counts, place in zip(own, places, strict=True)
+                ]
     return batch
 
 

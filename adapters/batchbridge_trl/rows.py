@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from batchbridge.kit import Length
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.probing import ProbeBatch
-from batchbridge_trl.images import Pictures, together
+from batchbridge_trl.images import TYPES, Pictures, together
 
 Kind = Literal["prompt", "completion", "row"]
 
@@ -33,7 +33,6 @@ COLUMNS: Mapping[str, tuple[Kind, float]] = {
     "token_type_ids": ("prompt", 0),
     "mm_token_type_ids": ("prompt", 0),
 }
-_OF_BOTH = ("token_type_ids", "mm_token_type_ids")
 DROPPED = frozenset({"num_items_in_batch"})
 """Keys of the rollout dict that are replaced: the token count of the whole rollout."""
 
@@ -103,7 +102,7 @@ class RolloutRows:
             name: torch.cat([state["tensors"][name][rows] for state, rows in zip(states, picked, strict=True)])
             for name in states[0]["tensors"]
         }
-        kept = {"slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
+        kept: dict[str, Any] = {"slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
         if states[0].get("pictures") is not None:
             kept["pictures"] = Pictures.from_states([state["pictures"] for state in states], device)
         return cls(**{**states[0], **kept})
@@ -136,7 +135,7 @@ def columns_of(output: Mapping[str, Any], rows: int) -> Tensors:
     if unknown:
         raise ValueError(f"the rollout carries {', '.join(unknown)}, which is not known to split by completion")
     columns = known_columns(output)
-    for name in _OF_BOTH:
+    for name in TYPES:
         if name in columns:
             columns[name] = columns[name][:, : columns["prompt_ids"].shape[1]]
     for name, tensor in columns.items():
@@ -194,7 +193,7 @@ def assemble(
     )
     batch = MicroBatch()
     for part in parts:  # of a rollout without any image
-        for name in _OF_BOTH:
+        for name in TYPES:
             if name not in part and any(name in other for other in parts):
                 part[name] = torch.zeros_like(part["prompt_ids"])
     for name in parts[0]:
@@ -207,7 +206,7 @@ def assemble(
             width = prompt_width if kind == "prompt" else completion_width
             tensors = [_to_width(tensor, width, kind, padding) for tensor in tensors]
         batch[name] = torch.cat(tensors)
-        if name in _OF_BOTH:
+        if name in TYPES:
             batch[name] = torch.nn.functional.pad(batch[name], (0, completion_width))
     batch.update(together((rollout.pictures, position) for rollout, position in chosen))
     for row, pick in enumerate(picks):

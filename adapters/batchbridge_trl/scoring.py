@@ -12,17 +12,21 @@ from typing import Any
 import torch
 
 from batchbridge.kit import Length, partition_by_tokens
+from batchbridge_trl.images import COUNTS, TENSORS, TYPES, Pictures, taken, together
 from batchbridge_trl.releases import Producer
 
 
 class Scorer:
-    """Stands in for the method that makes log-probabilities; with gradients or extra inputs it is native.
+    """Stands in for the method that makes log-probabilities; with gradients or unknown extra inputs it is native.
 
-    most: the largest of all ranks' values, of one; collective. A sharded model is put together in each forward pass, so
-    that a rank with fewer of them would leave the others waiting: it scores one row again.
+    tokens_per_device: None: TRL's own chunks, of which one without images shall not be given empty image tensors, which
+    models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in each
+    forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
     """
 
-    def __init__(self, native: Any, producer: Producer, tokens_per_device: int, most: Callable[[int], int]) -> None:
+    def __init__(
+        self, native: Any, producer: Producer, tokens_per_device: int | None, most: Callable[[int], int]
+    ) -> None:
         self._native, self._producer, self._most = native, producer, most
         self._tokens_per_device = tokens_per_device
 
@@ -39,7 +43,7 @@ class Scorer:
         left, completions on the right; the results (rows, `logits_to_keep`), 0 where nothing is attended.
         """
         wanted = {name: value for name, value in others.items() if value is not None and value is not False}
-        if torch.is_grad_enabled() or wanted:
+        if torch.is_grad_enabled() or wanted.keys() - {*TENSORS, *COUNTS, *TYPES}:
             return self._native(model, input_ids, attention_mask, logits_to_keep, batch_size=batch_size, **others)
         prompt_width = input_ids.shape[1] - logits_to_keep
         attended = attention_mask.bool()
@@ -47,7 +51,14 @@ class Scorer:
         places = torch.arange(1, logits_to_keep + 1, device=input_ids.device)
         responses = (attended[:, prompt_width:] * places).amax(1).clamp(min=1).tolist()
         lengths = [Length(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-        (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
+        if self._tokens_per_device is None:
+            items = list(range(len(lengths)))
+            size = batch_size or len(items)
+            cuts: list[list[int | None]] = [list(items[start : start + size]) for start in range(0, len(items), size)]
+        else:
+            (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
+        images = {name: value for name, value in wanted.items() if name not in TYPES}
+        pictures = Pictures.of_rows(taken(images, len(lengths))) if images else None
         shortest = min(range(len(lengths)), key=lambda item: lengths[item].tokens)
         cuts += [[shortest]] * (self._most(len(cuts)) - len(cuts))
         result: torch.Tensor | None = None
@@ -56,7 +67,11 @@ class Scorer:
             rows = torch.tensor(picks, device=input_ids.device)
             width = max(lengths[item].response for item in picks)
             columns = slice(prompt_width - max(lengths[item].prompt for item in picks), prompt_width + width)
-            scored = self._native(model, input_ids[rows, columns], attention_mask[rows, columns], width)
+            types = {name: wanted[name][rows, columns] for name in TYPES if name in wanted}
+            shown = together((pictures, item) for item in picks)
+            scored = self._native(
+                model, input_ids[rows, columns], attention_mask[rows, columns], width, **types, **shown
+            )
             scored = self._producer.logprobs(scored)
             if result is None:
                 result = scored.new_zeros((len(input_ids), logits_to_keep))

@@ -166,6 +166,48 @@ def gemma() -> Any:
     return _seeded(lambda: Gemma3ForConditionalGeneration(config))
 
 
+def llava_next() -> Any:
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaNextConfig, LlavaNextForConditionalGeneration
+
+    config = LlavaNextConfig(
+        text_config=LlamaConfig(**TEXT), vision_config=CLIPVisionConfig(**SMALL_TOWER, projection_dim=32),
+        image_token_index=IMAGE, image_grid_pinpoints=[[8, 8], [16, 8]], tie_word_embeddings=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return _seeded(lambda: LlavaNextForConditionalGeneration(config))
+
+
+def _sized(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Padded to the most patches: the whole picture, and one or two parts of it."""
+    shown = [one for row in rows for one in row]
+    values = torch.zeros(len(shown), max(2 + one % 2 for one in shown), 3, 8, 8)
+    for place, one in enumerate(shown):
+        values[place, : 2 + one % 2] = pixels(one, 2 + one % 2, 3, 8, 8)
+    return {"pixel_values": values, "image_sizes": torch.tensor([[8 + 8 * (one % 2), 8] for one in shown])}
+
+
+def internvl() -> Any:
+    from transformers import InternVLConfig, InternVLForConditionalGeneration, LlamaConfig
+
+    tower = SMALL_TOWER | {"image_size": [8, 8], "patch_size": [4, 4], "num_attention_heads": 4}
+    config = InternVLConfig(
+        text_config=LlamaConfig(**TEXT), vision_config=tower, image_token_id=IMAGE, image_seq_length=1,
+        tie_word_embeddings=False, attn_implementation="eager",
+    )  # fmt: skip
+    return _seeded(lambda: InternVLForConditionalGeneration(config))
+
+
+def _tiles(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.cat([pixels(one, 1 + one % 2, 3, 8, 8) for row in rows for one in row])}
+
+
+class Tiler:
+    """What TRL asks an image processor for where tensors are made of tiles."""
+
+    def __call__(self, images: list[list[int] | None], **options: Any) -> dict[str, torch.Tensor]:
+        return {"num_patches": torch.tensor([1 + one % 2 for row in images for one in row or []])}
+
+
 def _patches(picture: int) -> int:
     return _grid(picture)[1] * _grid(picture)[2] // 4
 
@@ -175,6 +217,8 @@ FAMILIES = {
     for family in (
         Family("Qwen2-VL: patches of each image, by a grid", qwen, _patches, _grids, "mm_token_type_ids"),
         Family("LLaVA: one row for each image", llava, lambda picture: 4, _flat((3, 8, 8))),
+        Family("LLaVA-NeXT: patches and sizes of each image", llava_next, lambda one: 16 if one % 2 else 10, _sized),
+        Family("InternVL: tiles of each image", internvl, lambda picture: 1 + picture % 2, _tiles),
         Family("Idefics3: one row for each completion, padded", idefics, lambda picture: 1, _by_row),
         Family(
             "Gemma 3: one row for each image, types of tokens",
@@ -200,25 +244,32 @@ class Processor(ProcessorMixin):  # type: ignore[misc]  # transformers is untype
     attributes = ["tokenizer"]  # noqa: RUF012
     tokenizer_class = "PreTrainedTokenizerFast"
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, family: Family | None = None) -> None:
+    image_processor = Tiler()
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, family: str = "") -> None:
         super().__init__(tokenizer, chat_template=TEMPLATE)
         self.family = family
 
     def __call__(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         if images is None:
             return self.tokenizer(text, **options)
-        assert self.family is not None
+        family = FAMILIES[self.family]
         shown = [row or [] for row in images]
         words = [each.replace("<image>", " ") for each in text]
-        ids = [self.family.prompt(each, row) for each, row in zip(words, shown, strict=True)]
+        ids = [family.prompt(each, row) for each, row in zip(words, shown, strict=True)]
         batch = dict(self.tokenizer.pad({"input_ids": ids}, padding=True, return_tensors="pt"))
-        if self.family.types is not None:
-            batch[self.family.types] = (batch["input_ids"] == IMAGE).long()
-        return batch | self.family.tensors(shown)
+        if family.types is not None:
+            batch[family.types] = (batch["input_ids"] == IMAGE).long()
+        return batch | family.tensors(shown)
 
 
 def picture_trainer(
-    folder: Path, family: Family, script: Script | None = None, prompts: int = 6, **arguments: Any
+    folder: Path,
+    family: Family,
+    script: Script | None = None,
+    prompts: int = 6,
+    pictures: Callable[[int], list[int]] = pictures_of,
+    **arguments: Any,
 ) -> Any:
     """A `GRPOTrainer` of a family's tiny model that plays a script over prompts with and without pictures."""
     from datasets import Dataset
@@ -234,7 +285,7 @@ def picture_trainer(
     def play(messages: list[Any], trainer: Any) -> dict[str, Any]:
         rows = who(messages, trainer)
         return {
-            "prompt_ids": [family.prompt(script.prompt(prompt), pictures_of(prompt)) for prompt, _ in rows],
+            "prompt_ids": [family.prompt(script.prompt(prompt), pictures(prompt)) for prompt, _ in rows],
             "completion_ids": [script.completion(*each) for each in rows],
             "logprobs": [[0.0] * len(script.completion(*each)) for each in rows],
             "env_mask": [script.loss_mask(*each) for each in rows],
@@ -252,8 +303,10 @@ def picture_trainer(
     }  # fmt: skip
     rows = {
         "prompt": [[{"role": "user", "content": script.prompt(index)}] for index in range(prompts)],
-        "images": [pictures_of(index) for index in range(prompts)],
+        "images": [pictures(index) for index in range(prompts)],
     }
+    if not any(rows["images"]):
+        del rows["images"]
     model = family.model()
     args = GRPOConfig(**settings | arguments)
     if args.beta:
@@ -265,5 +318,5 @@ def picture_trainer(
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "<start>", "<end>"]})
     return GRPOTrainer(
         model=model, args=args, train_dataset=Dataset.from_dict(rows),
-        processing_class=Processor(tokenizer, family), reward_funcs=reward, rollout_func=play,
+        processing_class=Processor(tokenizer, family.name), reward_funcs=reward, rollout_func=play,
     )  # fmt: skip

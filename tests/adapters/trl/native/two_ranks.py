@@ -39,6 +39,8 @@ from batchbridge import CannotAttach, wrap
 from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
+from batchbridge_trl import rows
+from batchbridge_trl.images import Pictures
 from batchbridge_trl.releases import has, has_loss, lacks
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
@@ -232,12 +234,41 @@ def corrected(folder: Path) -> list[Any]:
     return errors_of(wrap(built), tiny_policy(seed=1), script=SCRIPT, multiplier=multiplier("token_mask", 0.5, 1.5))
 
 
+class Travels:
+    """Which completions' image tensors this rank kept of each rollout, and which it trained."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Pictures, set[int]]] = {}
+        self._trained: dict[int, set[int]] = {}
+        keep, assemble = Pictures.keep, rows.assemble
+
+        def watched(pictures: Pictures, positions: set[int]) -> None:
+            keep(pictures, positions)
+            self._kept[id(pictures)] = pictures, set(pictures.held)
+
+        def assembled(picks: Any, *others: Any) -> Any:
+            for rollout, position in (pick for pick in picks if pick is not None):
+                self._trained.setdefault(id(rollout.pictures), set()).add(position)
+            return assemble(picks, *others)
+
+        Pictures.keep, rows.assemble = watched, assembled
+
+    def require_no_more_than_trained(self) -> None:
+        """But for one completion of a step, of which filler rows are copies; and some come from the other rank."""
+        rank, others = int(os.environ["RANK"]), 0
+        for key, (pictures, kept) in self._kept.items():
+            assert len(kept - self._trained[key]) <= 2, "two steps of each rollout"
+            others += sum(pictures.holder[position] != rank for position in kept)
+        assert others, "nothing travelled"
+
+
 def pictured(folder: Path, family: str, tokens_per_device: int | None = None, **arguments: Any) -> list[Any]:
     """Gradient errors of a model that reads images, of which a prompt has none, one or two."""
     made, script = FAMILIES[family], Script()
     built = picture_trainer(folder, made, script, **arguments)
     reference = made.model() if arguments.get("beta") else None
-    return errors_of(
+    travels = Travels()
+    found = errors_of(
         wrap(built, tokens_per_device=tokens_per_device),
         reference,
         policy=made.model,
@@ -245,6 +276,9 @@ def pictured(folder: Path, family: str, tokens_per_device: int | None = None, **
         inputs=made.inputs,
         tokenize=made.tokenize,
     )
+    if "max_steps" not in arguments:
+        travels.require_no_more_than_trained()
+    return found
 
 
 def routed(folder: Path) -> list[Any]:
