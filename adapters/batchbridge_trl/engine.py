@@ -25,18 +25,12 @@ from accelerate.utils import gather_object
 from batchbridge import BatchDrift, CannotAttach, Plan, read
 from batchbridge.kit import (
     Advantage,
-    Length,
-    MicroBatches,
     Normaliser,
     Request,
     Row,
     StepPlan,
     group_advantages,
-    linear,
-    partition,
-    partition_by_tokens,
     walk,
-    with_attention,
 )
 from batchbridge.kit.measuring import Tap
 from batchbridge.kit.patches import Patches, temporarily
@@ -52,7 +46,8 @@ from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow,
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
-from batchbridge_trl.sharding import loaded_in_shards, without_sync
+from batchbridge_trl.sharding import without_sync
+from batchbridge_trl.shares import Shares
 from batchbridge_trl.terms import LossTerms
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
@@ -77,7 +72,7 @@ class Enforcer:
         self._watch = watch
         self._accelerator = trainer.accelerator
         self._rollouts: dict[int, RolloutRows] = {}
-        self._shares: dict[int, list[MicroBatches]] = {}
+        self._shares = Shares(trainer, self._plan, self._rollouts)
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
@@ -111,7 +106,7 @@ class Enforcer:
         producer = self._watch.producer
         budget = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
         if budget is not None or self._reads_images:
-            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._most)
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most)
             why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"
             rows.append((producer.name, scorer, "forward-only passes cut", why))
         if spec.horizon.lr_tick == "rollout":
@@ -250,9 +245,9 @@ class Enforcer:
                 self._holds_others = True
         if self._holds_others:
             for rollout in self._rollouts.values():
-                self._keep_own(rollout)
+                self._shares.keep_own(rollout)
             self._holds_others = False
-        share = self._share(step)
+        share = self._shares.own(step)
         normaliser = Normaliser.of(self._request.spec.loss.policy, self._weight_rows(step))
         self._log.normaliser = normaliser
         if normaliser.tokens:
@@ -266,21 +261,21 @@ class Enforcer:
             self._idle_engine()
             self._log.silent += [self._row(step, item) for batch in share for item in batch if item is not None]
         trainer._step = step_count
-        self._forget(step)
+        self._shares.forget(step)
         return loss
 
     def _train(
         self, model: Any, step: StepPlan, share: list[list[int | None]], normaliser: Normaliser, loss: torch.Tensor
     ) -> torch.Tensor:
-        trainer, completions = self._trainer, self._completions(step)
+        trainer, completions = self._trainer, self._shares.completions(step)
         trainer._step = 0  # TRL logs a step's time when it has counted its micro-batches
         metrics = StepMetrics(trainer, self._turn_sizes(step))
-        multiple, filler = releases.value(trainer, "pad_to_multiple_of"), self._filler(step)
+        multiple, filler = releases.value(trainer, "pad_to_multiple_of"), self._shares.filler(step)
         with window(trainer, len(share)):
             for number, batch in enumerate(share):
                 picks = [None if item is None else completions[item] for item in batch]
                 micro = rows_module.assemble(picks, filler, self._pad_token, multiple)
-                micro.most_rows = max(len(rank[number]) for rank in self._shares[step.index])
+                micro.most_rows = max(len(rank[number]) for rank in self._shares.of(step))
                 self._finish(micro, len(share), normaliser)
                 rows = [None if item is None else self._row(step, item) for item in batch]
                 # Advantages are those that the ledger has of the rollout.
@@ -323,7 +318,7 @@ class Enforcer:
         """(response tokens, completions, rows with fillers) that all ranks together run in each turn of the step."""
         tokens = [row.tokens for row in self._weight_rows(step)]
         sizes = []
-        for turn in zip(*self._shares[step.index], strict=True):
+        for turn in zip(*self._shares.of(step), strict=True):
             real = [item for batch in turn for item in batch if item is not None]
             sizes.append((sum(tokens[item] for item in real), len(real), sum(map(len, turn))))
         return sizes
@@ -369,11 +364,6 @@ class Enforcer:
             loss = self._native["compute_loss"](model, inputs, *args, **kwargs) * inputs.factor
         return sum(missing, loss)
 
-    def _completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
-        """Every completion of the step, by its rollout and its position there."""
-        rollouts = [self._rollouts[member.rollout] for member in step.members]
-        return list(zip(rollouts, step.positions, strict=True))
-
     def _row(self, step: StepPlan, item: int) -> StepRow:
         rollout, pass_index, prompt, sample = step.members[item]
         position, rows = step.positions[item], self._rollouts[rollout]
@@ -393,88 +383,8 @@ class Enforcer:
     def _weight_rows(self, step: StepPlan) -> list[Row]:
         return [
             Row(tokens=rows.response_tokens[position], group=(member.rollout, member.prompt))
-            for member, (rows, position) in zip(step.members, self._completions(step), strict=True)
+            for member, (rows, position) in zip(step.members, self._shares.completions(step), strict=True)
         ]
-
-    # ---- who trains what
-
-    def _share(self, step: StepPlan) -> list[list[int | None]]:
-        """This rank's micro-batches of `step`."""
-        return self._shares_of(step)[self._accelerator.process_index]
-
-    def _shares_of(self, step: StepPlan) -> list[MicroBatches]:
-        """Every rank's micro-batches of `step`; every rollout of the step must be known."""
-        if step.index not in self._shares:
-            completions = self._completions(step)
-            self._shares[step.index] = shares = self._cut([rows.length(position) for rows, position in completions])
-            if len(shares) > 1 and any(rows.images(position) for rows, position in completions):
-                # Every rank runs the part of the model that reads images, or waits for those that do: a row without
-                # weight has one where no other has.
-                for batch in (batch for rank in shares for batch in rank):
-                    if not any(item is None or completions[item][0].images(completions[item][1]) for item in batch):
-                        batch.append(None)
-        return self._shares[step.index]
-
-    def _filler(self, step: StepPlan) -> tuple[RolloutRows, int]:
-        """What filler rows of the step are copies of: its shortest completion with images, where it has one, and a
-        short one that this rank holds anyway otherwise."""
-        first = self._rollouts[step.rollouts[0]]
-        having = [(rows, position) for rows, position in self._completions(step) if rows.images(position)]
-        held = having or [(first, position) for position in first.slots]
-        return min(held, key=lambda one: one[0].length(one[1]).tokens)
-
-    def _cut(self, lengths: list[Length]) -> list[MicroBatches]:
-        """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
-        micro, ranks = self._request.spec.micro_batch, self._accelerator.num_processes
-        if micro.tokens_per_device is None:
-            size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
-            return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
-        hidden = getattr(self._trainer.model.config.get_text_config(), "hidden_size", None)
-        return partition_by_tokens(
-            lengths,
-            ranks=ranks,
-            tokens_per_device=micro.tokens_per_device,
-            soft=micro.cap == "soft",
-            cost=with_attention(hidden) if hidden else linear,
-        )
-
-    def _most(self, passes: int) -> int:
-        """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
-        this rank's own otherwise. Collective."""
-        trainer, accelerator = self._trainer, self._accelerator
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer)
-        if accelerator.num_processes == 1 or not sharded:
-            return passes
-        # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
-        return int(max(gather_object([passes])))
-
-    def _keep_own(self, rollout: RolloutRows) -> None:
-        """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
-        those of steps after the run's end: a longer run may go on from a checkpoint."""
-        ranks, rank = self._accelerator.num_processes, self._accelerator.process_index
-        wanted: list[set[int]] = [set() for _ in range(ranks)]
-        later: set[int] = set()
-        for step in self._plan.steps_using(rollout.index, self._trainer.state.global_step):
-            known = all(index in self._rollouts for index in step.rollouts)
-            shares = self._shares_of(step) if known else [[range(len(step.members))]]
-            for each, share in zip(wanted if known else [later], shares, strict=True):
-                items = {item for batch in share for item in batch}
-                if None in items and known:
-                    filler, position = self._filler(step)
-                    each |= {position} if filler is rollout and filler.images(position) else set()
-                own = (item for item in items if item is not None and step.members[item].rollout == rollout.index)
-                each |= {step.positions[item] for item in own}
-        if (pictures := rollout.pictures) is not None:
-            pictures.exchange(wanted, rank, self._accelerator.device)
-            pictures.keep(wanted[rank] | later)
-        rollout.keep(wanted[rank] | later)
-
-    def _forget(self, step: StepPlan) -> None:
-        self._shares.pop(step.index, None)
-        # After the last step, too: a longer run may go on from its checkpoint.
-        first = self._plan.step(step.index + 1).members[0].rollout
-        for index in [index for index in self._rollouts if index < first]:
-            del self._rollouts[index]
 
     # ---- rollouts
 
@@ -490,10 +400,10 @@ class Enforcer:
         mine = range(accelerator.process_index * local, (accelerator.process_index + 1) * local)
         examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
         drawn_by = [seeds[i // group] + i % group for i in mine]
-        rows = [dict(examples[prompts[i // group]]) for i in mine]
-        told = logged_by_all(trainer, rows) if self._reads_images else contextlib.nullcontext()
+        given = [dict(examples[prompts[i // group]]) for i in mine]
+        told = logged_by_all(trainer, given) if self._reads_images else contextlib.nullcontext()
         with self._old_logprobs_as_planned(index), seeded(trainer, drawn_by), told:
-            output = self._native["_generate_and_score_completions"](rows)
+            output = self._native["_generate_and_score_completions"](given)
         images = taken(output, local) if self._reads_images else []
         columns = rows_module.columns_of(output, local)
         rewards = self._tap.rewards.float()
@@ -519,10 +429,11 @@ class Enforcer:
         require_images_of_all(trainer, [forms for _, forms in seen])
         gathered = rows_module.gather(accelerator, columns, pictured=bool(images))
         tensors = {name: tensor[:real] for name, tensor in gathered.items()}
-        lists = [list(column) for column in zip(*known[:real], strict=True)]
+        response, prompt, completion, noted = (list(column) for column in zip(*known[:real], strict=True))
         held = {place: pieces for place, (_, pieces, _) in zip(mine, images, strict=False) if pieces}
         pictures = Pictures.of_rollout(seen[:real], held, local, accelerator.num_processes) if images else None
-        return RolloutRows(index, tensors, {place: place for place in range(real)}, *lists, pictures=pictures)
+        slots = {place: place for place in range(real)}
+        return RolloutRows(index, tensors, slots, response, prompt, completion, noted, pictures)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:

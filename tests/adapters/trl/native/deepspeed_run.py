@@ -39,9 +39,9 @@ from batchbridge import BatchDrift, wrap
 from batchbridge.kit.deepspeed import BeforeUpdate, whole_gradient
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
-from batchbridge_trl.engine import Enforcer
 from batchbridge_trl.releases import has, has_loss
 from batchbridge_trl.settings import NEWEST
+from batchbridge_trl.shares import Shares
 from batchbridge_trl.testing import TAKES_ROLLOUTS, gradient_errors, scripted_trainer
 
 PATIENCE = timedelta(seconds=8 if sys.argv[1] == "unequal" else 1800)
@@ -351,7 +351,7 @@ def measured(folder: Path) -> None:
 def unequal(folder: Path) -> None:
     """Negative control: as many forward passes on each rank as its own rows need, under ZeRO-3."""
     counts: list[int] = []
-    Enforcer._most = lambda self, passes: counts.append(passes) or passes
+    Shares.most = lambda self, passes: counts.append(passes) or passes
     arguments = {name: value for name, value in SPLITS["24 tokens, two passes, kl"].items() if name[:6] != "tokens"}
     built = wrap(build(folder / "unequal", 3, **arguments), tokens_per_device=24)
     try:
