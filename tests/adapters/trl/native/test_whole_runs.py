@@ -303,7 +303,7 @@ def test_a_step_over_rollouts_of_any_completion_widths_is_assembled(widths: tupl
             "advantages": torch.ones(2),
         }
         rollouts.append(RolloutRows(0, tensors, {0: 0, 1: 1}, [width] * 2, [3] * 2, [width] * 2, [{}, {}]))
-    made = assemble([(rollouts[0], 0), (rollouts[1], 1), None], rollouts[0], 0, None)
+    made = assemble([(rollouts[0], 0), (rollouts[1], 1), None], (rollouts[0], 0), 0, None)
     assert made["completion_ids"].shape == made["old_per_token_logps"].shape == (3, max(widths))
     assert made["completion_mask"].sum(1).tolist() == [*widths, 0]
     assert made["importance_sampling_ratio"].shape == (3, 1)
