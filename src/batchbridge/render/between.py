@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.render.text import PHASES, Table, clean, number, one_line, plain_table
+from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion, FieldReport
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from batchbridge.comparing.scale import Choice, Scaling
     from batchbridge.contract.reading import Reading
     from batchbridge.diagnosis import Diagnosis
-
-_NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
-"""Units that say nothing beside a value."""
 
 
 def comparison(names: tuple[str, str], found: Comparison) -> str:
@@ -71,7 +68,7 @@ def _difference(rank: str, difference: Difference) -> Iterator[str]:
 
 
 def _values(difference: Difference) -> str:
-    unit = "" if difference.unit in _NO_UNITS else f" {difference.unit}"
+    unit = "" if difference.unit in NO_UNITS else f" {difference.unit}"
     return f"{_value(difference.a)} | {_value(difference.b)}{unit}"
 
 
@@ -163,7 +160,7 @@ def _shown(value: Any) -> str:
 
 
 def _field(field: FieldReport) -> Iterator[str]:
-    unit = "" if field.unit in _NO_UNITS else f" {field.unit}"
+    unit = "" if field.unit in NO_UNITS else f" {field.unit}"
     factor = "" if field.factor is None else f" (factor {field.factor:.4g})"
     yield f"  {field.field}: {_value(field.source)} -> {_value(field.target)}{unit}{factor}"
     if field.reason:

@@ -24,6 +24,9 @@ PHASES = {
 }
 """When the native framework would notice, in words."""
 
+NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
+"""Units that say nothing beside a value."""
+
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart, no line ends in blanks."""
@@ -250,7 +253,8 @@ def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> I
     rows, defaults, unset = [], [], []
     for path, value, quantity in walk(spec):
         if path in provenance:
-            rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance[path]))))
+            unit = "" if quantity.unit in NO_UNITS else quantity.unit
+            rows.append((path, one_line(value), unit, one_line(_origin(provenance[path]))))
         elif value in (None, ()):
             unset.append(path)
         else:
@@ -277,9 +281,10 @@ _WIDTH = 100
 
 
 def _origin(origin: Provenance) -> str:
-    if origin.key is None:
-        return origin.detail
-    return f"{origin.key} = {one_line(origin.value)} ({origin.detail})"
+    """Key, value and place; of the file only its name, which stands in full on the first line."""
+    file = origin.file or ""
+    detail = origin.detail.replace(file, file.rpartition("/")[2], 1)
+    return detail if origin.key is None else f"{origin.key} = {one_line(origin.value)} ({detail})"
 
 
 def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
