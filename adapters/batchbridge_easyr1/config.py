@@ -58,6 +58,7 @@ class EasyR1Adapter(FramedAdapter):
     texts = "batchbridge_easyr1.texts:TEXTS"
     recorded_code = "batchbridge_easyr1.proven:CODE"
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
+    outside = "batchbridge_easyr1.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
     restates = RESTATES
 

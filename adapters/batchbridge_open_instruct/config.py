@@ -36,6 +36,7 @@ class OpenInstructAdapter(FramedAdapter):
     texts = "batchbridge_open_instruct.texts:TEXTS"
     recorded_code = "batchbridge_open_instruct.proven:CODE"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
+    outside = "batchbridge_open_instruct.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:

@@ -54,6 +54,7 @@ class OpenRlhfAdapter(FramedAdapter):
     texts = "batchbridge_openrlhf.texts:TEXTS"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
+    outside = "batchbridge_openrlhf.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",

@@ -61,6 +61,7 @@ class VerlAdapter(FramedAdapter):
     texts = "batchbridge_verl.texts:TEXTS"
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge_verl.enforced:ENFORCED"
+    outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
     restates = RESTATES
 
