@@ -56,7 +56,7 @@ def explain(
     followed = _followed(reading, enforcement, verbose)
     sections = ["\n".join([summary(name, reading), *followed])]
     if reading.spec is not None:
-        sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
+        sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
         sections.append(_section("Derived", _derived(reading.derived, table)))
     if reading.behaviour is not None:
@@ -172,7 +172,7 @@ def _key(where: Where, shown: str | None) -> str:
     return text if place is None or place == shown else f"{text} ({place})"
 
 
-def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -> Iterator[str]:
+def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
@@ -198,7 +198,7 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
         f"Each rollout is trained on in {_count(step.passes_per_rollout, 'pass', 'passes')}: "
         f"{_count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
     )
-    yield f"Policy loss: {_term(spec.loss.policy)}."
+    yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
             yield f"{name} loss: {_term(term)}."
@@ -212,10 +212,10 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
             "wrap refuses them, and a conversion keeps only those that its target names alike."
         )
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
-    if dataset_size is not None:
+    if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
         yield (
-            f"With {_count(dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
+            f"With {_count(reading.dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
             f"{_count(rollouts, 'rollout')} in all; {_count(dropped, 'prompt')} dropped in every epoch."
         )
 
@@ -232,6 +232,21 @@ _WEIGHTS = {
     "token_sum": "1",
     "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
 }
+
+
+def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
+    """The loss of the framework's own run first, where it counts otherwise than a run that is followed."""
+    own = reading.behaviour
+    if own is None or own.denominator_scope == term.denominator_scope:
+        yield f"Policy loss: {_term(term)}."
+        return
+    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
+    share = ": the gradient depends on how devices and micro-batches share the completions"
+    yield (
+        f"Policy loss: {term.aggregation}, which {framework} on its own counts per {_SCOPES[own.denominator_scope]} "
+        f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
+    )
+    yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
 
 
 def _term(term: LossTerm) -> str:
