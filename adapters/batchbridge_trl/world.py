@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Provenance, Source
-from batchbridge.kit import Context, launched_world_size
-from batchbridge_trl.recipe import near
+from batchbridge.kit import Context, launched_world_size, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 KEY = "num_processes"
@@ -52,7 +51,7 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         if named in PACKAGED_ACCELERATE_CONFIGS:
             return _said(PACKAGED_ACCELERATE_CONFIGS[named], "default", f"trl's accelerate_configs/{named}.yaml")
         folder = source.path.parent if source.path else Path()
-        for path in (folder / named, near(named, source.path)):
+        for path in (folder / named, near_file(named, source.path)):
             if path is not None and (found := _read(path)):
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
         return World(None, None, f"accelerate_config = {named} does not say num_processes")

@@ -84,7 +84,7 @@ class VerlAdapter(FramedAdapter):
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
-        if engine is None or told_by_user.entry is None:
+        if engine is None or told_by_user.entry is None or not told_by_user.config_is_read:
             return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine)
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)
