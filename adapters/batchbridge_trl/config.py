@@ -110,7 +110,9 @@ class TrlAdapter(FramedAdapter):
             places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
         if world.size is None and WORLD not in bad:
             found.append(_world_missing(world.reason))
-        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=places)
+        guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
+        reading = self.unread(version, found, context)
+        reading = dataclasses.replace(reading, native=native, given=places, guessed=guessed)
         sizes = None if bad & _DECIDING else sizes_of(native)
         if sizes is None:
             return reading

@@ -31,6 +31,8 @@ class World(NamedTuple):
     size: int | None
     provenance: Provenance | None
     reason: str = ""
+    guessed: bool = False
+    """From an accelerate file that only lies beside the recipe: the launch may name another."""
 
 
 def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> World:
@@ -65,11 +67,18 @@ def _beside(recipe: Path | None) -> World:
     sizes = {size for size, _ in found.values()}
     if len(sizes) == 1:
         path, (size, line) = next(iter(found.items()))
-        return _said(size, "file", f"{path}:{line}", str(path), line)
+        shown = _shown(path)
+        return _said(size, "file", f"{shown}:{line}", shown, line)._replace(guessed=True)
     if sizes:
         said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
         return World(None, None, f"the accelerate files beside the recipe disagree ({said})")
     return World(None, None, "no accelerate file lies beside the recipe")
+
+
+def _shown(path: Path) -> str:
+    """A path that was found, from the working directory where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _candidates(recipe: Path) -> Iterator[Path]:

@@ -120,6 +120,13 @@ def test_a_refused_conversion_writes_nothing(run: Run, inputs: None) -> None:
     assert not Path("refused.json").exists()
 
 
+def test_the_account_of_a_refused_conversion_is_no_configuration(run: Run, inputs: None) -> None:
+    code, out, err = run(*SCENES["convert_lossy"])
+    assert (code, out) == (3, "")
+    assert "lossy" in err
+    assert err.endswith("nothing was written: --allow-lossy accepts what is approximate or lost\n")
+
+
 def test_an_existing_file_is_not_replaced_unasked(run: Run, inputs: None) -> None:
     Path("out.json").write_text("mine", encoding="utf-8")
     code, _, err = run(*SCENES["convert"])

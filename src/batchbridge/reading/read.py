@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
-from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.findings import Finding, Where
 from batchbridge.reading import files
 from batchbridge.rules import core_rules
 
@@ -114,7 +114,17 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
             found += _all_findings(result)
         except TypeError as error:
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
+    found = [_open_if_guessed(finding, reading.guessed) for finding in found]
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
+
+
+def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
+    """`finding`, which is no error yet where it is about a guess."""
+    keys = {where.key for where in finding.where}
+    guess = next((where for where in guessed if where.key in keys), None)
+    if guess is None or finding.severity != "error":
+        return finding
+    return dataclasses.replace(finding, message=f"with a guess, {guess}: {finding.message}", undecided=True)
 
 
 def _unknown_values(source: Source, reading: Reading) -> Reading:

@@ -77,6 +77,7 @@ def summary(name: str, reading: Reading) -> str:
     ]
     said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
     framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
+    framework += "".join(f", with a guess, {one_line(where)}" for where in reading.guessed)
     return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
 
 
