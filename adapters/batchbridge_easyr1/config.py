@@ -53,6 +53,7 @@ class EasyR1Adapter(FramedAdapter):
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = ("0.3.0", "0.3.1", "0.3.2", tables.NEWEST)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_easyr1.runtime:RUNTIME"
     texts = "batchbridge_easyr1.texts:TEXTS"

@@ -31,6 +31,7 @@ class OpenInstructAdapter(FramedAdapter):
     no_configuration = "BB-OI-006"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tuple(tables.CHECKOUTS)
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     runtime = "batchbridge_open_instruct.runtime:RUNTIME"
     texts = "batchbridge_open_instruct.texts:TEXTS"

@@ -37,6 +37,7 @@ class TrlAdapter(FramedAdapter):
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tables.RELEASES
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     texts = "batchbridge_trl.texts:TEXTS"

@@ -19,6 +19,8 @@ OF_SFT = frozenset(
     }
 )
 """Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
+OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
+"""Keys of Open-R1's PassRateScriptArguments. Source: open-r1 1416fa0 scripts/pass_rate_filtering."""
 _OF_GRPO = frozenset(
     {
         *("num_generations", "steps_per_generation", "generation_batch_size", "num_iterations", "scale_rewards"),
@@ -56,11 +58,14 @@ def fine_tunes(argv: Sequence[str]) -> bool:
 def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:
     """The finding that settings (by key) are supervised fine-tuning's, by the script or by their keys; else None."""
     told = OF_SFT & set(places)
-    if not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):
-        return None
     message = (
         "supervised fine-tuning (SFTConfig), which has no rollouts and no groups of completions: no batch rule of GRPO "
         "applies, and nothing of it is judged"
     )
+    if filters := OF_FILTERS & set(places):
+        told = filters
+        message = "a filter of prompts by their pass rate, which trains nothing: nothing of it is judged"
+    elif not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):
+        return None
     where = tuple(places[key] for key in sorted(told))
     return Finding("BB-TRL-081", "error", "config", message, where, undecided=True)

@@ -13,7 +13,7 @@ from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
-from batchbridge_verl.composed import defaults_for, difference
+from batchbridge_verl.composed import DIGESTS, defaults_for, difference
 from batchbridge_verl.given import (
     CODES,
     CONFIGS,
@@ -56,6 +56,7 @@ class VerlAdapter(FramedAdapter):
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tuple(DIGESTS)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_verl.runtime:RUNTIME"
     texts = "batchbridge_verl.texts:TEXTS"

@@ -29,5 +29,7 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
     else:
         from batchbridge.render import text
 
-        click.echo(coloured(text.check(found.name, found.reading, found.enforcement, verbose=verbose)))
+        click.echo(
+            coloured(text.check(found.name, found.reading, found.enforcement, verbose=verbose, judged=found.judged))
+        )
     return EXIT_CODES[found.verdict]

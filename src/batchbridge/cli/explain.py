@@ -29,6 +29,8 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
     else:
         from batchbridge.render import text
 
-        said = text.explain(found.name, found.reading, table_for_stdout(), found.enforcement, verbose=verbose)
+        said = text.explain(
+            found.name, found.reading, table_for_stdout(), found.enforcement, verbose=verbose, judged=found.judged
+        )
         click.echo(coloured(said))
     return EXIT_CODES[found.verdict]

@@ -38,6 +38,8 @@ class Adapter(ABC):
     newest_version: ClassVar[str] = ""
     """The newest version with tables of its own: newer ones in `versions` are read as it, with a warning that names
     both. Empty: every version in `versions` has its own."""
+    releases: ClassVar[tuple[str, ...]] = ()
+    """Known releases, oldest first: what a configuration is judged under where nobody names a version."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
     runtime: ClassVar[str] = ""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.findings import Finding, Where
@@ -37,11 +38,18 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def check(name: str, reading: Reading, enforcement: Enforcement | None = None, *, verbose: bool = False) -> str:
+def check(
+    name: str,
+    reading: Reading,
+    enforcement: Enforcement | None = None,
+    *,
+    verbose: bool = False,
+    judged: Judged | None = None,
+) -> str:
     """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
     lines = [line for finding in reading.findings for line in _finding(finding)]
     followed = _followed(reading, enforcement, verbose)
-    return clean("\n".join([*lines, summary(name, reading), *followed]))
+    return clean("\n".join([*_releases(name, judged), *lines, summary(name, reading), *followed]))
 
 
 def explain(
@@ -51,10 +59,11 @@ def explain(
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
+    judged: Judged | None = None,
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
     followed = _followed(reading, enforcement, verbose)
-    sections = ["\n".join([summary(name, reading), *followed])]
+    sections = ["\n".join([*_releases(name, judged), summary(name, reading), *followed])]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
@@ -79,6 +88,17 @@ def summary(name: str, reading: Reading) -> str:
     framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
     framework += "".join(f", with a guess, {one_line(where)}" for where in reading.guessed)
     return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+
+
+def _releases(name: str, judged: Judged | None) -> Iterator[str]:
+    """What every known release says, where no version was named."""
+    if judged is not None:
+        reading = judged.reading
+        yield f"{one_line(name)}: {reading.framework}, no version named: judged under every known one"
+        yield from map(one_line, judged.lines())
+        how = "the newest in which it is valid" if reading.verdict == "valid" else "the newest"
+        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
+        yield ""
 
 
 _FOLLOWED = {
