@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -189,6 +189,11 @@ def _named(
         from batchbridge.comparing.releases import judged
 
         found = judged(source, reading.framework, **said)
+    best = reading if found is None else found.reading
+    if best.verdict == "undecided" and world_size is None and found is not None:
+        from batchbridge.comparing.releases import valid_devices
+
+        found = replace(found, devices=valid_devices(source, best, **said))
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    return called, reading if found is None else found.reading, found
+    return called, best, found

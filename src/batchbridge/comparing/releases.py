@@ -35,10 +35,11 @@ class Span:
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
-    valid; of the newest one where it is valid in none."""
+    valid, else of the newest in which no error is found, else of the newest. devices: see `valid_devices`."""
 
     spans: tuple[Span, ...]
     reading: Reading
+    devices: tuple[int, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -47,27 +48,29 @@ class Judged:
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
     def lines(self) -> Iterator[str]:
-        """A line for each span, for a person."""
+        """What every release says, and a line for each span, for a person."""
         names = [span.first if span.first == span.last else f"{span.first} to {span.last}" for span in self.spans]
+        width = max(map(len, names))
+        common = [error for error in self.spans[0].errors if all(error in span.errors for span in self.spans)]
+        yield from (f"  in every version: {error}" for error in common)
         for name, span in zip(names, self.spans, strict=True):
-            said = [f"{field}: {_short(a)} before, {_short(b)} now" for field, (a, b) in span.changes.items()]
-            yield f"  {name.ljust(max(map(len, names)))}  {span.verdict:<9}  {'; '.join([*span.errors, *said])}".rstrip()
+            said = [error for error in span.errors if error not in common]
+            said += [f"{field}: {_short(a)} before, {_short(b)} now" for field, (a, b) in span.changes.items()]
+            yield f"  {name.ljust(width)}  {span.verdict:<9}  {'; '.join(said)}".rstrip()
 
 
 def judged(source: object, framework: str, **said: Any) -> Judged | None:
     """`source` under every known release of `framework`; None where it has none. said: arguments of `read`."""
     adapter = plugins.adapters().get(framework)
-    readings = [
-        (v, read(source, framework=framework, version=v, **said)) for v in (adapter.releases if adapter else ())
-    ]
+    releases = adapter.releases if adapter is not None else ()
+    readings = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
     if not readings:
         return None
     spans: list[Span] = []
     before: Reading | None = None
     for version, reading in readings:
         errors = tuple(_errors(reading))
-        changes = {} if before is None else {d.field: (d.a, d.b) for d in compare(before, reading).differences}
-        changes = {field: values for field, values in changes.items() if not field.startswith(("native.", "outside."))}
+        changes = {} if before is None else _changes(before, reading)
         last = spans[-1] if spans else None
         same = last is not None and last.verdict == reading.verdict and not changes
         if last and same and _alike(last.errors, last.last) == _alike(errors, version):
@@ -75,23 +78,42 @@ def judged(source: object, framework: str, **said: Any) -> Judged | None:
         else:
             spans.append(Span(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors))
         before = reading if reading.spec is not None else before
-    valid = [reading for _, reading in readings if reading.verdict == "valid"]
-    return Judged(spans=tuple(spans), reading=(valid or [reading for _, reading in readings])[-1])
+    best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
+    return Judged(spans=tuple(spans), reading=readings[best][1])
+
+
+_RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}
+MOST_DEVICES = 64
+
+
+def valid_devices(source: object, reading: Reading, **said: Any) -> tuple[int, ...]:
+    """World sizes from 1 to `MOST_DEVICES` (devices) on which `reading` of `source` would be valid."""
+    asked = {**said, "framework": reading.framework, "version": reading.framework_version}
+    sizes = range(1, MOST_DEVICES + 1)
+    return tuple(size for size in sizes if read(source, **{**asked, "world_size": size}).verdict == "valid")
+
+
+def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:
+    """What differs in meaning, by canonical field, and over what an unwrapped run counts its denominators."""
+    found = {one.field: (one.a, one.b) for one in compare(before, reading).differences}
+    return {
+        field: values
+        for field, values in found.items()
+        if not field.startswith(("native.", "outside.")) or field == "native.denominator_scope"
+    }
 
 
 def _errors(reading: Reading) -> Iterator[str]:
-    """What keeps a reading from being valid, errors before what is open; of several with one code, all keys at once."""
+    """What keeps a reading from being valid; of several findings with one code, all keys at once."""
     wrong = [found for found in reading.findings if found.undecided or found.severity == "error"]
     for code in dict.fromkeys(found.code for found in wrong):
         alike = [found for found in wrong if found.code == code]
-        keys = ", ".join(
-            dict.fromkeys(str(found.where[0].key) for found in alike if found.where and found.where[0].key)
-        )
-        yield f"{code} {keys if len(alike) > 1 and keys else alike[0].message}"
+        keys = dict.fromkeys(str(found.where[0].key) for found in alike if found.where and found.where[0].key)
+        yield f"{code} {', '.join(keys) if len(alike) > 1 and keys else alike[0].message}"
 
 
 def _alike(errors: tuple[str, ...], version: str) -> tuple[str, ...]:
-    """Errors without the release that they name, and that of what it is read with."""
+    """Errors without the releases that they name."""
     return tuple(re.sub(r"\d+(\.\d+)+", "", error.replace(version, "")) for error in errors)
 
 

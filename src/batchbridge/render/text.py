@@ -93,10 +93,16 @@ def summary(name: str, reading: Reading) -> str:
 def _releases(name: str, judged: Judged | None) -> Iterator[str]:
     """What every known release says, where no version was named."""
     if judged is not None:
+        from batchbridge.comparing.releases import MOST_DEVICES
+
         reading = judged.reading
         yield f"{one_line(name)}: {reading.framework}, no version named: judged under every known one"
         yield from map(one_line, judged.lines())
-        how = "the newest in which it is valid" if reading.verdict == "valid" else "the newest"
+        if judged.devices:
+            sizes = "every number" if len(judged.devices) == MOST_DEVICES else one_line(judged.devices)
+            yield f"  {reading.framework_version}: valid on {sizes} of 1 to {MOST_DEVICES} devices (--world-size)"
+        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
+        how = hows.get(reading.verdict, "the newest")
         yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
         yield ""
 
