@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ class Explanation:
     reading: Reading
     judged: Judged | None = None
     """Under every known release, where nobody named a version; `reading` is then of one of them."""
+    devices: tuple[int, ...] = ()
+    """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.reading)
@@ -50,7 +52,9 @@ class Explanation:
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.explain(self.name, self.reading, enforcement=self.enforcement, judged=self.judged)
+        return text.explain(
+            self.name, self.reading, enforcement=self.enforcement, judged=self.judged, devices=self.devices
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,6 +68,8 @@ class Check:
     reading: Reading
     judged: Judged | None = None
     """Under every known release, where nobody named a version; `reading` is then of one of them."""
+    devices: tuple[int, ...] = ()
+    """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.reading)
@@ -90,7 +96,7 @@ class Check:
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.check(self.name, self.reading, self.enforcement, judged=self.judged)
+        return text.check(self.name, self.reading, self.enforcement, judged=self.judged, devices=self.devices)
 
 
 def explain(
@@ -123,8 +129,8 @@ def explain(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading, judged = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Explanation(name=called, reading=reading, judged=judged)
+    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Explanation(name=called, reading=reading, judged=judged, devices=devices)
 
 
 def check(
@@ -157,8 +163,8 @@ def check(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading, judged = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Check(name=called, reading=reading, judged=judged)
+    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Check(name=called, reading=reading, judged=judged, devices=devices)
 
 
 def _enforcement(reading: Reading) -> Enforcement:
@@ -181,7 +187,7 @@ def _named(
     dataset_size: int | None,
     env: Mapping[str, str] | None,
     command: int | None,
-) -> tuple[str, Reading, Judged | None]:
+) -> tuple[str, Reading, Judged | None, tuple[int, ...]]:
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     reading = read(source, framework=framework, version=version, **said)  # type: ignore[arg-type]  # as they were given
     found = None
@@ -190,10 +196,11 @@ def _named(
 
         found = judged(source, reading.framework, **said)
     best = reading if found is None else found.reading
-    if best.verdict == "undecided" and world_size is None and found is not None:
+    devices: tuple[int, ...] = ()
+    if best.verdict == "undecided" and best.native and world_size is None and not isinstance(source, Reading):
         from batchbridge.comparing.releases import valid_devices
 
-        found = replace(found, devices=valid_devices(source, best, **said))
+        devices = valid_devices(source, best, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
-    return called, best, found
+    return called, best, found, devices

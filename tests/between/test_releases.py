@@ -77,7 +77,11 @@ def test_the_same_is_an_object(recipe: Path, capsys: pytest.CaptureFixture[str])
 def test_without_devices_the_numbers_on_which_it_is_valid_are_said(recipe: Path) -> None:
     recipe.write_text(RECIPE.replace("num_generations: 16", "num_generations: 14"))
     text = str(batchbridge.explain(recipe))
-    assert "  0.26.2: valid on 7, 14, 21, 28, 35, 42, 49, 56, 63 of 1 to 64 devices (--world-size)\n" in text
+    valid = "\nvalid on 7, 14, 21, 28, 35, 42, 49, 56, 63 of 1 to 64 devices (say --world-size)\n"
+    assert valid in text
+    assert valid in f"{batchbridge.check(recipe, version='0.18.0')}\n"
+    recipe.write_text(RECIPE)
+    assert "valid on every number of 1 to 64 devices" in str(batchbridge.check(recipe, version="0.18.0"))
     assert "  in every version: BB-TRL-005 the world size is missing" in text
     assert "Under 0.26.2, the newest without an error:" in text
 

@@ -30,6 +30,15 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
         from batchbridge.render import text
 
         click.echo(
-            coloured(text.check(found.name, found.reading, found.enforcement, verbose=verbose, judged=found.judged))
+            coloured(
+                text.check(
+                    found.name,
+                    found.reading,
+                    found.enforcement,
+                    verbose=verbose,
+                    judged=found.judged,
+                    devices=found.devices,
+                )
+            )
         )
     return EXIT_CODES[found.verdict]

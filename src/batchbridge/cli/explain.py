@@ -30,7 +30,13 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
         from batchbridge.render import text
 
         said = text.explain(
-            found.name, found.reading, table_for_stdout(), found.enforcement, verbose=verbose, judged=found.judged
+            found.name,
+            found.reading,
+            table_for_stdout(),
+            found.enforcement,
+            verbose=verbose,
+            judged=found.judged,
+            devices=found.devices,
         )
         click.echo(coloured(said))
     return EXIT_CODES[found.verdict]

@@ -35,11 +35,10 @@ class Span:
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
-    valid, else of the newest in which no error is found, else of the newest. devices: see `valid_devices`."""
+    valid, else of the newest in which no error is found, else of the newest."""
 
     spans: tuple[Span, ...]
     reading: Reading
-    devices: tuple[int, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -87,10 +86,15 @@ MOST_DEVICES = 64
 
 
 def valid_devices(source: object, reading: Reading, **said: Any) -> tuple[int, ...]:
-    """World sizes from 1 to `MOST_DEVICES` (devices) on which `reading` of `source` would be valid."""
+    """World sizes from 1 to `MOST_DEVICES` (devices) on which `reading` of `source`, which is undecided, would be valid;
+    empty where something else than the world size is missing."""
     asked = {**said, "framework": reading.framework, "version": reading.framework_version}
-    sizes = range(1, MOST_DEVICES + 1)
-    return tuple(size for size in sizes if read(source, **{**asked, "world_size": size}).verdict == "valid")
+    verdicts: dict[int, Verdict] = {}
+    for size in range(1, MOST_DEVICES + 1):
+        verdicts[size] = read(source, **{**asked, "world_size": size}).verdict
+        if size == 8 and set(verdicts.values()) == {"undecided"}:
+            break
+    return tuple(size for size, verdict in verdicts.items() if verdict == "valid")
 
 
 def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:

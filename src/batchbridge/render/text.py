@@ -45,11 +45,12 @@ def check(
     *,
     verbose: bool = False,
     judged: Judged | None = None,
+    devices: tuple[int, ...] = (),
 ) -> str:
     """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
     lines = [line for finding in reading.findings for line in _finding(finding)]
     followed = _followed(reading, enforcement, verbose)
-    return clean("\n".join([*_releases(name, judged), *lines, summary(name, reading), *followed]))
+    return clean("\n".join([*_releases(name, judged), *lines, summary(name, reading), *_devices(devices), *followed]))
 
 
 def explain(
@@ -60,10 +61,11 @@ def explain(
     *,
     verbose: bool = False,
     judged: Judged | None = None,
+    devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
     followed = _followed(reading, enforcement, verbose)
-    sections = ["\n".join([*_releases(name, judged), summary(name, reading), *followed])]
+    sections = ["\n".join([*_releases(name, judged), summary(name, reading), *_devices(devices), *followed])]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
@@ -93,18 +95,22 @@ def summary(name: str, reading: Reading) -> str:
 def _releases(name: str, judged: Judged | None) -> Iterator[str]:
     """What every known release says, where no version was named."""
     if judged is not None:
-        from batchbridge.comparing.releases import MOST_DEVICES
-
         reading = judged.reading
         yield f"{one_line(name)}: {reading.framework}, no version named: judged under every known one"
         yield from map(one_line, judged.lines())
-        if judged.devices:
-            sizes = "every number" if len(judged.devices) == MOST_DEVICES else one_line(judged.devices)
-            yield f"  {reading.framework_version}: valid on {sizes} of 1 to {MOST_DEVICES} devices (--world-size)"
         hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
         how = hows.get(reading.verdict, "the newest")
         yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
         yield ""
+
+
+def _devices(devices: tuple[int, ...]) -> Iterator[str]:
+    """The numbers of devices on which it would be valid, where that is open."""
+    if devices:
+        from batchbridge.comparing.releases import MOST_DEVICES
+
+        sizes = "every number" if len(devices) == MOST_DEVICES else one_line(devices)
+        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
 
 
 _FOLLOWED = {
