@@ -86,8 +86,8 @@ MOST_DEVICES = 64
 
 
 def valid_devices(source: object, reading: Reading, **said: Any) -> tuple[int, ...]:
-    """World sizes from 1 to `MOST_DEVICES` (devices) on which `reading` of `source`, which is undecided, would be valid;
-    empty where something else than the world size is missing."""
+    """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
+    where something else than the world size is missing."""
     asked = {**said, "framework": reading.framework, "version": reading.framework_version}
     verdicts: dict[int, Verdict] = {}
     for size in range(1, MOST_DEVICES + 1):

@@ -9,7 +9,11 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-FILES = ("uv.lock", "poetry.lock", "requirements*.txt", "pyproject.toml", "setup.py", "setup.cfg", "Dockerfile*")
+FILES = (
+    *("uv.lock", "poetry.lock", "requirements.txt", "requirements-dev.txt", "pyproject.toml", "setup.py", "setup.cfg"),
+    "Dockerfile",
+)
+"""Named one by one: folders that the user did not name are not listed."""
 LEVELS = 8
 """Folders that are searched: the configuration's, and those above it."""
 MAX_BYTES = 4 << 20
@@ -25,7 +29,7 @@ class Pin(NamedTuple):
 def pinned(beside: Path, distribution: str) -> Pin | None:
     """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two."""
     for folder in beside.resolve().parents[:LEVELS]:
-        found = [pin for name in FILES for file in sorted(folder.glob(name)) for pin in _pins(file, distribution)]
+        found = [pin for name in FILES for pin in _pins(folder / name, distribution)]
         if found:
             return found[0] if len({pin.version for pin in found}) == 1 else None
     return None
