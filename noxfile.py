@@ -370,7 +370,7 @@ def open_instruct(session: nox.Session) -> None:
 
 @nox.session(python="3.11")  # the constraints are those of one Python
 def engines(session: nox.Session) -> None:
-    """vLLM's CPU build draws the plan's completions in whichever way it is asked, and TRL trains on them; by name only."""
+    """vLLM's CPU build draws the plan's completions in every way it is asked, and TRL trains on them; by name only."""
     install(session, "core", "uv")
     without = Path(session.create_tmp()) / "overrides.txt"  # for pictures and sound, which pull CUDA in
     without.write_text("".join(f'{name}; sys_platform == "never"\n' for name in NOT_FOR_ENGINES), encoding="utf-8")

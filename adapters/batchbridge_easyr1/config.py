@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchbridge import Finding, Fix, Reading, Source, Spec, Where
-from batchbridge.kit import Context, NativeStep, load_source, parse_scalar
+from batchbridge.kit import Context, NativeStep, load_source, near_file, parse_scalar
 from batchbridge.kit.config_texts import nested_yaml, shell_word
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
 from batchbridge.kit.key_table import Codes
@@ -53,11 +53,13 @@ class EasyR1Adapter(FramedAdapter):
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = ("0.3.0", "0.3.1", "0.3.2", tables.NEWEST)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_easyr1.runtime:RUNTIME"
     texts = "batchbridge_easyr1.texts:TEXTS"
     recorded_code = "batchbridge_easyr1.proven:CODE"
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
+    outside = "batchbridge_easyr1.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
     restates = RESTATES
 
@@ -148,13 +150,13 @@ def _said(source: Source, version: str) -> Said:
     said = Said(unknown=source.unknown)
     if not source.argv:
         values = {key: value for key, value in source.values.items() if key != "config"}
-        _base(source.values.get("config"), version, said)
+        _base(source.values.get("config"), source.path, version, said)
         said.put_mapping(values, source.lines, source.path)
         return said
     words = list(source.argv)
     words = words[words.index(ENTRY) + 1 :] if ENTRY in words else words
     pairs = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("-")]
-    _base(next((text for key, text in pairs if key == "config"), None), version, said)
+    _base(next((text for key, text in pairs if key == "config"), None), source.path, version, said)
     for key, text in pairs:
         if key == "config":
             continue
@@ -167,11 +169,12 @@ def _said(source: Source, version: str) -> Said:
     return said
 
 
-def _base(name: Any, version: str, said: Said) -> None:
+def _base(name: Any, beside: Path | None, version: str, said: Said) -> None:
     """The file that `config=` names; the published example's own values where only its name is known."""
     if not isinstance(name, str):
         return
-    loaded = load_source(Path(name)) if "\0" not in name else Source()
+    file = near_file(name, beside)
+    loaded = Source() if file is None else load_source(file)
     if loaded.values:
         said.findings += loaded.problems
         said.put_mapping(loaded.values, loaded.lines, loaded.path)

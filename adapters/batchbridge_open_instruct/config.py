@@ -31,11 +31,13 @@ class OpenInstructAdapter(FramedAdapter):
     no_configuration = "BB-OI-006"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tuple(tables.CHECKOUTS)
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     runtime = "batchbridge_open_instruct.runtime:RUNTIME"
     texts = "batchbridge_open_instruct.texts:TEXTS"
     recorded_code = "batchbridge_open_instruct.proven:CODE"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
+    outside = "batchbridge_open_instruct.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}
 
     def detect(self, source: Source) -> float:

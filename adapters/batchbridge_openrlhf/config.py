@@ -49,11 +49,13 @@ class OpenRlhfAdapter(FramedAdapter):
     distribution: ClassVar[str | None] = "openrlhf"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tables.RELEASES
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
     texts = "batchbridge_openrlhf.texts:TEXTS"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
+    outside = "batchbridge_openrlhf.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {
         "BB-ORL-011": "BB127",
         "BB-ORL-012": "BB127",
@@ -229,7 +231,7 @@ def _no_command(given: Given, source: Source) -> Finding:
         message = f"no openrlhf.cli.train_ppo_ray in this command: {shlex.join(source.argv)[:120]!r}"
     place = Where("command", shown(given.other or " ".join(source.argv[:3])))
     fix = Fix("give the command that starts openrlhf.cli.train_ppo_ray")
-    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,))
+    return Finding("BB-ORL-005", "error", "config", message, (place,), (fix,), undecided=bool(given.other))
 
 
 def _refused(given: Given) -> Iterator[Finding]:

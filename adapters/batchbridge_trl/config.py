@@ -37,11 +37,13 @@ class TrlAdapter(FramedAdapter):
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tables.RELEASES
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     texts = "batchbridge_trl.texts:TEXTS"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
+    outside = "batchbridge_trl.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {"BB-TRL-050": "BB120", "BB-TRL-051": "BB120", "BB-TRL-060": "BB124"}
     groups: ClassVar[tuple[Group, ...]] = tables.TRL_GROUPS
     """Every key that the framework's own parser takes."""
@@ -109,7 +111,9 @@ class TrlAdapter(FramedAdapter):
             places[WORLD] = Where(WORLD, world.size, origin.file, origin.line)
         if world.size is None and WORLD not in bad:
             found.append(_world_missing(world.reason))
-        reading = dataclasses.replace(self.unread(version, found, context), native=native, given=places)
+        guessed = (places[WORLD],) if world.guessed and WORLD in places else ()
+        reading = self.unread(version, found, context)
+        reading = dataclasses.replace(reading, native=native, given=places, guessed=guessed)
         sizes = None if bad & _DECIDING else sizes_of(native)
         if sizes is None:
             return reading

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from batchbridge import Finding, Fix, Source, Where
-from batchbridge.kit import load_source
+from batchbridge.kit import load_source, near_file
 
 KEY = "config"
-_LEVELS = 4
 OF_SFT = frozenset(
     {
         *("packing", "packing_strategy", "eval_packing", "max_seq_length", "dataset_text_field"),
@@ -21,6 +19,8 @@ OF_SFT = frozenset(
     }
 )
 """Keys of TRL's SFTConfig that no GRPOConfig has. Source: trl 0.15.0 to 1.16.0."""
+OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
+"""Keys of Open-R1's PassRateScriptArguments. Source: open-r1 1416fa0 scripts/pass_rate_filtering."""
 _OF_GRPO = frozenset(
     {
         *("num_generations", "steps_per_generation", "generation_batch_size", "num_iterations", "scale_rewards"),
@@ -36,7 +36,7 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
     if not source.argv or KEY not in source.values:
         return source, None, None
     rest = dataclasses.replace(source, values={key: value for key, value in source.values.items() if key != KEY})
-    path = near(named, source.path) if isinstance(named, str) else None
+    path = near_file(named, source.path) if isinstance(named, str) else None
     if path is None:
         file = None if source.path is None else str(source.path)
         where = Where(KEY, named if isinstance(named, str) else repr(named)[:60], file, source.lines.get(KEY))
@@ -44,18 +44,6 @@ def recipe_of(source: Source) -> tuple[Source, Source | None, Finding | None]:
         fix = Fix("run from the folder where the command would run, or check the recipe itself")
         return rest, None, Finding("BB-TRL-009", "error", "config", message, (where,), (fix,), undecided=True)
     return rest, load_source(path), None
-
-
-def near(named: str, beside: Path | None) -> Path | None:
-    """The file `named`, as seen from the working directory, the script's folder, or up to three folders above it."""
-    folders = [Path(), *([] if beside is None else [beside.resolve().parent, *beside.resolve().parents[1:_LEVELS]])]
-    for folder in folders:
-        try:
-            if (folder / named).is_file():
-                return folder / named
-        except (OSError, ValueError):
-            return None
-    return None
 
 
 def fine_tunes(argv: Sequence[str]) -> bool:
@@ -70,11 +58,14 @@ def fine_tunes(argv: Sequence[str]) -> bool:
 def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | None:
     """The finding that settings (by key) are supervised fine-tuning's, by the script or by their keys; else None."""
     told = OF_SFT & set(places)
-    if not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):
-        return None
     message = (
         "supervised fine-tuning (SFTConfig), which has no rollouts and no groups of completions: no batch rule of GRPO "
         "applies, and nothing of it is judged"
     )
+    if filters := OF_FILTERS & set(places):
+        told = filters
+        message = "a filter of prompts by their pass rate, which trains nothing: nothing of it is judged"
+    elif not fine_tunes(argv) and (not told or _OF_GRPO & set(places)):
+        return None
     where = tuple(places[key] for key in sorted(told))
     return Finding("BB-TRL-081", "error", "config", message, where, undecided=True)

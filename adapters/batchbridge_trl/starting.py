@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Source
-from batchbridge.kit import load_source
-from batchbridge_trl.recipe import near
+from batchbridge.kit import load_source, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 STOCK = "trl.GRPOTrainer"
@@ -68,7 +67,7 @@ def _accelerate(source: Source, native: Mapping[str, Any]) -> Start:
     if isinstance(named, str) and named in PACKAGED_ACCELERATE_CONFIGS:
         said = _PACKAGED[named]
     elif isinstance(named, str):
-        path = near(named, source.path)
+        path = near_file(named, source.path)
         said = said._replace(sharding=None) if path is None else _file(path)
     if "use_deepspeed" in launcher:
         stage, engine = launcher.get("zero_stage", ""), said.engine
@@ -123,14 +122,14 @@ def _group(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _engine(config: Any, beside: Path | None) -> Mapping[str, Any] | None:
     """DeepSpeed's configuration: a mapping, or a file that holds it; None where it is not here."""
     if isinstance(config, str):
-        path = near(config, beside)
+        path = near_file(config, beside)
         return None if path is None else load_source(path).values
     return config if isinstance(config, Mapping) else None
 
 
 def _built(script: str, beside: Path | None) -> tuple[str, ...] | None:
     """The trainers that a script names; None: it is not here, or no Python."""
-    path = near(script, beside) or near(f"{script.replace('.', '/')}.py", beside)
+    path = near_file(script, beside) or near_file(f"{script.replace('.', '/')}.py", beside)
     try:
         tree = None if path is None else ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError):

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from batchbridge import Provenance, Source
-from batchbridge.kit import Context, launched_world_size
-from batchbridge_trl.recipe import near
+from batchbridge.kit import Context, launched_world_size, near_file
 from batchbridge_trl.settings import PACKAGED_ACCELERATE_CONFIGS
 
 KEY = "num_processes"
@@ -32,6 +31,8 @@ class World(NamedTuple):
     size: int | None
     provenance: Provenance | None
     reason: str = ""
+    guessed: bool = False
+    """From an accelerate file that only lies beside the recipe: the launch may name another."""
 
 
 def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> World:
@@ -52,7 +53,7 @@ def world_size(source: Source, context: Context, native: Mapping[str, Any]) -> W
         if named in PACKAGED_ACCELERATE_CONFIGS:
             return _said(PACKAGED_ACCELERATE_CONFIGS[named], "default", f"trl's accelerate_configs/{named}.yaml")
         folder = source.path.parent if source.path else Path()
-        for path in (folder / named, near(named, source.path)):
+        for path in (folder / named, near_file(named, source.path)):
             if path is not None and (found := _read(path)):
                 return _said(found[0], "file", f"{path}:{found[1]}", str(path), found[1])
         return World(None, None, f"accelerate_config = {named} does not say num_processes")
@@ -66,11 +67,18 @@ def _beside(recipe: Path | None) -> World:
     sizes = {size for size, _ in found.values()}
     if len(sizes) == 1:
         path, (size, line) = next(iter(found.items()))
-        return _said(size, "file", f"{path}:{line}", str(path), line)
+        shown = _shown(path)
+        return _said(size, "file", f"{shown}:{line}", shown, line)._replace(guessed=True)
     if sizes:
         said = ", ".join(f"{path.name}: {size}" for path, (size, _) in found.items())
         return World(None, None, f"the accelerate files beside the recipe disagree ({said})")
     return World(None, None, "no accelerate file lies beside the recipe")
+
+
+def _shown(path: Path) -> str:
+    """A path that was found, from the working directory where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _candidates(recipe: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from batchbridge.kit.hydra_said import HydraSaid
 from batchbridge.kit.values import spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_verl import settings as tables
-from batchbridge_verl.composed import defaults_for, difference
+from batchbridge_verl.composed import DIGESTS, defaults_for, difference
 from batchbridge_verl.given import (
     CODES,
     CONFIGS,
@@ -56,11 +56,13 @@ class VerlAdapter(FramedAdapter):
     distribution: ClassVar[str | None] = "verl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
+    releases = tuple(DIGESTS)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_verl.runtime:RUNTIME"
     texts = "batchbridge_verl.texts:TEXTS"
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge_verl.enforced:ENFORCED"
+    outside = "batchbridge_verl.outside:OUTSIDE"
     fills_places: ClassVar[bool] = True
     restates = RESTATES
 
@@ -83,7 +85,7 @@ class VerlAdapter(FramedAdapter):
         undecided = any(one.undecided and one.severity == "error" for one in told_by_user.findings)
         unreadable = any(one.code == "BB-VERL-008" for one in told_by_user.findings)
         engine = _engine(told_by_user, version)
-        if engine is None or told_by_user.entry is None:
+        if engine is None or told_by_user.entry is None or not told_by_user.config_is_read:
             return self.unread(version, [*found, *told_by_user.findings], context)
         defaults = defaults_for(version, engine)
         wrong_keys = unknown_keys(told_by_user, version, engine, defaults)

@@ -47,8 +47,9 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     known, groups = defaults.values, defaults.groups
     found: list[Finding] = []
     unknown: dict[str, bool] = {}
-    word = result.entry_from_words and not result.from_file  # a command line needs `+`
     for key, place in result.places.items():
+        in_file = result.from_file or key in result.configured
+        word = result.entry_from_words and not in_file  # a command line needs `+`
         if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
             continue
         operation = result.operations[key]
@@ -63,7 +64,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         foreign = appended and key not in BY_KEY
         below = operation == "set" and not word and _below_empty(key, known)
         if key not in known and not read and not foreign and not below:
-            unknown[key] = appended or result.from_file
+            unknown[key] = appended or in_file
     near = near_names(unknown, known, cutoff=0.85)
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), appended))

@@ -34,6 +34,19 @@ def _echo(shell: Shell, words: list[Word], line: int, document: str | None) -> O
     return DONE
 
 
+def _cd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    shell.variables["PWD"] = shell.unknowns.mark(Unknown("$PWD", line))
+    return ASSUMED
+
+
+def _pwd(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
+    folder = shell.value("PWD", line)
+    if shell.captured is not None:
+        shell.captured.append(f"{folder}\n")
+        shell.decided_output &= isinstance(folder, str) and not shell.unknowns.of(folder)
+    return DONE
+
+
 def _cat(shell: Shell, words: list[Word], line: int, document: str | None) -> Outcome:
     if shell.captured is not None and document is not None and len(words) == 1:
         shell.captured.append(document)
@@ -118,7 +131,8 @@ def _source(shell: Shell, words: list[Word], line: int, document: str | None) ->
 
 BUILTINS: Mapping[str, Builtin] = {
     **dict.fromkeys(("true", ":", "false"), _nothing),
-    **dict.fromkeys(("cd", "pushd", "popd", "trap", "wait", "sleep", "umask", "ulimit", "shopt"), _ignored),
+    **dict.fromkeys(("cd", "pushd", "popd"), _cd),
+    **dict.fromkeys(("trap", "wait", "sleep", "umask", "ulimit", "shopt"), _ignored),
     **dict.fromkeys(("exit", "return", "break", "continue"), _leave),
     **dict.fromkeys(("read", "mapfile", "readarray", "getopts"), _read),
     **dict.fromkeys(("test", "["), _test),
@@ -127,6 +141,7 @@ BUILTINS: Mapping[str, Builtin] = {
     "echo": _echo,
     "let": _let,
     "printf": _printf,
+    "pwd": _pwd,
     "seq": _seq,
     "set": _set,
     "shift": _shift,

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict
 from batchbridge.reading.read import read
+
+if TYPE_CHECKING:
+    from batchbridge.comparing.releases import Judged
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -24,6 +27,10 @@ class Explanation:
 
     name: str
     reading: Reading
+    judged: Judged | None = None
+    """Under every known release, where nobody named a version; `reading` is then of one of them."""
+    devices: tuple[int, ...] = ()
+    """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.reading)
@@ -31,7 +38,7 @@ class Explanation:
     @property
     def verdict(self) -> Verdict:
         """ "valid", "invalid" or "undecided"."""
-        return self.reading.verdict
+        return self.reading.verdict if self.judged is None else self.judged.verdict
 
     @cached_property
     def enforcement(self) -> Enforcement:
@@ -39,13 +46,15 @@ class Explanation:
         return _enforcement(self.reading)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types: the reading's, with `enforcement`."""
-        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
+        """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
+        return _dict(self.reading, self.enforcement, self.judged)
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.explain(self.name, self.reading, enforcement=self.enforcement)
+        return text.explain(
+            self.name, self.reading, enforcement=self.enforcement, judged=self.judged, devices=self.devices
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -57,6 +66,10 @@ class Check:
 
     name: str
     reading: Reading
+    judged: Judged | None = None
+    """Under every known release, where nobody named a version; `reading` is then of one of them."""
+    devices: tuple[int, ...] = ()
+    """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
 
     def __repr__(self) -> str:
         return brief(self, self.name, self.reading)
@@ -64,7 +77,7 @@ class Check:
     @property
     def verdict(self) -> Verdict:
         """ "valid", "invalid" or "undecided"."""
-        return self.reading.verdict
+        return self.reading.verdict if self.judged is None else self.judged.verdict
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -77,13 +90,13 @@ class Check:
         return _enforcement(self.reading)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types: the reading's, with `enforcement`."""
-        return {**self.reading.to_dict(), "enforcement": self.enforcement.to_dict()}
+        """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
+        return _dict(self.reading, self.enforcement, self.judged)
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.check(self.name, self.reading, self.enforcement)
+        return text.check(self.name, self.reading, self.enforcement, judged=self.judged, devices=self.devices)
 
 
 def explain(
@@ -116,8 +129,8 @@ def explain(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Explanation(name=called, reading=reading)
+    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Explanation(name=called, reading=reading, judged=judged, devices=devices)
 
 
 def check(
@@ -150,14 +163,19 @@ def check(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Check(name=called, reading=reading)
+    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
+    return Check(name=called, reading=reading, judged=judged, devices=devices)
 
 
 def _enforcement(reading: Reading) -> Enforcement:
     from batchbridge.contract import plugins
 
     return enforcement_of(plugins.adapters().get(reading.framework), reading)
+
+
+def _dict(reading: Reading, enforcement: Enforcement, judged: Judged | None) -> dict[str, Any]:
+    said = {**reading.to_dict(), "enforcement": enforcement.to_dict()}
+    return said if judged is None else {**said, "releases": [span.to_dict() for span in judged.spans]}
 
 
 def _named(
@@ -169,15 +187,20 @@ def _named(
     dataset_size: int | None,
     env: Mapping[str, str] | None,
     command: int | None,
-) -> tuple[str, Reading]:
-    reading = read(
-        source,
-        framework=framework,
-        version=version,
-        world_size=world_size,
-        dataset_size=dataset_size,
-        env=env,
-        command=command,
-    )
+) -> tuple[str, Reading, Judged | None, tuple[int, ...]]:
+    said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
+    reading = read(source, framework=framework, version=version, **said)  # type: ignore[arg-type]  # as they were given
+    found = None
+    if reading.framework_version is None and not isinstance(source, Reading):
+        from batchbridge.comparing.releases import judged
+
+        found = judged(source, reading.framework, **said)
+    best = reading if found is None else found.reading
+    devices: tuple[int, ...] = ()
+    if best.verdict == "undecided" and best.native and world_size is None and not isinstance(source, Reading):
+        from batchbridge.comparing.releases import valid_devices
+
+        devices = valid_devices(source, best, **said)
     path = source.path if isinstance(source, Source) else source
-    return name or (str(path) if isinstance(path, str | Path) else "arguments"), reading
+    called = name or (str(path) if isinstance(path, str | Path) else "arguments")
+    return called, best, found, devices

@@ -90,11 +90,15 @@ def test_diff_without_a_world_size_cannot_decide(run: Run, inputs: None) -> None
 
 
 @pytest.mark.parametrize("to", ["trl", "open_r1"])
-def test_a_converted_recipe_is_read_back_as_equivalent(to: str, run: Run, inputs: None) -> None:
+def test_a_converted_recipe_is_read_back_with_all_but_what_is_left_behind(to: str, run: Run, inputs: None) -> None:
     convert = ("convert", "recipe.yaml", "--framework", "trl", *TRL, "--to", to, "--to-version", "1.16.0")
     assert run(*convert, "-o", "out.yaml")[0] == 0
+    code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL, "--json")
+    fields = [difference["field"] for difference in json.loads(out)["differences"]]
+    assert (code, fields) == (3, ["outside.reward_funcs"])
+    Path("out.yaml").write_text(Path("out.yaml").read_text(encoding="utf-8") + "reward_funcs: [accuracy]\n")
     code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL)
-    assert (code, "equivalent" in out) == (0, True)
+    assert (code, "\nequivalent\n" in out) == (0, True)
 
 
 def test_the_configuration_alone_goes_to_standard_output(run: Run, inputs: None) -> None:
@@ -114,6 +118,13 @@ def test_a_refused_conversion_writes_nothing(run: Run, inputs: None) -> None:
     code, _, _ = run(*SCENES["convert_lossy"], "-o", "refused.json")
     assert code == 3
     assert not Path("refused.json").exists()
+
+
+def test_the_account_of_a_refused_conversion_is_no_configuration(run: Run, inputs: None) -> None:
+    code, out, err = run(*SCENES["convert_lossy"])
+    assert (code, out) == (3, "")
+    assert "lossy" in err
+    assert err.endswith("nothing was written: --allow-lossy accepts what is approximate or lost\n")
 
 
 def test_an_existing_file_is_not_replaced_unasked(run: Run, inputs: None) -> None:

@@ -91,7 +91,7 @@ def test_output_that_the_locale_cannot_spell_is_escaped(toy_site: Path, tmp_path
 
 
 def on_a_terminal(toy_site: Path, arguments: list[str], **more: str) -> str:
-    """What a terminal of 60 columns gets."""
+    """What a terminal of 60 columns gets; COLUMNS says another width."""
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
     main_end, terminal = pty.openpty()
     with subprocess.Popen(
@@ -115,16 +115,33 @@ def on_a_terminal(toy_site: Path, arguments: list[str], **more: str) -> str:
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
-def test_a_narrow_terminal_gets_tables_that_fit(toy_site: Path, recipe: Path) -> None:
-    shown = on_a_terminal(toy_site, ["adapters"], NO_COLOR="1")
-    assert "toy" in shown
-    visible = re.sub(r"\x1b\[[0-9;]*m", "", shown)
-    assert max(map(len, visible.splitlines())) <= 60
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def test_no_color_is_honoured(toy_site: Path, recipe: Path) -> None:
-    coloured = "\x1b[3"
-    assert coloured not in on_a_terminal(toy_site, ["explain", str(recipe.resolve())], NO_COLOR="1")
+@pytest.mark.parametrize("no_color", ["", "1"])
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("command", [["explain", "recipe.yaml", "--dataset-size", "12"], ["adapters"]])
+def test_a_terminal_gets_tables_that_fit_and_no_escaped_escape_codes(
+    toy_site: Path, recipe: Path, command: list[str], columns: int, no_color: str
+) -> None:
+    shown = on_a_terminal(toy_site, command, COLUMNS=str(columns), NO_COLOR=no_color)
+    assert "\\x1b" not in shown
+    visible = STYLE.sub("", shown)
+    drawn = [line for line in visible.splitlines() if "─" in line or re.search(r"\S   +\S", line)]
+    assert "─" in visible
+    assert max(map(len, drawn)) <= columns
+    assert bool(STYLE.search(shown)) == (command[0] == "explain" and not no_color)
+    if command[0] == "explain":
+        golden = Path(__file__).parent / "golden" / f"explain_terminal_{columns}.txt"
+        if os.environ.get("BATCHBRIDGE_UPDATE_GOLDEN"):
+            golden.write_text(visible, encoding="utf-8")
+        assert visible == golden.read_text(encoding="utf-8")
+
+
+def test_severities_and_verdicts_have_colours(toy_site: Path, recipe: Path) -> None:
+    shown = on_a_terminal(toy_site, ["check", "recipe.yaml", "--set", "toy.step=9"])
+    assert ": \x1b[31minvalid\x1b[0m (" in shown
+    assert " \x1b[31merror\x1b[0m  " in shown
 
 
 def test_a_dumb_terminal_gets_plain_text(toy_site: Path, recipe: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
+from batchbridge.cli._tables import coloured
 
 
 @click.command("check", short_help="List what is wrong with a configuration.")
@@ -28,5 +29,16 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
     else:
         from batchbridge.render import text
 
-        click.echo(text.check(found.name, found.reading, found.enforcement, verbose=verbose))
+        click.echo(
+            coloured(
+                text.check(
+                    found.name,
+                    found.reading,
+                    found.enforcement,
+                    verbose=verbose,
+                    judged=found.judged,
+                    devices=found.devices,
+                )
+            )
+        )
     return EXIT_CODES[found.verdict]

@@ -88,9 +88,10 @@ def command(
         account = between.conversion(name, found)
         if edited is not None:
             account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
-        click.echo(account, err=target is None and text is not None and not dry_run)
+        aside = target is None and not dry_run  # `convert ... > FILE` holds the configuration, or nothing
+        click.echo(account, err=aside)
         if found.verdict == "lossy" and text is None and found.written is not None:
-            click.echo("nothing was written: --allow-lossy accepts what is approximate or lost")
+            click.echo("nothing was written: --allow-lossy accepts what is approximate or lost", err=aside)
     if text is not None and not dry_run:
         if target is not None:
             _write(text, target, edited)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
-from batchbridge.cli._tables import table_for_stdout
+from batchbridge.cli._tables import coloured, table_for_stdout
 
 
 @click.command("explain", short_help="Say what a configuration will train.")
@@ -29,5 +29,14 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
     else:
         from batchbridge.render import text
 
-        click.echo(text.explain(found.name, found.reading, table_for_stdout(), found.enforcement, verbose=verbose))
+        said = text.explain(
+            found.name,
+            found.reading,
+            table_for_stdout(),
+            found.enforcement,
+            verbose=verbose,
+            judged=found.judged,
+            devices=found.devices,
+        )
+        click.echo(coloured(said))
     return EXIT_CODES[found.verdict]

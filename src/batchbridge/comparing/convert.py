@@ -331,7 +331,7 @@ def _number(value: object) -> bool:
 
 
 def _without_behaviour(reading: Reading) -> Reading:
-    return dataclasses.replace(reading, behaviour=None)
+    return dataclasses.replace(reading, behaviour=None, given={})  # what is left behind is said apart
 
 
 def natively(back: Reading) -> Iterator[str]:

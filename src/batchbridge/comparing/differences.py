@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
+from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.derived import UNITS
@@ -30,7 +31,7 @@ class Difference:
     """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
 
     `field` is canonical (`rollout.prompts_per_rollout`), or begins with `native.` where the frameworks' own runs
-    differ.
+    differ, and with `outside.` where it is a native key that no canonical field comes from.
     """
 
     field: str
@@ -54,7 +55,8 @@ class Comparison:
 
     differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
     values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
-    frameworks decide by timing or random state, a's then b's; it does not count.
+    frameworks decide by timing or random state, a's then b's; it does not count. not_compared: given native keys that
+    no canonical field comes from, of two frameworks, whose keys mean different things.
     """
 
     a: Reading
@@ -64,6 +66,7 @@ class Comparison:
     no_difference: tuple[Difference, ...] = ()
     derived: tuple[tuple[str, str, Any, Any], ...] = ()
     left_open: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    not_compared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def __repr__(self) -> str:
         sides = f"{self.a.framework} with {self.b.framework}"
@@ -99,6 +102,7 @@ class Comparison:
             "no_difference_in_meaning": [difference.to_dict() for difference in self.no_difference],
             "derived": [dict(zip(("name", "unit", "a", "b"), row, strict=True)) for row in self.derived],
             "left_open_natively": {"a": list(self.left_open[0]), "b": list(self.left_open[1])},
+            "not_compared": {"a": list(self.not_compared[0]), "b": list(self.not_compared[1])},
         }
 
 
@@ -131,6 +135,9 @@ def compare(a: Reading, b: Reading) -> Comparison:
     if a.spec is None or b.spec is None:
         return Comparison(a=a, b=b, left_open=(left_open[0], left_open[1]))
     found = [*_fields(a, b), *_dataset(a, b), *_native(a, b)]
+    outside = outside_of(a), outside_of(b)
+    alike = a.framework == b.framework
+    found += _outside(a, b, outside) if alike else ()
     ranked = sorted(found, key=lambda difference: _rank(difference.field))
     by_kind = {kind: tuple(d for d in ranked if d.kind == kind) for kind in ("differs", "unknown", "same")}
     return Comparison(
@@ -141,7 +148,24 @@ def compare(a: Reading, b: Reading) -> Comparison:
         no_difference=by_kind["same"],
         derived=tuple(_derived(a, b)),
         left_open=(left_open[0], left_open[1]),
+        not_compared=((), ()) if alike else (_given(a, outside[0]), _given(b, outside[1])),
     )
+
+
+def outside_of(reading: Reading) -> dict[str, str]:
+    """Native keys that no canonical field comes from, with what each decides; "" where that is not known.
+
+    Left out are keys that decide nothing of what is trained (see `Adapter.decides`), and other ones that the adapter
+    reads: what they mean stands in the specification.
+    """
+    adapter = plugins.adapters().get(reading.framework)
+    used = {key for origin in reading.provenance.values() for key in origin.keys}
+    found = {}
+    for key in {**reading.given, **reading.native}:
+        what = None if adapter is None else adapter.decides(key)
+        if key not in used and (what or (what is None and key not in reading.native)):
+            found[key] = what or ""
+    return found
 
 
 # ---- fields
@@ -360,6 +384,43 @@ def _dataset(a: Reading, b: Reading) -> Iterator[Difference]:
         )
 
 
+def _outside(a: Reading, b: Reading, outside: tuple[Mapping[str, str], Mapping[str, str]]) -> Iterator[Difference]:
+    """Settings of one framework that the schema has no field for, key by key."""
+    decides = {**outside[0], **outside[1]}
+    for key, what in decides.items():
+        one, other = (_said(reading, key) for reading in (a, b))
+        known = any(key in reading.given for reading in (a, b)) or all(key in reading.native for reading in (a, b))
+        if one != other and known:
+            yield Difference(
+                field=f"outside.{key}",
+                aspect="outside",
+                unit="",
+                a=one,
+                b=other,
+                kind="differs" if what else "unknown",
+                reason=f"the schema has no field for it; it decides {what}"
+                if what
+                else "the schema has no field for it, and whether it changes what is trained is not known",
+                from_a=_place(a, key),
+                from_b=_place(b, key),
+            )
+
+
+def _given(reading: Reading, keys: Iterable[str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key in reading.given)
+
+
+def _said(reading: Reading, key: str) -> Any:
+    """The value of a native key, its default included where that is known."""
+    given = reading.given.get(key)
+    return reading.native.get(key, None if given is None else given.value)
+
+
+def _place(reading: Reading, key: str) -> str:
+    given = reading.given.get(key)
+    return "" if given is None or given.file is None else f"{given.file}:{given.line}" if given.line else given.file
+
+
 # ---- what the frameworks do on their own
 
 
@@ -449,7 +510,8 @@ _DEFECT_RANK = RANK["loss.policy.denominator_scope"] + 0.4
 
 
 def _rank(field: str) -> float:
-    return RANK.get(field, _SPECIAL_RANKS.get(field, _DEFECT_RANK))
+    last = len(RANK) if field.startswith("outside.") else _DEFECT_RANK
+    return RANK.get(field, _SPECIAL_RANKS.get(field, last))
 
 
 # ---- helpers

@@ -345,5 +345,6 @@ class _Judge:
     def _lost(self, back: Reading) -> Iterator[Difference]:
         for difference in diff(self.before, back).differences:
             numbers_only = difference.field.startswith("native.defect.") and None not in (difference.a, difference.b)
-            if not numbers_only:  # the same defect, told with other numbers
+            # The same defect is told with other numbers; what stands outside the schema is not written, and stays.
+            if not numbers_only and difference.aspect != "outside":
                 yield difference

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from batchbridge.contract.reading import Context, NativeStep, Reading, Source, Written
@@ -37,6 +38,8 @@ class Adapter(ABC):
     newest_version: ClassVar[str] = ""
     """The newest version with tables of its own: newer ones in `versions` are read as it, with a warning that names
     both. Empty: every version in `versions` has its own."""
+    releases: ClassVar[tuple[str, ...]] = ()
+    """Known releases, oldest first: what a configuration is judged under where nobody names a version."""
     enforced_versions: ClassVar[str] = ""
     """Versions whose running trainer may be patched; empty: none."""
     runtime: ClassVar[str] = ""
@@ -56,6 +59,9 @@ class Adapter(ABC):
     restates: ClassVar[Mapping[str, str]] = {}
     """Own finding code to the core rule that it says in the user's words: the core's finding is then left out, of a
     reading that has the own one. No adapter can say that a rule of the core is wrong about its framework."""
+    outside: ClassVar[str] = ""
+    """Where it is said what settings decide that no canonical field comes from, `module:NAME` of a mapping; see
+    `decides`."""
 
     @abstractmethod
     def detect(self, source: Source) -> float:
@@ -89,6 +95,13 @@ class Adapter(ABC):
         """
         promises = _named(self.enforced_fields) if self.enforced_fields else {}
         return path in promises and bool(promises[path](value))
+
+    def decides(self, key: str) -> str | None:
+        """What a native key decides that no canonical field comes from: "the model", "the prompts"; "" where two runs
+        that differ in it train alike; None: not known. Default: the first pattern of `outside` (`fnmatch`) that fits.
+        """
+        patterns: Mapping[str, str] = _named(self.outside) if self.outside else {}
+        return next((what for pattern, what in patterns.items() if fnmatchcase(key.lstrip("+~"), pattern)), None)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

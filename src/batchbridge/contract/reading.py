@@ -186,6 +186,9 @@ class Reading:
     native: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Where] = field(default_factory=dict)
     dataset_size: int | None = None
+    guessed: tuple[Where, ...] = ()
+    """Native settings that nobody said, with the place that they were guessed from: an accelerate file beside a recipe.
+    An error about one leaves the verdict open."""
 
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of native `keys`, for a finding; one that was not given has its default and no file."""

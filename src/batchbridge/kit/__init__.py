@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from batchbridge.meaning.weights import Normaliser, Row, token_weights
     from batchbridge.reading.arguments import parse_arguments, parse_scalar
-    from batchbridge.reading.files import load_source
+    from batchbridge.reading.files import load_source, near_file
     from batchbridge.reading.launchers import launched_world_size
     from batchbridge.rules.nearest_numbers import LARGEST, Variable, nearest_numbers, neighbours
     from batchbridge.running.follow import follow, follow_before
@@ -97,6 +97,7 @@ __all__ = [
     "launched_world_size",
     "linear",
     "load_source",
+    "near_file",
     "nearest_numbers",
     "neighbours",
     "parse_arguments",
@@ -187,7 +188,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "parse_arguments",
                 "parse_scalar",
             ),
-            "reading.files": ("load_source",),
+            "reading.files": ("load_source", "near_file"),
             "reading.launchers": ("launched_world_size",),
             "rules.nearest_numbers": (
                 "LARGEST",

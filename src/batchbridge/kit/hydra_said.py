@@ -13,7 +13,7 @@ from batchbridge.kit.hydra_overrides import NotRead, Override, parse_override
 from batchbridge.kit.omegaconf_said import Said, place_of
 from batchbridge.kit.values import shown
 from batchbridge.meaning.findings import Finding, Fix, Where
-from batchbridge.reading.files import load_source
+from batchbridge.reading.files import load_source, near_file
 
 _TAKES_VALUE = {"--config-path": "path", "-cp": "path", "--config-name": "name", "-cn": "name", "--config-dir": "path"}
 
@@ -23,13 +23,16 @@ class HydraSaid(Said):
     """What is said, the entry point, and the configuration that a command line names.
 
     from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
-    the configuration lacks.
+    the configuration lacks. configured: keys of a file that a command line names as its configuration. config_is_read:
+    False where that file is not found.
     """
 
     entry: str | None = None
     config: str | None = None
     folder: str | None = None
     from_file: bool = False
+    config_is_read: bool = True
+    configured: frozenset[str] = frozenset()
     entry_from_words: bool = False
 
 
@@ -62,10 +65,10 @@ class HydraProgram:
             text = f"{module} is none of the trainers that are read here: {', '.join(self.entries)}"
             self._not_read(result, text, Where(module))
         overrides = _without_flags(words, result)
-        self._base_file(result)
+        self._base_file(source, result)
         seen: set[str] = set()
         for word in overrides:
-            if (override := self._override(word, result)) is not None:
+            if (override := self._override(word, source, result)) is not None:
                 self._put(override, source, result, twice=override.key in seen)
                 seen.add(override.key)
         result.put_on_top(source)
@@ -80,10 +83,15 @@ class HydraProgram:
                 return module, list(argv[index + 1 :])
         return None, list(argv)
 
-    def _override(self, word: str, result: HydraSaid) -> Override | None:
+    def _override(self, word: str, source: Source, result: HydraSaid) -> Override | None:
+        key, _, value = word.partition("=")
+        unknown = key in source.unknown  # bash writes something else in its place before Hydra sees it
         try:
-            return parse_override(word)
+            read = parse_override(f"{key}=null" if unknown else word)
+            return read._replace(value=value, word=word) if unknown else read
         except NotRead as error:
+            if source.lines and key not in source.lines:
+                return None  # --set says another value
             text, native = f"this override is not read: {error}", "hydra: OverrideParseException, or a sweep"
             code, place, grammar = self.codes[1], Where(word[:60]), "hydra-core 1.3.2 OverrideParser.g4"
             found = Finding(code, "error", "config", text, (place,), native=native, source=grammar, undecided=True)
@@ -98,18 +106,20 @@ class HydraProgram:
             result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
         result.put(key, value, place, override.operation)
 
-    def _base_file(self, result: HydraSaid) -> None:
+    def _base_file(self, source: Source, result: HydraSaid) -> None:
         """The configuration that `--config-path` and `--config-name` name, where it is not the framework's own."""
         if result.config is None or result.config in self.configs:
             return
-        file = Path(result.folder or ".") / f"{result.config}.yaml"
-        loaded = load_source(file)
+        file = str(Path(result.folder or ".", f"{result.config}.yaml"))
+        loaded = load_source(near_file(file, source.path) or file)
         if loaded.values:
             result.findings += loaded.problems
             self._from_mapping(loaded.values, loaded.lines, loaded.path, result)
+            result.configured = frozenset(result.values)
             return
-        text = f"the configuration {result.config} is none of {self.title}'s own and is not found as {file.name}"
-        fix = Fix("run the check where the file lies, or give its path")
+        result.config_is_read = False
+        text = f"the configuration {result.config} is none of {self.title}'s own and is not found as {file}"
+        fix = Fix("run the check in the folder that the script is started in, or name the variables in it with --env")
         self._not_read(result, text, Where("--config-name", result.config), fix)
 
     def _from_mapping(

@@ -21,6 +21,9 @@ from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_y
 MAX_BYTES = 1 << 20
 """Largest file that is read (bytes). The largest recipes of the supported frameworks have some 10 KiB."""
 
+LEVELS = 4
+"""Folders in which a file is looked for from a script or recipe: its own, and those above it."""
+
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
 
@@ -63,6 +66,16 @@ def load_source(
         loaded = Source(native=source)
     unread = not loaded.values and any(found.severity == "error" for found in loaded.problems)
     return _override(loaded, overrides) if overrides and not unread else loaded
+
+
+def near_file(named: str, beside: Path | None) -> Path | None:
+    """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
+    folders above it: a repository's scripts are started at its root. None where it is nowhere."""
+    folders = [Path()] if beside is None else [Path(), *beside.resolve().parents[:LEVELS]]
+    try:
+        return next((folder / named for folder in folders if (folder / named).is_file()), None)
+    except (OSError, ValueError):  # a NUL character, or a name that is too long
+        return None
 
 
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from batchbridge.contract import plugins
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
-from batchbridge.meaning.findings import Finding
+from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading import files
 from batchbridge.rules import core_rules
 
@@ -80,7 +81,23 @@ def read(
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
     reading = read_source(loaded, adapter, said)
+    if reading.framework_version is None and loaded.path is not None and adapter.distribution is not None:
+        reading = _pinned(loaded, adapter, said, loaded.path) or reading
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
+
+
+def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Reading | None:
+    """The reading under the version that the configuration's repository pins; None where it pins none that is read."""
+    from batchbridge.reading.pins import pinned
+
+    pin = pinned(path, adapter.distribution or "")
+    if pin is None:
+        return None
+    text = f"no version of {adapter.distribution} was named: {pin.place} pins {pin.version}, which is taken"
+    note = Finding("BB024", "note", "config", text, fixes=(Fix("name another with --framework-version"),))
+    reading = read_source(source, adapter, dataclasses.replace(said, framework_version=pin.version))
+    known = reading.spec is not None or bool(reading.native)
+    return dataclasses.replace(reading, findings=_ordered([*reading.findings, note])) if known else None
 
 
 def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
@@ -114,7 +131,17 @@ def _checked(adapter: Adapter, reading: Reading, findings: list[Finding]) -> Rea
             found += _all_findings(result)
         except TypeError as error:
             failures.append(_failure("BB035", f"{who}: hook batchbridge_check failed: {error}"))
+    found = [_open_if_guessed(finding, reading.guessed) for finding in found]
     return dataclasses.replace(reading, findings=_ordered([*found, *failures]))
+
+
+def _open_if_guessed(finding: Finding, guessed: tuple[Where, ...]) -> Finding:
+    """`finding`, which is no error yet where it is about a guess."""
+    keys = {where.key for where in finding.where}
+    guess = next((where for where in guessed if where.key in keys), None)
+    if guess is None or finding.severity != "error":
+        return finding
+    return dataclasses.replace(finding, message=f"with a guess, {guess}: {finding.message}", undecided=True)
 
 
 def _unknown_values(source: Source, reading: Reading) -> Reading:

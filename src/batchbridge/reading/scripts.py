@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from batchbridge.contract.reading import Source
 from batchbridge.meaning.findings import Finding, Fix, Severity, Where
 from batchbridge.reading.launchers import Program, programs
 
+PLACEHOLDER = re.compile(r"<[A-Za-z][\w ./-]*>")
+"""What a published script has where its reader's own value belongs: `<path_to_your_model>`."""
 RECOGNISED = 0.5
 """The least confidence of an adapter that makes a command a training command; as in `batchbridge.reading.read`."""
 
@@ -41,9 +44,9 @@ def load_script(
     env: values for what the script does not decide. framework: whose command is meant; None: anybody's. chosen: which
     of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
     """
-    script = read_script(text, env)
+    script = read_script(text, {"PWD": ".", **(env or {})})  # it is started where the check is
     file = str(path)
-    problems = list(_remarks(script, file))
+    problems = list(_remarks(script, file, text))
     found = _candidates(script, path, framework)
     if not found:
         problems.append(_nothing(script, file, framework))
@@ -136,8 +139,8 @@ def _source(program: Program, path: Path) -> Source:
     for key, _, index in argument_keys(program.argv):
         word = program.words[index]
         lines[key] = word.line
-        if word.unknown:
-            unknown[key] = _names(word.unknown)
+        if names := (*_names(word.unknown), *PLACEHOLDER.findall(word.text)):
+            unknown[key] = names
         else:
             unknown.pop(key, None)
     values = parse_arguments(program.argv)
@@ -153,10 +156,16 @@ def _names(unknown: Iterable[Unknown]) -> tuple[str, ...]:
 # ---- what is to be said
 
 
-def _remarks(script: Script, file: str) -> Iterable[Finding]:
+def _remarks(script: Script, file: str, text: str) -> Iterable[Finding]:
+    lines = text.splitlines()
     for remark in script.remarks:
         where = (Where(file=file, line=remark.line),)
-        if remark.kind == "not_read":
+        here = lines[remark.line - 1] if 0 < remark.line <= len(lines) else ""
+        if remark.kind == "not_read" and (placeholder := PLACEHOLDER.search(here)):
+            said = f"the script still has a placeholder, {placeholder[0]}, and bash takes it for redirections"
+            fix = Fix("write the value in its place")
+            yield Finding("BB014", "error", "config", said, where, (fix,), undecided=True)
+        elif remark.kind == "not_read":
             text = f"this part of the script is not read, and what it does is not seen: {remark.text}"
             yield Finding("BB014", "error", "config", text, where, undecided=True)
         elif remark.kind == "source":
@@ -249,14 +258,23 @@ def unknown_values(source: Source, keys_that_matter: Iterable[str]) -> list[Find
     file = None if source.path is None else str(source.path)
     found, idle = [], []
     for key, names in source.unknown.items():
-        if key not in matter and key.lstrip("+~") not in matter:
+        left = [name for name in names if PLACEHOLDER.fullmatch(name)]
+        matters = key in matter or key.lstrip("+~") in matter
+        if not matters and left:
+            message = f"{key} still has a placeholder, {left[0]}"
+            found.append(Finding("BB018", "note", "config", message, (Where(key, None, file, source.lines.get(key)),)))
+        elif not matters:
             idle.append(key)
+        if not matters:
             continue
         where = (Where(key, source.values.get(key), file, source.lines.get(key)),)
         fixes = (*_fixes(names), Fix(f"say the setting itself: --set {key}=VALUE"))
         message = f"{key} depends on what only running the script would tell: {', '.join(names)}"
+        if left:
+            message = f"{key} still has a placeholder, {left[0]}"
         found.append(Finding("BB011", "error", "config", message, where, fixes, undecided=True))
     if idle:
-        message = f"{len(idle)} settings that do not matter here depend on the environment: {', '.join(idle)}"
+        many = "1 setting that does" if len(idle) == 1 else f"{len(idle)} settings that do"
+        message = f"{many} not matter here depend{'s' * (len(idle) == 1)} on the environment: {', '.join(idle)}"
         found.append(Finding("BB017", "note", "config", message, (Where(file=file),)))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from batchbridge.render.text import PHASES, Table, clean, number, one_line, plain_table
+from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion, FieldReport
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
     from batchbridge.diagnosis import Diagnosis
 
-_NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
-"""Units that say nothing beside a value."""
+
+WIDEST = 60
+"""Characters of a setting's value that are shown; a chat template has thousands."""
 
 
 def comparison(names: tuple[str, str], found: Comparison) -> str:
@@ -46,6 +47,10 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     if found.derived:
         lines += ["", "Numbers that follow"]
         lines += [f"  {name}: {number(a)} | {number(b)} {unit}" for name, unit, a, b in found.derived]
+    for side, keys in zip("AB", found.not_compared, strict=True):
+        if keys:
+            lines += [f"settings outside the schema, not compared, {side}:"]
+            lines += [f"  {line}" for line in _wrapped(keys)]
     for side, points in zip("AB", found.left_open, strict=True):
         lines += [f"not fixed by the configuration, {side}: {one_line(point)}" for point in points]
     return clean("\n".join(lines))
@@ -54,6 +59,8 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
 def _verdict(found: Comparison) -> str:
     counts = [(len(found.differences), "difference"), (len(found.cannot_tell), "field that one side leaves open")]
     said = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts if count)
+    if found.differences and all(difference.aspect == "outside" for difference in found.differences):
+        said = f"same batches, but not the same run: {said} outside the schema"
     return f"{found.verdict}{f': {said}' if said else ''}"
 
 
@@ -71,8 +78,11 @@ def _difference(rank: str, difference: Difference) -> Iterator[str]:
 
 
 def _values(difference: Difference) -> str:
-    unit = "" if difference.unit in _NO_UNITS else f" {difference.unit}"
-    return f"{_value(difference.a)} | {_value(difference.b)}{unit}"
+    unit = "" if difference.unit in NO_UNITS else f" {difference.unit}"
+    a, b = _value(difference.a), _value(difference.b)
+    if difference.aspect == "outside":
+        a, b = (value if len(value) <= WIDEST else f"{value[: WIDEST - 3]}..." for value in (a, b))
+    return f"{a} | {b}{unit}"
 
 
 def _value(value: Any) -> str:
@@ -163,7 +173,7 @@ def _shown(value: Any) -> str:
 
 
 def _field(field: FieldReport) -> Iterator[str]:
-    unit = "" if field.unit in _NO_UNITS else f" {field.unit}"
+    unit = "" if field.unit in NO_UNITS else f" {field.unit}"
     factor = "" if field.factor is None else f" (factor {field.factor:.4g})"
     yield f"  {field.field}: {_value(field.source)} -> {_value(field.target)}{unit}{factor}"
     if field.reason:

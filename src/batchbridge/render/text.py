@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.meaning.findings import Finding, Where
@@ -24,6 +25,9 @@ PHASES = {
 }
 """When the native framework would notice, in words."""
 
+NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
+"""Units that say nothing beside a value."""
+
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns, two spaces apart, no line ends in blanks."""
@@ -34,11 +38,19 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def check(name: str, reading: Reading, enforcement: Enforcement | None = None, *, verbose: bool = False) -> str:
+def check(
+    name: str,
+    reading: Reading,
+    enforcement: Enforcement | None = None,
+    *,
+    verbose: bool = False,
+    judged: Judged | None = None,
+    devices: tuple[int, ...] = (),
+) -> str:
     """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
     lines = [line for finding in reading.findings for line in _finding(finding)]
     followed = _followed(reading, enforcement, verbose)
-    return clean("\n".join([*lines, summary(name, reading), *followed]))
+    return clean("\n".join([*_releases(name, judged), *lines, summary(name, reading), *_devices(devices), *followed]))
 
 
 def explain(
@@ -48,12 +60,14 @@ def explain(
     enforcement: Enforcement | None = None,
     *,
     verbose: bool = False,
+    judged: Judged | None = None,
+    devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
     followed = _followed(reading, enforcement, verbose)
-    sections = ["\n".join([summary(name, reading), *followed])]
+    sections = ["\n".join([*_releases(name, judged), summary(name, reading), *_devices(devices), *followed])]
     if reading.spec is not None:
-        sections.append(_section("Meaning", _meaning(reading.spec, reading.derived, reading.dataset_size)))
+        sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
         sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
         sections.append(_section("Derived", _derived(reading.derived, table)))
     if reading.behaviour is not None:
@@ -74,7 +88,29 @@ def summary(name: str, reading: Reading) -> str:
     ]
     said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
     framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
+    framework += "".join(f", with a guess, {one_line(where)}" for where in reading.guessed)
     return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+
+
+def _releases(name: str, judged: Judged | None) -> Iterator[str]:
+    """What every known release says, where no version was named."""
+    if judged is not None:
+        reading = judged.reading
+        yield f"{one_line(name)}: {reading.framework}, no version named: judged under every known one"
+        yield from map(one_line, judged.lines())
+        hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
+        how = hows.get(reading.verdict, "the newest")
+        yield f"Name one with --framework-version. Under {reading.framework_version}, {how}:"
+        yield ""
+
+
+def _devices(devices: tuple[int, ...]) -> Iterator[str]:
+    """The numbers of devices on which it would be valid, where that is open."""
+    if devices:
+        from batchbridge.comparing.releases import MOST_DEVICES
+
+        sizes = "every number" if len(devices) == MOST_DEVICES else one_line(devices)
+        yield f"valid on {sizes} of 1 to {MOST_DEVICES} devices (say --world-size)"
 
 
 _FOLLOWED = {
@@ -169,7 +205,7 @@ def _key(where: Where, shown: str | None) -> str:
     return text if place is None or place == shown else f"{text} ({place})"
 
 
-def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -> Iterator[str]:
+def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
     if rollout.prompts_per_rollout is None:
@@ -195,7 +231,7 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
         f"Each rollout is trained on in {_count(step.passes_per_rollout, 'pass', 'passes')}: "
         f"{_count(derived.get('optimizer_steps_per_rollout'), 'optimizer step')} per rollout."
     )
-    yield f"Policy loss: {_term(spec.loss.policy)}."
+    yield from _policy_loss(reading, spec.loss.policy)
     for name, term in (("KL", spec.loss.kl), ("entropy", spec.loss.entropy)):
         if term is not None:
             yield f"{name} loss: {_term(term)}."
@@ -209,10 +245,10 @@ def _meaning(spec: Spec, derived: Mapping[str, Any], dataset_size: int | None) -
             "wrap refuses them, and a conversion keeps only those that its target names alike."
         )
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
-    if dataset_size is not None:
+    if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
         yield (
-            f"With {_count(dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
+            f"With {_count(reading.dataset_size, 'prompt')}: {_count(total, 'optimizer step')} and "
             f"{_count(rollouts, 'rollout')} in all; {_count(dropped, 'prompt')} dropped in every epoch."
         )
 
@@ -229,6 +265,21 @@ _WEIGHTS = {
     "token_sum": "1",
     "prompt_mean": "1 / (P T) (P: prompts, T: response tokens of its prompt's completions)",
 }
+
+
+def _policy_loss(reading: Reading, term: LossTerm) -> Iterator[str]:
+    """The loss of the framework's own run first, where it counts otherwise than a run that is followed."""
+    own = reading.behaviour
+    if own is None or own.denominator_scope == term.denominator_scope:
+        yield f"Policy loss: {_term(term)}."
+        return
+    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
+    share = ": the gradient depends on how devices and micro-batches share the completions"
+    yield (
+        f"Policy loss: {term.aggregation}, which {framework} on its own counts per {_SCOPES[own.denominator_scope]} "
+        f"({one_line(own.denominator_formula)}){share if own.denominator_scope in ('rank', 'micro_batch') else ''}."
+    )
+    yield f"  Under run or wrap: {_term(term).removeprefix(f'{term.aggregation}, ')}."
 
 
 def _term(term: LossTerm) -> str:
@@ -250,7 +301,8 @@ def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> I
     rows, defaults, unset = [], [], []
     for path, value, quantity in walk(spec):
         if path in provenance:
-            rows.append((path, one_line(value), quantity.unit, one_line(_origin(provenance[path]))))
+            unit = "" if quantity.unit in NO_UNITS else quantity.unit
+            rows.append((path, one_line(value), unit, one_line(_origin(provenance[path]))))
         elif value in (None, ()):
             unset.append(path)
         else:
@@ -277,9 +329,10 @@ _WIDTH = 100
 
 
 def _origin(origin: Provenance) -> str:
-    if origin.key is None:
-        return origin.detail
-    return f"{origin.key} = {one_line(origin.value)} ({origin.detail})"
+    """Key, value and place; of the file only its name, which stands in full on the first line."""
+    file = origin.file or ""
+    detail = origin.detail.replace(file, file.rpartition("/")[2], 1)
+    return detail if origin.key is None else f"{origin.key} = {one_line(origin.value)} ({detail})"
 
 
 def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import batchbridge
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge_open_r1.config import OpenR1Adapter
@@ -105,6 +106,27 @@ def test_the_world_size_comes_from_the_accelerate_configs_of_the_recipes_folder(
     assert reading.spec.topology.world_size == 8
 
 
+@pytest.mark.parametrize(("launched", "verdict"), [(None, "undecided"), (8, "invalid"), (7, "valid")])
+def test_an_error_with_a_guessed_world_size_is_none_yet(tmp_path, launched, verdict):
+    for path, text in (
+        (tmp_path / "accelerate_configs" / "ddp.yaml", "num_processes: 8\n"),
+        (
+            tmp_path / "demo.yaml",
+            "num_generations: 14\nper_device_train_batch_size: 16\ndataset_prompt_column: problem\n",
+        ),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    found = batchbridge.check(tmp_path / "demo.yaml", version="0.18.0", world_size=launched)
+    assert found.verdict == verdict
+    if launched is None:
+        assert ", with a guess, num_processes = 8 (" in str(found).splitlines()[-1]
+        assert found.findings[0].message.startswith("with a guess, num_processes = 8 (")
+        assert any("num_processes = 7" in fix.text for fix in found.findings[0].fixes)
+        assert batchbridge.check(tmp_path / "demo.yaml", version="0.18.0", world_size=7).verdict == "valid"
+
+
+RECIPE_OF_14 = "num_generations: 14\nper_device_train_batch_size: 16\ndataset_prompt_column: problem\n"
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "configs" / "open-r1"
 
 

@@ -98,6 +98,15 @@ def test_a_recipe_of_supervised_fine_tuning_is_recognised_by_its_keys(tmp_path: 
     assert (finding.code, finding.undecided, finding.where[0].line) == ("BB-TRL-081", True, 1)
 
 
+def test_a_filter_of_prompts_is_recognised_and_not_judged(tmp_path: Path) -> None:
+    recipe = tmp_path / "filter.yaml"
+    recipe.write_text("num_generations: 8\nreward_funcs: [accuracy]\npass_rate_min: 0.1\noutput_dataset_name: d\n")
+    found = batchbridge.read(recipe, framework="trl", version="0.18.0", world_size=8)
+    (finding,) = (finding for finding in found.findings if finding.severity == "error")
+    assert (found.verdict, finding.code, finding.where[0].key) == ("undecided", "BB-TRL-081", "pass_rate_min")
+    assert "a filter of prompts by their pass rate" in finding.message
+
+
 def test_a_grpo_recipe_with_a_key_of_supervised_fine_tuning_is_judged(tmp_path: Path) -> None:
     reading = read(tmp_path, "trl grpo --config recipe.yaml --num_processes 2", recipe=RECIPE + "packing: false\n")
     assert [finding.code for finding in reading.findings if finding.severity == "error"] == ["BB-TRL-003"]

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+import batchbridge
 from batchbridge.contract.reading import Context
 from batchbridge.reading.files import load_source
 from batchbridge_verl.config import VerlAdapter
@@ -114,3 +115,15 @@ def test_arrival_decides_nothing_where_a_rollout_is_one_step():
 
 def test_total_training_steps_end_the_run():
     assert len(steps({**DEPRECATED, "trainer.total_training_steps": 1, "trainer.total_epochs": 3})[0]) == 2
+
+
+@pytest.mark.parametrize(("version", "own"), [("0.7.1", True), ("0.9.1", False)])
+def test_the_meaning_says_first_what_an_unwrapped_run_counts_otherwise(version, own):
+    text = str(batchbridge.explain(RUN, version=version)).partition("Specification")[0]
+    said = (
+        f"Policy loss: token_mean, which verl {version} on its own counts per micro-batch (1 / (D k T_m)): the gradient"
+    )
+    followed = "a response token weighs 1 / T (T: response tokens), counted per optimizer step."
+    assert (said in text) == own
+    assert (f"\n    Under run or wrap: {followed}" in text) == own
+    assert (f"Policy loss: token_mean, {followed}" in text) != own

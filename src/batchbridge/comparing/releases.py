@@ -1,0 +1,125 @@
+"""One configuration under every known release of its framework: where it is valid, and what changes at which."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from batchbridge.comparing.differences import compare
+from batchbridge.contract import plugins
+from batchbridge.contract.reading import Reading
+from batchbridge.meaning.findings import Verdict
+from batchbridge.reading.read import read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Consecutive releases that judge a configuration alike, from `first` to `last`.
+
+    changes: canonical field to its values before and from `first` on. errors: what is wrong, in the words of `last`.
+    """
+
+    first: str
+    last: str
+    verdict: Verdict
+    changes: dict[str, tuple[Any, Any]]
+    errors: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {**vars(self), "changes": {field: list(values) for field, values in self.changes.items()}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A configuration under all known releases. spans: oldest first. reading: of the newest release in which it is
+    valid, else of the newest in which no error is found, else of the newest."""
+
+    spans: tuple[Span, ...]
+    reading: Reading
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "valid" or "invalid" where every release agrees on that."""
+        verdicts = {span.verdict for span in self.spans}
+        return verdicts.pop() if len(verdicts) == 1 else "undecided"
+
+    def lines(self) -> Iterator[str]:
+        """What every release says, and a line for each span, for a person."""
+        names = [span.first if span.first == span.last else f"{span.first} to {span.last}" for span in self.spans]
+        width = max(map(len, names))
+        common = [error for error in self.spans[0].errors if all(error in span.errors for span in self.spans)]
+        yield from (f"  in every version: {error}" for error in common)
+        for name, span in zip(names, self.spans, strict=True):
+            said = [error for error in span.errors if error not in common]
+            said += [f"{field}: {_short(a)} before, {_short(b)} now" for field, (a, b) in span.changes.items()]
+            yield f"  {name.ljust(width)}  {span.verdict:<9}  {'; '.join(said)}".rstrip()
+
+
+def judged(source: object, framework: str, **said: Any) -> Judged | None:
+    """`source` under every known release of `framework`; None where it has none. said: arguments of `read`."""
+    adapter = plugins.adapters().get(framework)
+    releases = adapter.releases if adapter is not None else ()
+    readings = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
+    if not readings:
+        return None
+    spans: list[Span] = []
+    before: Reading | None = None
+    for version, reading in readings:
+        errors = tuple(_errors(reading))
+        changes = {} if before is None else _changes(before, reading)
+        last = spans[-1] if spans else None
+        same = last is not None and last.verdict == reading.verdict and not changes
+        if last and same and _alike(last.errors, last.last) == _alike(errors, version):
+            spans[-1] = Span(**{**vars(last), "last": version, "errors": errors})
+        else:
+            spans.append(Span(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors))
+        before = reading if reading.spec is not None else before
+    best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
+    return Judged(spans=tuple(spans), reading=readings[best][1])
+
+
+_RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}
+MOST_DEVICES = 64
+
+
+def valid_devices(source: object, reading: Reading, **said: Any) -> tuple[int, ...]:
+    """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
+    where something else than the world size is missing."""
+    asked = {**said, "framework": reading.framework, "version": reading.framework_version}
+    verdicts: dict[int, Verdict] = {}
+    for size in range(1, MOST_DEVICES + 1):
+        verdicts[size] = read(source, **{**asked, "world_size": size}).verdict
+        if size == 8 and set(verdicts.values()) == {"undecided"}:
+            break
+    return tuple(size for size, verdict in verdicts.items() if verdict == "valid")
+
+
+def _changes(before: Reading, reading: Reading) -> dict[str, tuple[Any, Any]]:
+    """What differs in meaning, by canonical field, and over what an unwrapped run counts its denominators."""
+    found = {one.field: (one.a, one.b) for one in compare(before, reading).differences}
+    return {
+        field: values
+        for field, values in found.items()
+        if not field.startswith(("native.", "outside.")) or field == "native.denominator_scope"
+    }
+
+
+def _errors(reading: Reading) -> Iterator[str]:
+    """What keeps a reading from being valid; of several findings with one code, all keys at once."""
+    wrong = [found for found in reading.findings if found.undecided or found.severity == "error"]
+    for code in dict.fromkeys(found.code for found in wrong):
+        alike = [found for found in wrong if found.code == code]
+        keys = dict.fromkeys(str(found.where[0].key) for found in alike if found.where and found.where[0].key)
+        yield f"{code} {', '.join(keys) if len(alike) > 1 and keys else alike[0].message}"
+
+
+def _alike(errors: tuple[str, ...], version: str) -> tuple[str, ...]:
+    """Errors without the releases that they name."""
+    return tuple(re.sub(r"\d+(\.\d+)+", "", error.replace(version, "")) for error in errors)
+
+
+def _short(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

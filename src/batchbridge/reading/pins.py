@@ -1,0 +1,49 @@
+"""The version of a framework that the repository of a configuration pins: `trl==0.18.0` in its setup.py, say.
+
+Files are searched as text, and nothing in them is run. Only exact pins count, and only where those of a folder agree.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+FILES = (
+    *("uv.lock", "poetry.lock", "requirements.txt", "requirements-dev.txt", "pyproject.toml", "setup.py", "setup.cfg"),
+    "Dockerfile",
+)
+"""Named one by one: folders that the user did not name are not listed."""
+LEVELS = 8
+"""Folders that are searched: the configuration's, and those above it."""
+MAX_BYTES = 4 << 20
+
+
+class Pin(NamedTuple):
+    """A version, and the place that pins it, for a person."""
+
+    version: str
+    place: str
+
+
+def pinned(beside: Path, distribution: str) -> Pin | None:
+    """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two."""
+    for folder in beside.resolve().parents[:LEVELS]:
+        found = [pin for name in FILES for pin in _pins(folder / name, distribution)]
+        if found:
+            return found[0] if len({pin.version for pin in found}) == 1 else None
+    return None
+
+
+def _pins(file: Path, distribution: str) -> list[Pin]:
+    name = re.escape(distribution)
+    locked = re.compile(rf'^name = "{name}"\n(?:.*\n)?version = "([^"]+)"', re.MULTILINE)
+    exact = re.compile(rf"^[^#\n]*?(?<![\w.-]){name}(?:\[[^\]\n]*\])?\s*==\s*([0-9][\w.+]*)", re.MULTILINE)
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_BYTES:
+            return []
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return []
+    found = (locked if file.suffix == ".lock" else exact).finditer(text)
+    return [Pin(match[1], f"{file.name}:{text.count(chr(10), 0, match.start(1)) + 1}") for match in found]

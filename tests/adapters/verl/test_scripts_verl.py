@@ -1,0 +1,113 @@
+"""Launch scripts as verl's repository has them: `$(date)`, `$(pwd)`, configurations beside them, placeholders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import batchbridge
+from bashread import read_script
+from batchbridge.reading.files import load_source
+
+RUN = """\
+algorithm.adv_estimator=grpo data.train_batch_size=64 actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_mini_batch_size=16 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 """
+
+
+def check(folder: Path, text: str, **more: object) -> batchbridge.Reading:
+    path = folder / "examples" / "grpo" / "run.sh"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace("RUN", RUN), encoding="utf-8")
+    return batchbridge.read(path, version="0.7.1", **more)  # type: ignore[arg-type]  # the tests' own options
+
+
+def codes(reading: batchbridge.Reading) -> set[str]:
+    return {finding.code for finding in reading.findings}
+
+
+def test_a_date_in_a_runs_name_is_a_note(tmp_path: Path) -> None:
+    found = check(tmp_path, "python3 -m verl.trainer.main_ppo RUN trainer.experiment_name=7b-$(date +%Y%m%d)\n")
+    assert found.verdict == "valid"
+    (note,) = (finding for finding in found.findings if finding.code == "BB017")
+    assert (note.severity, "trainer.experiment_name" in note.message) == ("note", True)
+    assert "BB-VERL-008" not in codes(found)
+
+
+def test_an_unknown_value_of_a_setting_that_matters_leaves_it_open(tmp_path: Path) -> None:
+    found = check(tmp_path, "python3 -m verl.trainer.main_ppo RUN data.train_batch_size=$(cat size)\n")
+    assert found.verdict == "undecided"
+    assert "BB011" in codes(found)
+
+
+def test_an_override_that_hydra_refuses_is_still_said(tmp_path: Path) -> None:
+    found = check(tmp_path, "python3 -m verl.trainer.main_ppo RUN 'trainer.experiment_name=7b-(a)'\n")
+    assert "BB-VERL-008" in codes(found)
+
+
+CONFIGURED = """\
+PROJECT="$(pwd)"
+python3 -m verl.trainer.main_ppo --config-path="$PROJECT/examples/grpo/config" --config-name=mine RUN \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2
+"""
+
+
+@pytest.mark.parametrize("here", [".", "examples", "elsewhere"])
+def test_a_configuration_of_the_same_repository_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str
+) -> None:
+    config = tmp_path / "examples" / "grpo" / "config" / "mine.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text("defaults: [ppo_megatron_trainer, _self_]\nactor_rollout_ref: {rollout: {mine: {a: 1}}}\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / here)
+    found = check(tmp_path, CONFIGURED)
+    assert found.verdict == "valid"
+    assert found.spec is not None
+    assert found.spec.topology.tensor_parallel == 2
+    # A file may hold keys that nothing reads: they come into the configuration all the same.
+    (unread,) = (finding for finding in found.findings if finding.code == "BB-VERL-003")
+    assert (unread.severity, unread.where[0].line) == ("warning", 2)
+
+
+def test_a_configuration_that_is_not_found_leaves_all_open(tmp_path: Path) -> None:
+    found = check(tmp_path, CONFIGURED)
+    assert (found.verdict, codes(found)) == ("undecided", {"BB-VERL-007"})
+    (missing,) = (finding for finding in found.findings if finding.code == "BB-VERL-007")
+    assert "is not found as examples/grpo/config/mine.yaml" in missing.message
+
+
+def test_the_folder_is_not_known_where_the_script_leaves_it() -> None:
+    for text, known in (
+        ("a=$(pwd)\nrun $a", True),
+        ("cd /x\nrun $(pwd)", False),
+        ("(cd /x)\nrun $PWD", True),
+        ("a=$(cd x && pwd)\nrun $a", False),
+    ):
+        (command,) = (one for one in read_script(text, {"PWD": "."}).commands if one.argv[0] == "run")
+        assert (not command.words[1].unknown) == known, text
+        assert (command.argv[1] == ".") == known
+    (command,) = read_script("run $(pwd)").commands
+    assert command.words[1].unknown
+
+
+@pytest.mark.parametrize(
+    ("key", "verdict"), [("actor_rollout_ref.model.path", "valid"), ("data.train_batch_size", "undecided")]
+)
+def test_a_placeholder_is_named_and_counts_where_the_setting_does(tmp_path: Path, key: str, verdict: str) -> None:
+    text = f'MODEL="<path to your model>"\npython3 -m verl.trainer.main_ppo RUN {key}="$MODEL"\n'
+    found = check(tmp_path, text)
+    assert found.verdict == verdict
+    (named,) = (finding for finding in found.findings if "placeholder" in finding.message)
+    assert named.message == f"{key} still has a placeholder, <path to your model>"
+    source = batchbridge.check(load_source(tmp_path / "examples/grpo/run.sh", overrides={key: 64}))
+    assert not any("placeholder" in finding.message for finding in source.findings)
+
+
+def test_a_placeholder_that_bash_takes_for_a_redirection_is_called_one(tmp_path: Path) -> None:
+    found = check(tmp_path, "HOME_OF_VERL=<VERL_ROOT_PATH>\npython3 -m verl.trainer.main_ppo RUN\n")
+    (remark,) = (finding for finding in found.findings if finding.code == "BB014")
+    assert "still has a placeholder, <VERL_ROOT_PATH>" in remark.message
+    assert found.verdict == "undecided"

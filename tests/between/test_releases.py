@@ -1,0 +1,127 @@
+"""No version named: the repository's pin, else every known release, and the numbers of devices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from registered import adapters
+
+import batchbridge
+from batchbridge.cli.main import main
+from batchbridge.reading.pins import pinned
+
+RECIPE = """\
+model_name_or_path: m
+torch_dtype: bfloat16
+dataset_prompt_column: problem
+per_device_train_batch_size: 16
+gradient_accumulation_steps: 4
+num_generations: 16
+warmup_ratio: 0.1
+overwrite_output_dir: true
+max_prompt_length: 512
+"""
+"""As Open-R1's published recipes: written for trl 0.18."""
+EVERYWHERE = "num_generations: 16\ndataset_prompt_column: problem\nper_device_train_batch_size: 16\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("batchbridge.kit.frame.installed", lambda distribution: None)
+    path = Path("recipes/demo.yaml")
+    path.parent.mkdir()
+    path.write_text(RECIPE)
+    return path
+
+
+@pytest.mark.parametrize("framework", ["trl", "open_r1", "verl", "easyr1", "openrlhf", "open_instruct"])
+def test_an_adapters_releases_are_known_to_it_and_in_order(framework: str) -> None:
+    adapter = adapters()[framework]
+    assert adapter.releases
+    assert sorted(adapter.releases, key=Version) == list(adapter.releases)
+    assert adapter.releases[-1] == adapter.newest_version
+    assert all(adapter.knows(release) for release in adapter.releases)
+
+
+def test_a_recipe_is_judged_under_every_release(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(recipe), "--world-size", "8"]) == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "recipes/demo.yaml: open_r1, no version named: judged under every known one"
+    assert "  0.15.0 to 0.15.2  valid" in lines
+    (off,) = (line for line in lines if line.startswith("  0.19.0 to 0.21.0  valid"))
+    assert "kl_coefficient: 0.04 before, 0 now" in off
+    assert "  0.28.0            invalid    BB-TRL-003 torch_dtype, max_prompt_length" in lines
+    assert "Name one with --framework-version. Under 0.26.2, the newest in which it is valid:" in lines
+
+
+@pytest.mark.parametrize(("text", "code"), [(EVERYWHERE, 0), (RECIPE, 4), (f"{EVERYWHERE}colour: green\n", 2)])
+def test_the_exit_code_says_whether_all_some_or_none_are_valid(recipe: Path, text: str, code: int) -> None:
+    recipe.write_text(text)
+    assert main(["check", str(recipe), "--world-size", "8"]) == code
+
+
+def test_the_same_is_an_object(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = batchbridge.check(recipe, world_size=8)
+    assert found.judged is not None
+    assert (found.verdict, found.reading.framework_version) == ("undecided", "0.26.2")
+    main(["check", str(recipe), "--world-size", "8", "--json"])
+    shown = json.loads(capsys.readouterr().out)["releases"]
+    assert [span["first"] for span in shown] == [span.first for span in found.judged.spans]
+    assert batchbridge.check(recipe, world_size=8, version="0.18.0").judged is None
+
+
+def test_without_devices_the_numbers_on_which_it_is_valid_are_said(recipe: Path) -> None:
+    recipe.write_text(RECIPE.replace("num_generations: 16", "num_generations: 14"))
+    text = str(batchbridge.explain(recipe))
+    valid = "\nvalid on 7, 14, 21, 28, 35, 42, 49, 56, 63 of 1 to 64 devices (say --world-size)\n"
+    assert valid in text
+    assert valid in f"{batchbridge.check(recipe, version='0.18.0')}\n"
+    recipe.write_text(RECIPE)
+    assert "valid on every number of 1 to 64 devices" in str(batchbridge.check(recipe, version="0.18.0"))
+    assert "  in every version: BB-TRL-005 the world size is missing" in text
+    assert "Under 0.26.2, the newest without an error:" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "place"),
+    [
+        ("setup.py", 'deps = [\n    "trl[vllm]==0.18.0",\n]\n', "setup.py:2"),
+        ("requirements-dev.txt", "torch==2.6.0\ntrl == 0.18.0  # as published\n", "requirements-dev.txt:2"),
+        ("pyproject.toml", 'dependencies = ["x", "trl==0.18.0"]\n', "pyproject.toml:1"),
+        ("uv.lock", '[[package]]\nname = "trl"\nversion = "0.18.0"\n', "uv.lock:3"),
+        ("poetry.lock", '[[package]]\nname = "trl"\nversion = "0.18.0"\n', "poetry.lock:3"),
+        ("Dockerfile", "RUN pip install --no-cache trl==0.18.0\n", "Dockerfile:1"),
+    ],
+)
+def test_the_repositorys_pin_is_taken_and_named(recipe: Path, file: str, text: str, place: str) -> None:
+    Path(file).write_text(text)
+    found = batchbridge.check(recipe, world_size=8)
+    assert (found.verdict, found.reading.framework_version, found.judged) == ("valid", "0.18.0", None)
+    (note,) = (finding for finding in found.findings if finding.code == "BB024")
+    assert note.message == f"no version of trl was named: {place} pins 0.18.0, which is taken"
+    assert batchbridge.check(recipe, world_size=8, version="0.19.0").reading.framework_version == "0.19.0"
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("setup.py", '"trl>=0.18.0"'),
+        ("setup.py", '# "trl==0.18.0"'),
+        ("setup.py", '"my-trl==0.18.0"'),
+        ("requirements.txt", "trl==0.18.0\ntrl==0.19.0\n"),
+        ("requirements.txt", "\0trl"),
+        ("uv.lock", 'name = "trl-x"\nversion = "0.18.0"\n'),
+    ],
+)
+def test_what_is_no_exact_pin_decides_nothing(recipe: Path, file: str, text: str) -> None:
+    Path(file).write_text(text)
+    assert pinned(recipe, "trl") is None
+
+
+def test_a_pin_that_nobody_knows_decides_nothing(recipe: Path) -> None:
+    Path("setup.py").write_text('"trl==0.2.0"')
+    assert batchbridge.check(recipe, world_size=8).judged is not None
