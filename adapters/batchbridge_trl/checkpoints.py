@@ -19,8 +19,8 @@ import torch
 from batchbridge import CannotAttach, Plan
 from batchbridge.kit import Request, checkpoints
 from batchbridge.kit.checkpoints import STATE_FILE, Resumed
+from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.rows import RolloutRows
-from batchbridge_trl.terms import LossTerms
 
 FOLDER = "batchbridge"
 _NATIVE_STATE = "trainer_state.json"

@@ -41,6 +41,7 @@ from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
+from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
@@ -48,7 +49,6 @@ from batchbridge_trl.sampling import seeded
 from batchbridge_trl.scoring import Scorer
 from batchbridge_trl.sharding import without_sync
 from batchbridge_trl.shares import Shares
-from batchbridge_trl.terms import LossTerms
 from batchbridge_trl.watching import Watch, alone, leaf_in, quiet, rows_of, surrogates, window
 
 NATIVE_ADVANTAGE = Advantage(baseline="group_mean", scale="group", epsilon=1e-4, ddof=1)

@@ -45,20 +45,21 @@ from batchbridge_trl.proven import CODE
 
 
 def _absolute_positions(trainer: Any, request: Request) -> bool:
+    named = trainer.model.named_modules()
     import torch
 
-    return any(
-        isinstance(module, torch.nn.Embedding)
-        and re.search(r"wpe|position", name)
-        and not re.search(r"visi|visual|image", name)  # of an image's patches
-        for name, module in trainer.model.named_modules()
-    )
+    embeddings = [name for name, module in named if isinstance(module, torch.nn.Embedding)]
+    of_patches = re.compile(r"visi|visual|image")
+    return any(re.search(r"wpe|position", name) and not of_patches.search(name) for name in embeddings)
 
 
 def _images(trainer: Any, request: Request) -> bool:
+    followed = holds(">=1.16", _release(request)) and not releases.value(trainer, "tools")
+    if followed or getattr(trainer, "_is_vlm", False):
+        return not followed
     from batchbridge_trl.images import reads_images
 
-    return reads_images(trainer) and (holds("<1.16", _release(request)) or bool(releases.value(trainer, "tools")))
+    return reads_images(trainer)
 
 
 def _release(request: Request) -> str:

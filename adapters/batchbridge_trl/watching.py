@@ -24,9 +24,9 @@ from batchbridge.kit.probing import ProbeBatch
 from batchbridge.kit.sharded import ShardedWeight, smallest_weight
 from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
+from batchbridge_trl.loss_terms import CONTROLLER, LossTerms
 from batchbridge_trl.releases import Producer
 from batchbridge_trl.sharding import gradient_of
-from batchbridge_trl.terms import CONTROLLER, LossTerms
 
 
 class Watch:
