@@ -31,6 +31,7 @@ torch.set_num_threads(1)
 import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
+from engine_script import SCRIPT, engine_trainer, multiplier
 from representative import WHOLE
 from sharded_on_cpu import CapturedWhole, whole_state, zero_on_the_cpu
 from transformers import TrainerCallback
@@ -91,6 +92,15 @@ CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "ZeRO-2, bf16": (2, {}, {**SPLITS["2x2"], "bf16": True}),
     "ZeRO-3, bf16, optimizer on the CPU": (3, OFFLOAD, {**SPLITS["2x2"], "bf16": True}),
 }
+BOUNDS = ("token_truncate", 0.5, 1.5)
+if has(">=1.6"):  # before, TRL corrects by one bound, or not at all
+    names = ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_clip_max")
+    DRAWN = {**SPLITS["2x2"], **dict(zip(names, BOUNDS, strict=True)), "bf16": True}
+    CASES |= {
+        # As people launch it; what the engine draws is scripted.
+        "ZeRO-2, bf16, vLLM's server": (2, {}, DRAWN | {"vllm_mode": "server"}),
+        "ZeRO-3, bf16, vLLM colocated": (3, {}, DRAWN | {"vllm_mode": "colocate"}),
+    }
 SHORT_OF_TOKENS = Script(empty=frozenset((prompt, sample) for prompt in (2, 3) for sample in range(4)))
 """Every completion of two prompts is an environment's: a step that draws them alone has no token to train."""
 SCHEDULE = {
@@ -149,7 +159,12 @@ def gradients(folder: Path) -> dict[str, Any]:
     for name, (stage, more, arguments) in CASES.items():
         arguments = {"max_steps": 3, **arguments}
         budget = arguments.pop("tokens_per_device", None)
-        built = wrap(build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget)
+        known: dict[str, Any] = {}
+        if "vllm_mode" in arguments:
+            built = wrap(engine_trainer(folder / "out", deepspeed=config(stage, **more), **arguments))
+            known = {"script": SCRIPT, "multiplier": multiplier(*BOUNDS)}
+        else:
+            built = wrap(build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget)
         captured = CapturedWhole(built)
         built.add_callback(captured)
         built.train()
@@ -158,7 +173,8 @@ def gradients(folder: Path) -> dict[str, Any]:
         errors = []
         if RANK == 0:
             precision = torch.bfloat16 if arguments.get("bf16") else torch.float32
-            errors = gradient_errors(captured, plan.spec, plan=plan, reference=reference, precision=precision)
+            known |= {"reference": reference, "precision": precision}
+            errors = gradient_errors(captured, plan.spec, plan=plan, **known)
         found[name] = {
             "wrapped": wrapped_in(built),
             "errors": [[each.error, each.bar] for each in errors],

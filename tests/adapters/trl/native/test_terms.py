@@ -10,6 +10,7 @@ import torch
 from engine_script import GROUP, SCRIPT, engine_trainer, multiplier
 from representative import once
 from router import COEFFICIENT, Routed, mixture, router_loss
+from tools_script import Calling, calls, tokenize, tool_trainer
 from transformers import TrainerCallback
 
 from batchbridge import BatchDrift, CannotAttach, wrap
@@ -270,3 +271,26 @@ def test_a_routers_loss_that_is_changed_is_noticed(tmp_path: Path) -> None:
     built.router_aux_loss_coef *= 1.01
     with pytest.raises(BatchDrift, match="the router's loss"):
         built.train()
+
+
+@pytest.mark.skipif(not has(">=1.16"), reason="how a tokenizer reads calls differs before")
+@pytest.mark.parametrize("split", ["4x2", "1x8, two passes"])
+def test_what_a_tool_says_trains_nothing_where_trl_calls_it(tmp_path: Path, split: str) -> None:
+    """TRL calls the function, tells the model what it said, and asks again: the model's turns alone train."""
+    script, before = Calling(empty=frozenset()), len(calls)
+    built = wrap(tool_trainer(tmp_path, script, max_steps=3, **SPLITS[split]))
+    captured = Captured(built.model)
+    built.add_callback(captured)
+    built.train()
+    assert len(calls) > before, "the function was called"
+    plan = built.batchbridge.plan
+    known = {"plan": plan, "tokenize": tokenize}
+    for each in gradient_errors(captured, plan.spec, script=script, **known):
+        assert each.error <= each.bar
+    whole = gradient_errors(captured, plan.spec, script=Whole(empty=frozenset()), steps=1, **known)
+    assert all(each.error > 10 * each.bar for each in whole), "negative control: what the tool said is trained, too"
+
+
+class Whole(Calling):
+    def loss_mask(self, prompt: int, sample: int) -> list[int]:
+        return [1] * len(self.completion(prompt, sample))
