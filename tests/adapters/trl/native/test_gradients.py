@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from peft import LoraConfig
 from representative import WHOLE, cells
 
@@ -125,7 +126,9 @@ def test_gradient_checkpointing_is_proven(trainer: Callable[..., Any]) -> None:
     assert all(each.error <= each.bar for found in errors for each in found), errors
 
 
-def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[..., Any]) -> None:
+@pytest.mark.filterwarnings("ignore:`torch.cpu.amp:FutureWarning")  # accelerate 1.4.0
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[..., Any], precision: torch.dtype) -> None:
     def config() -> LoraConfig:
         return LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights="gaussian", task_type="CAUSAL_LM")
 
@@ -135,6 +138,7 @@ def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[...
             beta=0.1,
             num_train_epochs=2,
             learning_rate=0.1,
+            bf16=precision is torch.bfloat16,
             **arguments("2x2, generation above accumulation"),
         )
     )
@@ -152,6 +156,7 @@ def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[...
         policy=policy,
         reference=tiny_policy(),
         steps=4,
+        precision=precision,
     )
     assert all(each.error <= each.bar for each in found), found
 
