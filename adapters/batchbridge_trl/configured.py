@@ -110,4 +110,9 @@ def assumed(reading: Reading) -> Sequence[str]:
     if start is None:
         return ()
     alone = () if start.said else ("a start without DeepSpeed, FSDP or a script of one's own",)
-    return alone if setting(reading, "model_name_or_path") is not None else (*alone, ASSUMED)
+    if setting(reading, "model_name_or_path") is None:
+        return (*alone, ASSUMED)
+    return (*alone, WITH_IMAGES) if model_in(reading).images else alone
+
+
+WITH_IMAGES = "no tools beside images, and an image in every prompt or none where ZeRO-3 or FSDP shards the model"

@@ -145,13 +145,11 @@ def invalid(name, values, *codes, **said):
 MODEL = {"model_name_or_path": "Qwen/Qwen2.5-0.5B-Instruct"}
 REFUSED = {
     "iterable_dataset": {"dataset_streaming": True, "max_steps": 7},
-    "entropy_bonus": {"entropy_coef": 0.1},
     "top_entropy_quantile": {"top_entropy_quantile": 0.5},
     "batch_scale_over_rollouts": {"scale_rewards": "batch", "steps_per_generation": 3},
     "deepspeed_engine": {"deepspeed": {"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}},
     "not_sharded": {"fsdp": "full_shard", "use_cpu": True},
     "fsdp_xla": {"fsdp": "full_shard", "fsdp_config": {"xla": True}},
-    "images": {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"},
     "router_loss": {"model_name_or_path": "Qwen/Qwen3-30B-A3B"},
     "fp16": {"fp16": True},
     "absolute_positions": {"model_name_or_path": "gpt2"},
@@ -169,6 +167,8 @@ def of_script(name):
 REFUSED_CASES = {
     **{name: valid(name, {**MODEL, **values}) for name, values in REFUSED.items()},
     "no_step": valid("no_step", MODEL, dataset_size=1),
+    "entropy_bonus": valid("entropy_bonus", {**MODEL, "entropy_coef": 0.1}, version="1.9.1"),
+    "images": valid("images", {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct"}, version="1.15.0"),
     "liger": valid("liger", {**MODEL, "use_liger_kernel": True}, version="1.13.0"),
     "trainer": of_script("own_trainer"),
 }

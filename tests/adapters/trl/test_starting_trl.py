@@ -41,9 +41,9 @@ def launch(
     return file
 
 
-def said(file: Path, **asked: Any) -> tuple[str, list[str], Any]:
+def said(file: Path, version: str = "1.16.0", **asked: Any) -> tuple[str, list[str], Any]:
     """The verdict, the obstacles that are certain or marked, and how it is started."""
-    found = check(file, version="1.16.0", **asked)
+    found = check(file, version=version, **asked)
     names = [f"{one.name}{'' if one.certain else '?'}" for one in found.enforcement.obstacles]
     return found.enforcement.verdict, names, found.reading.run.start  # type: ignore[attr-defined]
 
@@ -172,8 +172,8 @@ def test_a_script_that_cannot_be_read_or_builds_no_trainer_is_not_known(tmp_path
 
 MODELS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...], list[str]]] = {
     "text": ({"model_type": "qwen2", "rope_theta": 1e6}, (), []),
-    "images": ({"model_type": "qwen2_vl", "vision_config": {}, "rope_theta": 1e6}, (), ["images"]),
-    "a processor": ({"model_type": "qwen2", "rope_theta": 1e6}, ("processor_config.json",), ["images"]),
+    "images": ({"model_type": "qwen2_vl", "vision_config": {}, "rope_theta": 1e6}, (), []),
+    "a processor": ({"model_type": "qwen2", "rope_theta": 1e6}, ("processor_config.json",), []),
     "positions": ({"model_type": "gpt2"}, (), ["absolute_positions"]),
     "experts": ({"model_type": "qwen3_moe", "rope_theta": 1e6, "num_experts": 8}, (), ["router_loss?"]),
     "strange": ({"model_type": "mine"}, (), ["absolute_positions?"]),
@@ -189,6 +189,10 @@ def test_a_models_own_files_say_what_it_is(tmp_path: Path, name: str) -> None:
         (tmp_path / "model" / file).write_text("{}")
     file = launch(tmp_path, recipe={"model_name_or_path": str(tmp_path / "model")})
     assert said(file, world_size=1)[1] == names
+    if name in ("images", "a processor"):
+        assert said(file, world_size=1, version="1.15.0")[1] == ["images"]
+        assumes = check(file, version="1.16.0", world_size=1).enforcement.assumes
+        assert any(one.startswith("no tools beside images") for one in assumes)
 
 
 @pytest.mark.parametrize(
