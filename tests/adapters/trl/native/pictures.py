@@ -202,10 +202,36 @@ def _tiles(rows: list[list[int]]) -> dict[str, torch.Tensor]:
 
 
 class Tiler:
-    """What TRL asks an image processor for where tensors are made of tiles."""
+    """What TRL asks an image processor for where tensors are made of tiles: one or two of a picture."""
+
+    use_thumbnail = False
 
     def __call__(self, images: list[list[int] | None], **options: Any) -> dict[str, torch.Tensor]:
-        return {"num_patches": torch.tensor([1 + one % 2 for row in images for one in row or []])}
+        tiles = torch.tensor([1 + one % 2 for row in images for one in row or []])
+        return {"num_patches": tiles, "image_rows": tiles, "image_cols": torch.ones_like(tiles)}
+
+
+def lfm() -> Any:
+    from transformers import Lfm2VlConfig, Lfm2VlForConditionalGeneration
+
+    tower = {name: value for name, value in SMALL_TOWER.items() if name not in ("image_size", "initializer_range")}
+    config = Lfm2VlConfig(
+        text_config={**TEXT, "model_type": "llama"}, projector_hidden_size=32, image_token_id=IMAGE,
+        vision_config={**tower, "model_type": "siglip2_vision_model", "num_patches": 16, "vision_use_head": False},
+        tie_word_embeddings=False, attn_implementation="eager",
+    )  # fmt: skip
+    return _seeded(lambda: Lfm2VlForConditionalGeneration(config))
+
+
+def _shaped(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Tiles of patches, padded to the most patches."""
+    shown = [one for row in rows for one in row for _ in range(1 + one % 2)]
+    shapes = torch.tensor([_grid(one)[1:] for one in shown])
+    most = int(shapes.prod(1).max())
+    values, mask = torch.zeros(len(shown), most, 48), torch.zeros(len(shown), most, dtype=torch.long)
+    for place, (one, (height, width)) in enumerate(zip(shown, shapes.tolist(), strict=True)):
+        values[place, : height * width], mask[place, : height * width] = pixels(one, height * width, 48), 1
+    return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes}
 
 
 def _patches(picture: int) -> int:
@@ -218,6 +244,7 @@ FAMILIES = {
         Family("Qwen2-VL: patches of each image, by a grid", qwen, _patches, _grids, "mm_token_type_ids"),
         Family("LLaVA: one row for each image", llava, lambda picture: 4, _flat((3, 8, 8))),
         Family("LLaVA-NeXT: patches and sizes of each image", llava_next, lambda one: 16 if one % 2 else 10, _sized),
+        Family("LFM2-VL: tiles and shapes", lfm, lambda picture: _patches(picture) * (1 + picture % 2), _shaped),
         Family("InternVL: tiles of each image", internvl, lambda picture: 1 + picture % 2, _tiles),
         Family("Idefics3: one row for each completion, padded", idefics, lambda picture: 1, _by_row),
         Family(
