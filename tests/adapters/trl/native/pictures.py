@@ -234,6 +234,28 @@ def _shaped(rows: list[list[int]]) -> dict[str, torch.Tensor]:
     return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes}
 
 
+def gemma_4() -> Any:
+    from transformers import Gemma4Config, Gemma4ForConditionalGeneration
+
+    text = TEXT | {"head_dim": 8, "hidden_size_per_layer_input": 0, "sliding_window": 64}
+    tower = {name: value for name, value in SMALL_TOWER.items() if name != "image_size"}
+    sizes = {"num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 2, "position_embedding_size": 16}
+    config = Gemma4Config(
+        text_config=text, vision_config=tower | sizes, audio_config=None, image_token_id=IMAGE, boi_token_id=START,
+        eoi_token_id=END, video_token_id=END, audio_token_id=END, tie_word_embeddings=False,
+        attn_implementation="eager",
+    )  # fmt: skip
+    return _seeded(lambda: Gemma4ForConditionalGeneration(config))
+
+
+def _placed(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Four by four patches of each image, and where each lies."""
+    shown = [one for row in rows for one in row]
+    places = torch.tensor([[x, y] for y in range(4) for x in range(4)])
+    values = torch.stack([torch.sigmoid(pixels(one, 16, 48)) for one in shown])
+    return {"pixel_values": values, "image_position_ids": places.expand(len(shown), -1, -1)}
+
+
 def _patches(picture: int) -> int:
     return _grid(picture)[1] * _grid(picture)[2] // 4
 
@@ -247,6 +269,7 @@ FAMILIES = {
         Family("LFM2-VL: tiles and shapes", lfm, lambda picture: _patches(picture) * (1 + picture % 2), _shaped),
         Family("InternVL: tiles of each image", internvl, lambda picture: 1 + picture % 2, _tiles),
         Family("Idefics3: one row for each completion, padded", idefics, lambda picture: 1, _by_row),
+        Family("Gemma 4: places of patches", gemma_4, lambda picture: 4, _placed, "mm_token_type_ids"),
         Family(
             "Gemma 3: one row for each image, types of tokens",
             gemma,
