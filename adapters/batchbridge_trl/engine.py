@@ -350,7 +350,7 @@ class Enforcer:
         gather, turns = self._accelerator.gather, inputs.micro_batches if self._carrier in DIVIDED_LATER else 1
 
         def gathered(tensor: Any) -> Any:
-            if tensor.dim() == 0:  # policy_loss, natively the micro-batch's own
+            if tensor.dim() == 0 and self._terms.bonus:  # policy_loss, natively the micro-batch's own
                 return gather(tensor * inputs.factor / turns)
             # Metrics by row: ranks differ in their rows.
             return gather(rows_module.with_rows(tensor, inputs))

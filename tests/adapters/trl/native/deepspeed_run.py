@@ -10,12 +10,15 @@ that it runs on one, so that every run here says what wrapped its model.
 
 from __future__ import annotations
 
+import copy
+import functools
 import inspect
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +35,7 @@ import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from engine_script import SCRIPT, engine_trainer, multiplier
+from pictures import FAMILIES, picture_trainer
 from representative import WHOLE
 from sharded_on_cpu import CapturedWhole, whole_state, zero_on_the_cpu
 from transformers import TrainerCallback
@@ -101,6 +105,8 @@ if has(">=1.6"):  # before, TRL corrects by one bound, or not at all
         "ZeRO-2, bf16, vLLM's server": (2, {}, DRAWN | {"vllm_mode": "server"}),
         "ZeRO-3, bf16, vLLM colocated": (3, {}, DRAWN | {"vllm_mode": "colocate"}),
     }
+if has(">=1.16"):
+    CASES |= {f"ZeRO-{stage}, images": (stage, {}, SPLITS["2x2"] | {"pictures": True}) for stage in (2, 3)}
 SHORT_OF_TOKENS = Script(empty=frozenset((prompt, sample) for prompt in (2, 3) for sample in range(4)))
 """Every completion of two prompts is an environment's: a step that draws them alone has no token to train."""
 SCHEDULE = {
@@ -154,6 +160,29 @@ def wrapped_in(trainer: Any) -> list[str]:
     return [type(trainer.model_wrapped).__name__, trainer.accelerator.distributed_type.name]
 
 
+_POLICY = FAMILIES["Qwen2-VL: patches of each image, by a grid"].model()
+PICTURED = replace(
+    FAMILIES["Qwen2-VL: patches of each image, by a grid"], model=functools.partial(copy.deepcopy, _POLICY)
+)
+"""Made before any run: transformers would shard parts of what is made after ZeRO-3 was asked for."""
+
+
+def pictured(folder: Path, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+    """A run with images in every prompt, which ranks of a sharded model read together; and what the oracle is told."""
+    family = PICTURED
+
+    def shown(prompt: int) -> list[int]:
+        return [prompt] * (1 + prompt % 2)
+
+    built = wrap(picture_trainer(folder, family, pictures=shown, **arguments))
+    return built, {
+        "policy": family.model,
+        "inputs": lambda prompt, completion: family.inputs(prompt, completion, shown(prompt)),
+        "tokenize": lambda text: family.prompt(text, shown(Script().prompt_index(text))),
+        "script": Script(),
+    }
+
+
 def gradients(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (stage, more, arguments) in CASES.items():
@@ -163,6 +192,8 @@ def gradients(folder: Path) -> dict[str, Any]:
         if "vllm_mode" in arguments:
             built = wrap(engine_trainer(folder / "out", deepspeed=config(stage, **more), **arguments))
             known = {"script": SCRIPT, "multiplier": multiplier(*BOUNDS)}
+        elif arguments.pop("pictures", False):
+            built, known = pictured(folder / "out", deepspeed=config(stage, **more), **arguments)
         else:
             built = wrap(build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget)
         captured = CapturedWhole(built)

@@ -96,12 +96,12 @@ if has(">=1.10"):
         "num_train_epochs": 2,
         **SPLITS["1x3, steps straddle rollouts, seven prompts"],
     }
-GRADIENTS["dapo, compiled, two passes, kl"] = {
-    "torch_compile": True,
-    "torch_compile_backend": "eager",
-    "max_steps": 2,
-    **SPLITS["1x2, generation above accumulation, two passes, kl"],
-}
+    GRADIENTS["dapo, compiled, two passes, kl"] = {
+        "torch_compile": True,
+        "torch_compile_backend": "eager",
+        "max_steps": 2,
+        **SPLITS["1x2, generation above accumulation, two passes, kl"],
+    }
 PICTURED: dict[str, dict[str, Any]] = {}
 if has(">=1.16"):
     PICTURED = {
