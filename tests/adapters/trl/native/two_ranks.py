@@ -192,7 +192,7 @@ def build(folder: Path, **arguments: Any) -> Any:
 
 def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | None = None) -> list[Any]:
     """Gradient errors of the first steps, on rank 0."""
-    arguments = dict(arguments)
+    arguments, before = dict(arguments), dict(os.environ)
     budget = arguments.pop("tokens_per_device", None)
     built = build(folder, **arguments)
     if changes:
@@ -200,7 +200,10 @@ def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | 
         wrap(built, like=spec.replace(**changes))
     else:
         wrap(built, tokens_per_device=budget)
-    return errors_of(built, tiny_policy(seed=1) if arguments.get("beta") else None)
+    found = errors_of(built, tiny_policy(seed=1) if arguments.get("beta") else None)
+    for name in os.environ.keys() - before.keys():  # torch_compile's, which Accelerate would take for the next run's
+        del os.environ[name]
+    return found
 
 
 def errors_of(built: Any, reference: Any, **known: Any) -> list[Any]:
