@@ -127,6 +127,17 @@ def test_gradient_checkpointing_is_proven(trainer: Callable[..., Any]) -> None:
     assert all(each.error <= each.bar for found in errors for each in found), errors
 
 
+@pytest.fixture
+def environment() -> Iterator[None]:
+    """As it was before: transformers puts torch_compile, and before 5 bf16, into it, and Accelerate would take both for
+    the next run's."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("environment")
 @pytest.mark.filterwarnings("ignore:`torch.cpu.amp:FutureWarning")  # accelerate 1.4.0
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_peft_is_proven_with_the_adapters_off_as_reference(trainer: Callable[..., Any], precision: torch.dtype) -> None:
@@ -189,15 +200,6 @@ def test_positive_control_an_unwrapped_aligned_run_meets_the_bar(trainer: Callab
     loss_type = "dapo" if has_loss("dapo") else "grpo"
     built = undivided(trainer(loss_type=loss_type, num_train_epochs=1, **arguments("2x4")))
     assert max(native_errors(built, tmp_path / "ledger")) <= 1
-
-
-@pytest.fixture
-def environment() -> Iterator[None]:
-    """As it was before: transformers puts torch_compile into it, and Accelerate would take it for the next run's."""
-    before = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.mark.usefixtures("environment")
