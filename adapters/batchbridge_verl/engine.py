@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batchbridge import CannotAttach
+from batchbridge import BatchDrift, CannotAttach
 from batchbridge.kit import Normaliser, Row, StepPlan, proven, token_weights
 from batchbridge.kit.identified_rows import POSITION, PROMPT, ROLLOUT, SAMPLE, STEP
 from batchbridge.kit.patches import Patches
@@ -189,7 +189,7 @@ class EngineLayer:
             self._set_step(data, step, None if self._plan is None else self._plan.step(step), normaliser)
         known = [facts_of(data, row.index) for row in self._rows]
         if self._enforces and not normaliser.tokens:
-            self._recorder.compare(step, self._rows, pass_index=self._native_pass)
+            self._compare(step)
             # verl would divide by zero tokens, or let AdamW decay the weights with no gradient.
             output = {"model_output": {}, "loss": [0.0], "metrics": {"grad_norm": 0.0}}
         else:
@@ -201,7 +201,7 @@ class EngineLayer:
                 # A gradient that is not finite: verl leaves the update out, and nothing shows a weight.
                 for row in self._rows:
                     row.weight = None
-                self._recorder.compare(step, self._rows, pass_index=self._native_pass)
+                self._compare(step)
         self._write(step, data, known, normaliser if self._enforces else None)
         self._last = step
         self._call_steps += 1
@@ -210,8 +210,25 @@ class EngineLayer:
     def _look(self, step: int, size: int) -> None:
         """Everything is there that the update will use: it is measured, and held against the plan."""
         self._looked = True
-        objections = self._watch.look(self._rows, size)
-        self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
+        self._compare(step, self._watch.look(self._rows, size))
+
+    def _compare(self, step: int, objections: Sequence[str] = ()) -> None:
+        """Raises `BatchDrift` on every rank if one of them has anything else than the plan's step. Collective."""
+        import torch
+
+        drift: BatchDrift | None = None
+        try:
+            self._recorder.compare(step, self._rows, objections, pass_index=self._native_pass)
+        except BatchDrift as error:
+            drift = error
+        group = self._engine.ulysses_parallel_group
+        if group is not None:
+            # Every rank of a sequence group has the rows, and was compared with the other groups' alone.
+            found: list[BatchDrift | None] = [None] * self._engine.ulysses_sequence_parallel_size
+            torch.distributed.all_gather_object(found, drift, group=group)
+            drift = next((one for one in found if one is not None), None)
+        if drift is not None:
+            raise drift
 
     def _given(self, data: Any, everyone: Sequence[tuple[Any, ...]]) -> Any:
         """What this rank's rows are meant to train, as the batch has it now."""
@@ -295,6 +312,8 @@ class EngineLayer:
         return [row for part in parts for row in part]
 
     def _write(self, step: int, data: Any, known: Sequence[Mapping[str, Any]], normaliser: Normaliser | None) -> None:
+        if not self._engine.is_mp_src_rank_with_outputs():
+            return  # another rank of the sequence group writes the same rows down
         self._recorder.write(
             step,
             self._rows,

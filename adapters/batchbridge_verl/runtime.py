@@ -321,19 +321,6 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy="actor_rollout_ref.actor.strategy=fsdp or fsdp2",
     ),
     Refusal(
-        "sequence_parallel",
-        "sequence parallelism splits completions over ranks; not proven yet",
-        lambda trainer, request: (
-            max(
-                _actor(trainer).get("ulysses_sequence_parallel_size", 1) or 1,
-                _actor(trainer).fsdp_config.get("ulysses_sequence_parallel_size", 1) or 1,
-            )
-            > 1
-        ),
-        configured=lambda reading: run_of(reading).parallel[2] > 1,
-        remedy="set actor_rollout_ref.actor.ulysses_sequence_parallel_size to 1",
-    ),
-    Refusal(
         "fp16",
         "the fp16 gradient scaler cannot leave out an update without tokens, and rescales on its own; use bf16",
         lambda trainer, request: own_spec(request).carried.precision == "fp16",

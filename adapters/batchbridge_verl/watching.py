@@ -111,9 +111,7 @@ class Watch:
         why = "what a step trains is measured"
         patches.set(engine, "prepare_model_outputs", self._outputs, what="log-probabilities hooked", why=why)
         self._hook_clipping(patches)
-        # Ulysses' ranks have parts of a sequence each.
-        whole = engine.ulysses_sequence_parallel_size == 1
-        self._weight = smallest_weight(engine.module) if whole else None
+        self._weight = smallest_weight(engine.module)
         if self._weight is not None:
             patches.made(self._weight.name, self._weight.witness.remove, what="its gradients hooked", why=why)
 
@@ -123,7 +121,8 @@ class Watch:
 
     @property
     def ranks(self) -> int:
-        """Ranks that FSDP averages gradients over."""
+        """What verl multiplies a loss with: data-parallel ranks. Those of a sequence group have the same rows, and the
+        same gradient at their log-probabilities."""
         return int(self._engine.get_data_parallel_size())
 
     # ---- log-probabilities
@@ -185,7 +184,8 @@ class Watch:
                 if any(filler.departure > filler.tolerance for filler in found.values()):
                     objections.append("a filler row, which has nothing to train, got a gradient")
         if self._weight is not None:
-            expected = self._clipping / self.ranks / self._loss_scale
+            # FSDP averages over all ranks; those of a sequence group have a part of every row's gradient each.
+            expected = self._clipping / torch.distributed.get_world_size() / self._loss_scale
             if (why := self._weight.objection(expected)) is not None:
                 objections.append(why)
         return objections

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib
 import importlib.metadata
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,3 +47,31 @@ def record() -> Callable[..., None]:
             file.write(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
     return keep
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """(processes, and what `processes.py` is told beside them) -> where it left what it measured. It runs when it is
+    first asked for."""
+    from batchbridge_on_cpu.verl.workers import save_policy
+
+    @functools.cache
+    def started(ranks: int, *told: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        place = tmp_path_factory.mktemp("_".join(("ranks", str(ranks), *told)))
+        save_policy(place / "policy")
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
+        ran = subprocess.run(
+            [*command, str(Path(__file__).with_name("processes.py")), str(place), *told],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        return place, ran
+
+    def run(ranks: int, *told: str) -> Path:
+        place, ran = started(ranks, *told)
+        assert ran.returncode == 0, ran.stderr[-20000:]
+        return place
+
+    return run

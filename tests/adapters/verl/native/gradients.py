@@ -109,7 +109,9 @@ class Bench(Steps):
             *more,
         )
         super().__init__()
-        self.rank, self.ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.process, self.processes = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        engine = self.worker.engine
+        self.rank, self.ranks = engine.get_data_parallel_rank(), engine.get_data_parallel_size()
         self.gradient: torch.Tensor | None = None
         self.updates = 0
 
@@ -119,8 +121,8 @@ class Bench(Steps):
         def after(*_: Any) -> None:
             self.updates += 1
 
-        self.worker.engine.optimizer.register_step_pre_hook(before)
-        self.worker.engine.optimizer.register_step_post_hook(after)
+        engine.optimizer.register_step_pre_hook(before)
+        engine.optimizer.register_step_post_hook(after)
 
     def send(
         self, samples: Sequence[Sample], members: Sequence[Any], step: int, split: dict[str, Any], **more: Any
@@ -163,11 +165,11 @@ class Bench(Steps):
         )
 
 
-def wrapped(bench: Bench) -> list[dict[str, Any]]:
+def wrapped(bench: Bench, cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:
     """Every objective, aggregation and split, step by step."""
     results = []
-    splits = list(SPLITS) if bench.ranks == 1 else ["fixed 2", "budget 40"]
-    has = [case for case in CASES if holds(LOSS_MODES[case.loss_mode].versions, VERSION)]
+    splits = list(SPLITS) if bench.processes == 1 else ["fixed 2", "budget 40"]
+    has = [case for case in cases if holds(LOSS_MODES[case.loss_mode].versions, VERSION)]
     for case, split in itertools.product(has, splits):
         for aggregation in measured(case):
             spec = spec_of(case, aggregation)
@@ -287,6 +289,9 @@ def empty(bench: Bench, folder: Path) -> dict[str, Any]:
     bench.send(samples, members, 1, SPLITS["fixed 2"])
     remove(bench.worker)
     return {"untouched": untouched}
+
+
+PACKED = tuple(case for case in CASES if case.name in ("vanilla", "vanilla, k3", "gspo"))
 
 
 def gradients(bench: Bench, folder: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Tamper = Callable[[Bench], None]
 
 
 def last_rank(bench: Bench) -> bool:
-    return bench.rank == bench.ranks - 1
+    return bench.process == bench.processes - 1
 
 
 # ---- losses that do not weigh as the plan does
@@ -267,7 +267,7 @@ def tampered(bench: Bench, tamper: Tamper, *, mode: str = "enforce", ledger: Pat
         said, step = str(drift), drift.step
     finally:
         remove(bench.worker)
-    everyone: list[Any] = [None] * bench.ranks
+    everyone: list[Any] = [None] * bench.processes
     torch.distributed.all_gather_object(everyone, said)
     if set(everyone) != {said}:
         raise AssertionError(f"the ranks say {everyone}")
@@ -380,4 +380,15 @@ def tampering(bench: Bench, folder: Path) -> dict[str, Any]:
     found["lora"] = lora(folder)
     if bench.ranks == 1:  # on two, torch's FSDP1 gives other gradients from run to run without a GPU
         found["flat"] = flat(folder)
+    return found
+
+
+def tampering_packed(bench: Bench) -> dict[str, Any]:
+    """On one rank alone of a sequence group, where no other rank waits for what it leaves out."""
+    names = [
+        name for name in TAMPERS if name not in ("a micro-batch that is detached", "a micro-batch that is left out")
+    ]
+    found = {"losses": losses(bench), **{name: tampered(bench, TAMPERS[name]) for name in names}}
+    with bound(bench, 1e-3):
+        found["clipped"] = tampered(bench, TAMPERS["nothing"])
     return found

@@ -6,12 +6,8 @@ zero, filler rows, a short last step, fixed and dynamic micro-batches.
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +18,6 @@ import torch
 
 from batchbridge.ledger import diff, read_steps
 
-SCRIPT = Path(__file__).parent / "processes.py"
 VERSION = importlib.metadata.version("verl")
 CASES: dict[str, int] = {
     "0.8.0": {"vanilla": 4, "vanilla, k3": 4, "vanilla, k2": 2, "gspo": 1, "gspo, k3": 1, "cispo": 4},
@@ -30,33 +25,6 @@ CASES: dict[str, int] = {
     "0.9.1": {"vanilla": 5, "vanilla, k3": 5, "vanilla, k2": 2, "gspo": 5, "gspo, k3": 1, "cispo": 5, "dro": 5},
 }[VERSION]
 """Objectives of the installed version, and how many aggregations each is measured with."""
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """World size -> where it left what it measured. The processes run when they are first asked for."""
-    from batchbridge_on_cpu.verl.workers import save_policy
-
-    @functools.cache
-    def started(ranks: int) -> tuple[Path, subprocess.CompletedProcess[str]]:
-        place = tmp_path_factory.mktemp(f"ranks_{ranks}")
-        save_policy(place / "policy")
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={ranks}", "--standalone"]
-        ran = subprocess.run(
-            [*command, str(SCRIPT), str(place)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        return place, ran
-
-    def run(ranks: int) -> Path:
-        place, ran = started(ranks)
-        assert ran.returncode == 0, ran.stderr[-20000:]
-        return place
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ from batchbridge.testing.trajectories import (
 )
 from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.verl.cuts import cuts_in
-from batchbridge_on_cpu.verl.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, prepare
+from batchbridge_on_cpu.verl.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, packed, prepare
 
 HAS_V1 = holds(">=0.9.0", importlib.metadata.version("verl"))
 """0.8.0 has one trainer, V0, under the name that is V1's since."""
@@ -152,6 +152,12 @@ def one_rank(place: Path) -> Run:
 def v0(place: Path) -> Run:
     seeds = str(place / "c" / "seeds")
     return run(place / "c", 2, THREE, *V0, *EVALUATED, BATCHBRIDGE_JITTER_SEED="3", BATCHBRIDGE_SEEDS=seeds)
+
+
+@pytest.fixture(scope="module")
+def sequence(place: Path) -> Run:
+    """Packed rows, each on both ranks (Ulysses)."""
+    return run(place / "m", 2, THREE, *packed(2), BATCHBRIDGE_JITTER_SEED="13")
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
@@ -320,7 +326,7 @@ def test_groups_stay_whole_in_every_step(two_ranks: Run) -> None:
         assert set(map(frozenset, samples.values())) == {frozenset(range(4))}
 
 
-@pytest.mark.parametrize("other", ["one_rank", pytest.param("v0", marks=needs_v1)])
+@pytest.mark.parametrize("other", ["one_rank", pytest.param("v0", marks=needs_v1), "sequence"])
 def test_ranks_micro_batches_and_trainer_do_not_change_the_run(
     two_ranks: Run, other: str, request: pytest.FixtureRequest, record: Callable[..., None]
 ) -> None:

@@ -16,6 +16,7 @@ os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
 
 import torch
 
+import batchbridge_on_cpu.verl.packed
 import batchbridge_on_cpu.verl.patient_ray
 import batchbridge_on_cpu.verl.unpadding
 

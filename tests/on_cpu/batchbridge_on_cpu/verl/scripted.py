@@ -57,6 +57,19 @@ def float32(config: str) -> list[str]:
     return [f"{config}.model_dtype=fp32", f"{config}.dtype=float32", f"+{config}.mixed_precision={mixed}"]
 
 
+def packed(sequence: int = 1) -> list[str]:
+    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`, the module.
+
+    They follow others that name the attention."""
+    actor = "actor_rollout_ref.actor."
+    return [
+        "actor_rollout_ref.model.use_remove_padding=True",
+        "actor_rollout_ref.model.override_config.attn_implementation=packed_cpu",
+        f"{actor}ulysses_sequence_parallel_size={sequence}",
+        f"{actor}fsdp_config.ulysses_sequence_parallel_size={sequence}",
+    ]
+
+
 def overrides(folder: Path, ranks: int, *, optimizer: Sequence[str] = ADAMW) -> list[str]:
     """Hydra overrides of `ppo_trainer`: GRPO in float32 on `ranks` CPU ranks, 6 prompts of 4 completions per rollout, 3
     prompts per optimizer step. optimizer: `ADAMW`, `SGD`, or another choice of overrides."""
