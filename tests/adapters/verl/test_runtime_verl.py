@@ -359,7 +359,6 @@ ASKED = {
     "sampler_correction": Asked((f"{CORRECTION}rollout_is=token",)),
     "group_size": Asked(spec={"rollout.completions_per_prompt": 8}, trainer=V0_TRAINER),
     "engine": Asked(settings={f"{ACTOR}strategy": "veomni"}),
-    "sequence_parallel": Asked(settings={f"{ACTOR}ulysses_sequence_parallel_size": 2}),
     "fp16": Asked((f"+{ACTOR}fsdp_config.mixed_precision.param_dtype=fp16",)),
     "prefix_grouper": Asked(settings={f"{ACTOR}use_prefix_grouper": True}),
 }

@@ -58,13 +58,11 @@ def float32(config: str) -> list[str]:
 
 
 def packed(sequence: int = 1) -> list[str]:
-    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`, the module.
-
-    They follow others that name the attention."""
+    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`, the module."""
     actor = "actor_rollout_ref.actor."
     return [
         "actor_rollout_ref.model.use_remove_padding=True",
-        "actor_rollout_ref.model.override_config.attn_implementation=packed_cpu",
+        "++actor_rollout_ref.model.override_config.attn_implementation=packed_cpu",
         f"{actor}ulysses_sequence_parallel_size={sequence}",
         f"{actor}fsdp_config.ulysses_sequence_parallel_size={sequence}",
     ]
