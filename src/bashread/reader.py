@@ -47,4 +47,5 @@ def read_script(text: str, env: Mapping[str, str] | None = None) -> Script:
         shell.remark("not_read", shell.line or line, f"reading stops here: {reason}")
     except RecursionError:
         shell.remark("not_read", shell.line or line, "reading stops here: nested too deeply")
-    return Script(tuple(shell.commands), tuple(shell.remarks))
+    choices = tuple(unknown for unknown in shell.unknowns.known if unknown.one_of and unknown.given)
+    return Script(tuple(shell.commands), tuple(shell.remarks), choices)

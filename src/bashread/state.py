@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,13 @@ MAX_DEPTH = 40
 """Deepest nesting of statements, function calls and nested scripts."""
 MAX_COMMANDS = 20_000
 """Most commands that a script may execute."""
+
+_PROBE = re.compile(
+    r"""(?:python3?\s+-c\s+(['"])import\ [\w., ]+\1(?:\s+2>\s*/dev/null)?|[^|&;()`$<>]*(?:\s1?|&)>\s*/dev/null(?:\s+2>&1)?)
+    \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)""",
+    re.VERBOSE,
+)
+"""A program that prints nothing, and a word for either end of it."""
 
 Variables = dict[str, "str | Array"]
 Functions = dict[str, tuple["Node", bytes]]
@@ -111,7 +119,9 @@ class Shell:
 
     def substitute(self, code: str, line: int) -> str:
         shown = "$(" + " ".join(code.split())[:40] + ")"
-        unknown = self.unknowns.mark(Unknown(shown, line))
+        probe = _PROBE.fullmatch(code.strip())
+        one_of = (probe["found"], probe["not_found"]) if probe else ()
+        unknown = self.unknowns.mark(Unknown(shown, line, one_of=one_of))
         saved = self.saved()
         before, self.captured, self.decided_output = (self.captured, self.decided_output), [], True
         commands, remarks = self.commands, self.remarks

@@ -31,13 +31,16 @@ class Unknown(NamedTuple):
     """Something that only running the script would tell.
 
     shown: as the user wrote it. given: the names that `--env` decides it with. plain: an environment variable that
-    nothing has set, which counts as unset where the script itself says what then (`${X:-8}`, `[ -z "$X" ]`).
+    nothing has set, which counts as unset where the script itself says what then (`${X:-8}`, `[ -z "$X" ]`). one_of:
+    all that it can be, where a program of the machine decides: `$(probe && echo npu || echo gpu)`; last, what it is
+    where that program fails.
     """
 
     shown: str
     line: int
     given: tuple[str, ...] = ()
     plain: bool = False
+    one_of: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):

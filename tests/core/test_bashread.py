@@ -149,6 +149,31 @@ def test_what_is_given_is_used(script: str, env: dict[str, str], word: str) -> N
     assert argvs(script, env) == [["python", word]]
 
 
+PROBE = "D=${D:-$(%s && echo npu || echo gpu)}\npython x=$D"
+
+
+@pytest.mark.parametrize(
+    ("program", "choices"),
+    [
+        ("python3 -c 'import torch_npu' 2>/dev/null", ("npu", "gpu")),
+        ("command -v npu-smi >/dev/null 2>&1", ("npu", "gpu")),
+        ("npu-smi &> /dev/null", ("npu", "gpu")),
+        ("npu-smi", None),  # what it prints comes first
+        ("npu-smi 2>/dev/null", None),
+        ("python3 -c 'print(1)'", None),
+        ("a; b >/dev/null", None),
+        ("a $(b) >/dev/null", None),
+    ],
+)
+def test_a_program_that_decides_between_two_words_leaves_a_choice(
+    program: str, choices: tuple[str, ...] | None
+) -> None:
+    script = read_script(PROBE % program)
+    assert [(one.given, one.one_of) for one in script.choices] == ([(("D",), choices)] if choices else [])
+    assert unknown(PROBE % program)[0][1] == ("D",)  # and is as open as before: who reads on may take one
+    assert not read_script(PROBE.replace("${D:-", "").replace("}", "") % program).choices  # nobody can say which
+
+
 def test_ways_out_of_a_function_that_nothing_decides_leave_what_follows_open() -> None:
     script = 'ok() { if [ "$GPU" = h100 ]; then return 0; fi; return 1; }\nok && python x'
     assert [command.only_if[0].shown for command in read_script(script).commands] == ["$GPU"]

@@ -44,10 +44,20 @@ def load_script(
     env: values for what the script does not decide. framework: whose command is meant; None: anybody's. chosen: which
     of several, counted from 1. Whatever keeps the command from being read is a problem of the source.
     """
-    script = read_script(text, {"PWD": ".", **(env or {})})  # it is started where the check is
+    given = {"PWD": ".", **(env or {})}  # it is started where the check is
+    script = read_script(text, given)
     file = str(path)
-    problems = list(_remarks(script, file, text))
     found = _candidates(script, path, framework)
+    problems: list[Finding] = []
+    if choices := {name: one for one in script.choices for name in one.given}:
+        given |= {name: one.one_of[-1] for name, one in choices.items()}
+        script = read_script(text, given)
+        found = _candidates(script, path, framework)
+        for name, one in choices.items():
+            others = (read_script(text, {**given, name: other}) for other in one.one_of[:-1])
+            if any(_words(_candidates(other, path, framework)) != _words(found) for other in others):
+                problems.append(_taken(name, one, file))
+    problems += _remarks(script, file, text)
     if not found:
         problems.append(_nothing(script, file, framework))
         return Source(path=path, problems=tuple(problems), env=dict(env or {}))
@@ -175,6 +185,18 @@ def _remarks(script: Script, file: str, text: str) -> Iterable[Finding]:
             fix = Fix("end the line before it with a backslash, without anything after it, and without a comment")
             native = "bash: command not found; the program runs without this argument and those after it"
             yield Finding("BB016", "warning", "config", remark.text, where, (fix,), native)
+
+
+def _words(found: Iterable[Candidate]) -> list[tuple[str, ...]]:
+    return [(*one.program.argv, *map(str, one.program.launcher.items())) for one in found]
+
+
+def _taken(name: str, choice: Unknown, file: str) -> Finding:
+    """What a program of the machine decides is read as where that program fails, as a variable is that nothing sets."""
+    of = " or ".join(choice.one_of)
+    message = f"{name} is {of}, which only the machine that runs the script tells; read as {choice.one_of[-1]}"
+    fixes = tuple(Fix(f"--env {name}={other} reads the other") for other in choice.one_of[:-1])
+    return Finding("BB019", "note", "config", message, (Where(file=file, line=choice.line),), fixes)
 
 
 def _nothing(script: Script, file: str, framework: str | None) -> Finding:

@@ -111,3 +111,36 @@ def test_a_placeholder_that_bash_takes_for_a_redirection_is_called_one(tmp_path:
     (remark,) = (finding for finding in found.findings if finding.code == "BB014")
     assert "still has a placeholder, <VERL_ROOT_PATH>" in remark.message
     assert found.verdict == "undecided"
+
+
+BY_DEVICE = """\
+DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}
+SIZE=64
+case "${DEVICE}" in
+    gpu) ;;
+    npu) SIZE=32 ;;
+    *) exit 1 ;;
+esac
+LAUNCH=(python3)
+if [ "${DEVICE:-gpu}" = gpu ]; then
+    LAUNCH=(uv run python3)
+fi
+"${LAUNCH[@]}" -m verl.trainer.main_ppo RUN data.train_batch_size=$SIZE
+"""
+
+
+@pytest.mark.parametrize(("env", "size"), [({}, 64), ({"DEVICE": "gpu"}, 64), ({"DEVICE": "npu"}, 32)])
+def test_a_device_that_a_program_finds_is_read_as_where_it_fails(
+    tmp_path: Path, env: dict[str, str], size: int
+) -> None:
+    found = check(tmp_path, BY_DEVICE, env=env)
+    assert (found.verdict, found.spec and found.spec.rollout.prompts_per_rollout) == ("valid", size)
+    notes = [finding for finding in found.findings if finding.code == "BB019"]
+    assert [(note.message, note.where[0].line) for note in notes] == (
+        [] if env else [("DEVICE is npu or gpu, which only the machine that runs the script tells; read as gpu", 1)]
+    )
+
+
+def test_a_device_that_changes_nothing_is_not_said(tmp_path: Path) -> None:
+    text = BY_DEVICE.replace("npu) SIZE=32", "npu) SEED=1")
+    assert "BB019" not in codes(check(tmp_path, text.replace("(uv run python3)", "(python3)")))
