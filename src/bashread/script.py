@@ -38,8 +38,10 @@ class Remark(NamedTuple):
 
 
 class Script(NamedTuple):
-    """What a script would execute, in order, and what is to be said about it. choices: what is unknown, and one of a few
-    known texts (`Unknown.one_of`)."""
+    """What a script would execute, in order, and what is to be said about it.
+
+    choices: what is unknown, but one of a few known texts (`Unknown.one_of`).
+    """
 
     commands: tuple[Command, ...]
     remarks: tuple[Remark, ...] = ()

@@ -38,7 +38,8 @@ MAX_COMMANDS = 20_000
 """Most commands that a script may execute."""
 
 _PROBE = re.compile(
-    r"""(?:python3?\s+-c\s+(['"])import\ [\w., ]+\1(?:\s+2>\s*/dev/null)?|[^|&;()`$<>]*(?:\s1?|&)>\s*/dev/null(?:\s+2>&1)?)
+    r"""(?: python3?\s+-c\s+(['"])import\ [\w., ]+\1 (?:\s+2>\s*/dev/null)?
+          | [^|&;()`$<>]* (?:\s1?|&)>\s*/dev/null (?:\s+2>&1)? )
     \s*&&\s*echo\s+(?P<found>[\w.-]+)\s*\|\|\s*echo\s+(?P<not_found>[\w.-]+)""",
     re.VERBOSE,
 )

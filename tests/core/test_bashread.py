@@ -165,9 +165,7 @@ PROBE = "D=${D:-$(%s && echo npu || echo gpu)}\npython x=$D"
         ("a $(b) >/dev/null", None),
     ],
 )
-def test_a_program_that_decides_between_two_words_leaves_a_choice(
-    program: str, choices: tuple[str, ...] | None
-) -> None:
+def test_a_program_that_decides_leaves_a_choice(program: str, choices: tuple[str, ...] | None) -> None:
     script = read_script(PROBE % program)
     assert [(one.given, one.one_of) for one in script.choices] == ([(("D",), choices)] if choices else [])
     assert unknown(PROBE % program)[0][1] == ("D",)  # and is as open as before: who reads on may take one

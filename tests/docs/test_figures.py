@@ -62,10 +62,15 @@ def test_the_page_of_verl_has_what_its_native_tests_measured(repository: Path, a
     assert f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}" in text
     cases = {case.partition(", ranks")[0] for case in measured["gradient"]}
     assert f"{len(cases)} objectives" in text
+    worst = max(measured["packed"].values(), key=lambda case: case["error"])
+    assert f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}; 3 obj" in text
     assert min(case["bars"] for case in measured["natively"].values()) > 10_000
     assert "more than 10,000 times the bar" in text
     apart = {other: case["said"] for other, case in measured["ends"].items()}
-    assert f"apart by at most {digits(max(apart['one_rank'], apart['v0']))} of its change" in text
+    assert (
+        f"apart by at most {digits(max(apart[other] for other in ('one_rank', 'v0', 'sequence')))} of its change"
+        in text
+    )
     assert f"what the policies say is apart by {apart['unwrapped V0'] * 100:.0f} % of its change" in text
 
 

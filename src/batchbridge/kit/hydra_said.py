@@ -104,7 +104,10 @@ class HydraProgram:
         if twice and (before := result.values.get(key)) != value:
             text = f"{key} is given twice, as {shown(before)} and as {shown(value)}; the last one counts"
             result.findings.append(Finding(self.codes[2], "warning", "config", text, (place,)))
-        result.put(key, value, place, override.operation)
+        operation = override.operation
+        if twice and operation == "set" and result.operations.get(key) in ("add", "force"):
+            operation = result.operations[key]  # what an earlier word added, a later one without + may set
+        result.put(key, value, place, operation)
 
     def _base_file(self, source: Source, result: HydraSaid) -> None:
         """The configuration that `--config-path` and `--config-name` name, where it is not the framework's own."""

@@ -314,6 +314,14 @@ def test_the_devices_that_are_asked_about_win_over_those_of_the_command():
     assert codes(reading) == ["BB-VERL-009"]
 
 
+@pytest.mark.parametrize(("first", "said"), [("+", []), ("++", []), ("", ["BB-VERL-003"])])
+def test_a_key_that_an_earlier_word_added_may_be_set_by_a_later_one(first, said):
+    """Hydra applies them in their order."""
+    key = "actor_rollout_ref.model.override_config.attn_implementation"
+    found = codes(read(command(f"{first}{key}=eager", f"{key}=sdpa")))
+    assert [code for code in found if code == "BB-VERL-003"] == said
+
+
 @pytest.mark.parametrize("version", ["0.3.0", "0.9.1.dev0", "main"])
 def test_an_unknown_version_fails_closed(version):
     reading = read(RUN, version=version)

@@ -58,7 +58,7 @@ def float32(config: str) -> list[str]:
 
 
 def packed(sequence: int = 1) -> list[str]:
-    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`, the module."""
+    """Overrides for verl's default, rows laid end to end, on `sequence` ranks each (Ulysses); see `packed`."""
     actor = "actor_rollout_ref.actor."
     return [
         "actor_rollout_ref.model.use_remove_padding=True",

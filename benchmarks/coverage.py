@@ -1,0 +1,128 @@
+"""What share of real launch commands `run` and `wrap` would follow, and what stands in the way of the others.
+
+    python benchmarks/coverage.py [COMMANDS.jsonl ...] [FRAMEWORK=CHECKOUT ...] [--dataset-size N] [--write]
+
+COMMANDS.jsonl: lines {"repository": ..., "path": ..., "commands": [[word, ...], ...]}. FRAMEWORK=CHECKOUT: every launch
+script (*.sh) of a checkout. Each command is asked what `batchbridge check --json` says of it, with no release named: it
+is judged under every known one, and counted under the newest in which it is valid. Nothing runs. --write puts the
+tables into coverage.json and .md beside this file. A report, never a gate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import batchbridge
+
+HERE = Path(__file__).parent
+Asked = tuple[str, dict[str, Any]]
+"""A command's framework, and what `check --json` says."""
+
+
+def of_corpus(file: Path, dataset_size: int) -> Iterator[Asked]:
+    """The commands of a file of argument vectors."""
+    for line in file.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for words in row["commands"]:
+            said = batchbridge.check(words, dataset_size=dataset_size)
+            yield said.reading.framework, said.to_dict()
+
+
+def of_checkout(framework: str, folder: Path, dataset_size: int) -> Iterator[Asked]:
+    """The training commands of every launch script in a folder."""
+    for file in sorted(folder.rglob("*.sh")):
+        number = 1
+        while True:
+            found = batchbridge.read(file, framework=framework, command=number)
+            codes = {finding.code for finding in found.findings}
+            if not found.native and codes & {"BB010", "BB012"}:
+                break  # no training command, or none of that number
+            said = batchbridge.check(file, framework=framework, command=number, dataset_size=dataset_size)
+            yield framework, said.to_dict()
+            number += 1
+
+
+def table(asked: list[Asked]) -> dict[str, Any]:
+    """Counts by framework."""
+    said: dict[str, Any] = {}
+    for framework in sorted({framework for framework, _ in asked} - {"unknown"}):
+        verdicts: Counter[str] = Counter()
+        any_of, alone, evidence = Counter[str](), Counter[str](), Counter[str]()
+        for found in (found for which, found in asked if which == framework):
+            if found["verdict"] == "invalid":
+                verdicts["invalid"] += 1
+                continue
+            enforcement = found["enforcement"]
+            verdicts[enforcement["verdict"]] += 1
+            if enforcement["verdict"] == "enforced":
+                evidence[enforcement["evidence"] or "no evidence"] += 1
+            names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
+            any_of.update(names)
+            if len(names) == 1:
+                alone.update(names)
+        said[framework] = {
+            "commands": sum(verdicts.values()),
+            "verdicts": dict(verdicts),
+            "evidence": dict(evidence),
+            "obstacles": {name: [count, alone[name]] for name, count in any_of.most_common()},
+        }
+    return said
+
+
+COLUMNS = ("enforced", "with_allow", "unknown", "refused", "invalid")
+
+
+def page(counted: dict[str, dict[str, Any]]) -> str:
+    """The tables as markdown."""
+    lines = [
+        "# What share of published launch commands is enforced",
+        "",
+        "Written by `python benchmarks/coverage.py ... --write`. Each command is judged under every known release and",
+        "counted under the newest in which it is valid; of valid: the enforced ones of those that are not invalid.",
+    ]
+    for source, frameworks in counted.items():
+        lines += ["", f"## {source}", "", "| framework | commands | enforced | of valid | with --allow |"]
+        lines[-1] += " the trainer decides | refused | invalid |"
+        lines.append("|---|---|---|---|---|---|---|---|")
+        for framework, said in frameworks.items():
+            of = [said["verdicts"].get(column, 0) for column in COLUMNS]
+            valid = said["commands"] - of[-1]
+            share = f"{100 * of[0] / valid:.0f} %" if valid else "-"
+            lines.append(
+                f"| {framework} | {said['commands']} | {of[0]} | {share} | " + " | ".join(map(str, of[1:])) + " |"
+            )
+        lines += ["", "| framework | what stands in the way of valid commands: in how many, and alone in how many |"]
+        lines.append("|---|---|")
+        for framework, said in frameworks.items():
+            ways = ", ".join(f"`{name}` {count}, {alone}" for name, (count, alone) in said["obstacles"].items())
+            lines.append(f"| {framework} | {ways or '-'} |")
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="+")
+    parser.add_argument("--dataset-size", type=int, default=17398, help="prompts; decides leftovers alone")
+    parser.add_argument("--write", action="store_true")
+    told = parser.parse_args()
+    asked: dict[str, list[Asked]] = defaultdict(list)
+    for source in told.sources:
+        framework, _, folder = source.partition("=")
+        if folder:
+            asked["Launch scripts of checkouts"] += of_checkout(framework, Path(folder), told.dataset_size)
+        else:
+            asked["Commands of the corpus"] += of_corpus(Path(source), told.dataset_size)
+    counted = {source: table(found) for source, found in asked.items()}
+    print(page(counted))
+    if told.write:
+        (HERE / "coverage.json").write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+        (HERE / "coverage.md").write_text(page(counted), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
