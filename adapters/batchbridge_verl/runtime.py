@@ -21,7 +21,7 @@ from batchbridge_verl.settings import ACTOR, BY_KEY, holds
 from batchbridge_verl.terms import AGGREGATIONS, KL_NAMES, LOSS_MODES, aggregations_of
 from batchbridge_verl.writing import resolved_budget_settings
 
-PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "dro")
+PROVEN_SURROGATES = ("vanilla", "gspo", "cispo", "sapo", "gpg", "dro")
 """Loss modes whose gradient is held against the oracle: tests/adapters/verl/native/test_gradients_verl.py."""
 OFF = 1e30
 """A bound that is never reached: verl has no word for a clip that is off, and infinity times zero is no number."""

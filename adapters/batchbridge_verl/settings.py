@@ -49,6 +49,7 @@ ACTOR = "actor_rollout_ref.actor."
 ROLLOUT = "actor_rollout_ref.rollout."
 REFERENCE = "actor_rollout_ref.ref."
 CRITIC = "critic."
+SQUARES = f"{ACTOR}calculate_sum_pi_squared"
 
 
 SHUFFLES = {True: "epoch_permutation", False: "none"}
@@ -93,6 +94,7 @@ SETTINGS = (
     Key(f"{ACTOR}loss_scale_factor", OPTIONAL_INT),
     Key("algorithm.adv_estimator", TEXT, "gae"),
     Key("algorithm.norm_adv_by_std_in_grpo", BOOL, True),
+    Key(SQUARES, BOOL, False),
     Key(f"{CRITIC}ppo_micro_batch_size_per_gpu", OPTIONAL_INT),
     Key(f"{ACTOR}policy_loss.loss_mode", TEXT, "vanilla"),
     Key(f"{ACTOR}clip_ratio_low", OPTIONAL_FLOAT, 0.2),

@@ -71,9 +71,9 @@ def aggregations_of(mode: LossMode, version: str) -> tuple[str, ...]:
 
 
 class Estimator(NamedTuple):
-    """One `algorithm.adv_estimator` that the canonical schema can say; `scale` None: norm_adv_by_std_in_grpo says.
+    """One `algorithm.adv_estimator`; baseline "open": its name is all that the canonical schema says of it.
 
-    open_term: what it does beside, for which the schema has no word.
+    `scale` None: norm_adv_by_std_in_grpo says. needs: what RayPPOTrainer alone hands it, and the V1 trainer does not.
     """
 
     name: str
@@ -82,9 +82,15 @@ class Estimator(NamedTuple):
     epsilon: float | None = None
     ddof: int | None = None
     versions: str = ""
-    open_term: str = ""
+    needs: str = ""
+
+    @property
+    def open_term(self) -> str:
+        """What the specification names it as, where the schema has no words for it."""
+        return f"advantage: {self.name}" if self.baseline == "open" else ""
 
 
+_SQUARES_OF = "the sum of squared probabilities"
 ESTIMATORS = {
     row.name: row
     for row in (
@@ -95,20 +101,18 @@ ESTIMATORS = {
         Estimator("reinforce_plus_plus", "none", "batch", ddof=1),
         Estimator("reinforce_plus_plus_baseline", "group_mean", "batch", ddof=1),
         Estimator("gae", "value", "batch", ddof=1),
-        Estimator("remax", "none", "none", open_term="advantage: remax"),
+        Estimator("remax", "open", "none", needs="the reward of a greedy completion"),
+        Estimator("opo", "open", "none"),  # the group's rewards, weighed by length
+        Estimator("grpo_passk", "open", None, 1e-6, 1),  # the best completion of a group alone has an advantage
+        Estimator("gpg", "open", "none", versions=">=0.5.0"),  # times the share of groups with any signal
+        Estimator("gdpo", "open", None, 1e-6, 1, ">=0.7.1", "rewards that are normalised one by one"),
+        Estimator("optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
+        Estimator("tir_optimal_token_baseline", "open", "none", versions=">=0.7.1", needs=_SQUARES_OF),
     )
 }
-"""Source: verl 0.9.1 core_algos. Of two that mean the same, `write` takes the first. masked_whiten adds its 1e-8 to the
-variance, not to the deviation, so that the epsilon stays open. remax subtracts the reward of a greedy completion."""
-INEXPRESSIBLE_ESTIMATORS: Mapping[str, str] = {
-    "opo": "its baseline weighs the group's rewards by length",
-    "grpo_passk": "only the best completion of a group has an advantage",
-    "gpg": "it scales by the share of groups with any signal",
-    "gdpo": "it normalises several rewards one by one",
-    "optimal_token_baseline": "its baseline differs from token to token",
-    "tir_optimal_token_baseline": "its baseline differs from token to token",
-}
-"""Estimators of verl 0.4.0 to 0.9.1 that the schema has no words for."""
+"""Source: verl 0.4.0 to 0.9.1 core_algos; 0.9.1 trainer/ppo/v1/trainer_base.py _compute_advantage. Of two that mean
+the same, `write` takes the first. masked_whiten adds its 1e-8 to the variance, not to the deviation, so that the
+epsilon stays open."""
 
 KL_ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 """Source: verl 0.9.1 core_algos.kl_penalty_forward. A trailing + takes k2's gradient with the named value."""

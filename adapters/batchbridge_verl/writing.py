@@ -32,6 +32,7 @@ from batchbridge_verl.settings import (
     NEWEST,
     REFERENCE,
     ROLLOUT,
+    SQUARES,
     defaults_of,
     engines_of,
     holds,
@@ -214,6 +215,10 @@ def _write_loss(spec: Spec, to: Target, values: dict[str, Any], problems: Proble
     ):
         values["algorithm.adv_estimator"] = names[0]
         values["algorithm.norm_adv_by_std_in_grpo"] = advantage.scale == "group"
+        if ESTIMATORS[names[0]].needs and holds(">=0.9.0", to.version):
+            values["trainer.use_v1"] = False
+        if names[0].endswith("optimal_token_baseline"):
+            values[SQUARES] = True
         if names[0] == "gae":
             values["critic.ppo_micro_batch_size_per_gpu"] = values.get(MICRO)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -111,6 +111,7 @@ def test_an_unanswered_reward_takes_no_part() -> None:
     assert group_advantages([[1.0, math.nan, 3.0]], rule) == [[-0.5, 0.0, 0.5]]
 
 
-def test_a_value_baseline_is_no_rule_of_rewards() -> None:
-    with pytest.raises(ValueError, match="needs a critic"):
-        group_advantages([[1.0]], Advantage(baseline="value"))
+@pytest.mark.parametrize("baseline", ["value", "open"])
+def test_these_baselines_are_no_rule_of_rewards(baseline: Any) -> None:
+    with pytest.raises(ValueError, match="rewards do not decide it"):
+        group_advantages([[1.0]], Advantage(baseline=baseline))

@@ -96,6 +96,10 @@ def test_a_specification_without_a_plan_is_refused_and_can_be_recorded() -> None
     assert "--mode observe" in said(spec=open_one).obstacles[0].remedy
     terms = SPEC.replace(open_terms=("a_term",))
     assert verdict(spec=terms) == ("refused", ["open_terms"])
+    own = {"advantage.baseline": "open"}  # the framework's own advantages are taken
+    assert verdict(spec=SPEC.replace(open_terms=("advantage: gdpo",), **own))[0] == "enforced"
+    more = SPEC.replace(open_terms=("advantage: gdpo", "objective: vapo_nll"), **own)
+    assert verdict(spec=more) == ("refused", ["open_terms"])
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ REASONS = {
     "BB-VERL-003": "the script sets keys that verl 0.9.1 has not: it is of a later commit",
     "BB-VERL-080": "the same: 0.9.1's dataclasses raise TypeError for megatron.grad_offload and policy_loss.tau_pos",
     "BB-VERL-021": "run_qwen2_5_7b_fsdp_multi_rs.sh: a micro-batch above what a replica has",
-    "BB-VERL-026": "gdpo and the like have no canonical form: undecided",
+    "BB-VERL-088": "remax, gdpo and the token baselines need what verl 0.9.1's default trainer, V1, does not hand them",
 }
 """Codes of the errors that published commands may have, and why these are no errors of ours."""
 

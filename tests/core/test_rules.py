@@ -165,6 +165,12 @@ def test_an_open_term_has_a_group_and_a_name(names: tuple[str, ...], messages: l
     assert all(finding.message.startswith(message) for finding, message in zip(found, messages, strict=True))
 
 
+def test_an_open_baseline_has_a_name() -> None:
+    spec = SOUND.replace(**{"advantage.baseline": "open"})
+    assert "BB111" in codes(spec)
+    assert "BB111" not in codes(spec.replace(open_terms=("advantage: gdpo",)))
+
+
 @pytest.mark.parametrize(("budget", "said"), [(99, ["BB107"]), (100, []), (150, [])])
 def test_a_budget_holds_what_prompt_and_completion_may_be_together(budget: int, said: list[str]) -> None:
     changes = {"micro_batch.completions_per_device": None, "micro_batch.tokens_per_device": budget}

@@ -110,6 +110,24 @@ def test_a_trainer_with_a_term_without_a_word_is_refused_whatever_is_asked(monke
     assert wrap(Trainer(), mode="observe").batchbridge.request.spec.open_terms == (TERM,)
 
 
+class WithItsOwnAdvantages(WithATerm):
+    def read(self, source: Source, context: Context) -> Reading:
+        reading = super().read(source, context)
+        assert reading.spec is not None
+        return dataclasses.replace(reading, spec=reading.spec.replace(**{"advantage.baseline": "open"}))
+
+
+def test_a_trainers_own_advantages_are_taken_where_nobody_asks_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "adapters", lambda: {"toy": WithItsOwnAdvantages()})
+    own = wrap(Trainer()).batchbridge.request.spec
+    assert (own.open_terms, own.advantage.baseline) == ((TERM,), "open")
+    like = spec_of({**DEFAULTS, "devices": 4})
+    for other in (like, like.replace(open_terms=("advantage: maxrl",), **{"advantage.baseline": "open"})):
+        with pytest.raises(CannotAttach, match="open_terms"):
+            wrap(Trainer(), other)
+    assert wrap(Trainer(), own).batchbridge.request.spec == own
+
+
 class OnTwoRanks(WrappingAdapter):
     """This process is rank 0; what rank 1 says stands in the trainer, in the order of the questions."""
 

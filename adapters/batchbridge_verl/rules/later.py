@@ -27,8 +27,8 @@ from batchbridge_verl.run import (
     PROMPTS,
     Run,
 )
-from batchbridge_verl.settings import ACTOR, ROLLOUT, holds
-from batchbridge_verl.terms import ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
+from batchbridge_verl.settings import ACTOR, ROLLOUT, SQUARES, holds
+from batchbridge_verl.terms import ESTIMATORS, LOSS_MODES
 
 TRAINER_MODES = ("sync", "colocate_async", "separate_async")
 _MODE_KEY = "trainer.v1.trainer_mode"
@@ -146,12 +146,32 @@ def _two_kinds_of_batches(run: Run) -> str | None:
 
 def _estimator_known(run: Run) -> str | None:
     name = run[ESTIMATOR]
-    if name in INEXPRESSIBLE_ESTIMATORS or (name in ESTIMATORS and holds(ESTIMATORS[name].versions, run.version)):
+    own = [row.name for row in ESTIMATORS.values() if holds(row.versions, run.version)]
+    if name in own:
         return None
     return (
-        f"{ESTIMATOR} = {name} is none of verl's own ({', '.join([*ESTIMATORS, *INEXPRESSIBLE_ESTIMATORS])}); one that "
-        "is registered by the run's own code is not read"
+        f"{ESTIMATOR} = {name} is none of verl {run.version}'s own ({', '.join(own)}); one that is registered by the "
+        "run's own code is not read"
     )
+
+
+def _estimator_of_v0(run: Run) -> str | None:
+    estimator = ESTIMATORS.get(run[ESTIMATOR])
+    if not run.v1 or estimator is None or not estimator.needs:
+        return None
+    return f"{ESTIMATOR} = {estimator.name} needs {estimator.needs}, and the V1 trainer does not hand that over"
+
+
+def _no_squares(run: Run) -> str | None:
+    if run.v1 or not run[ESTIMATOR].endswith("optimal_token_baseline") or run[SQUARES]:
+        return None
+    return f"{ESTIMATOR} = {run[ESTIMATOR]} needs {SQUARES}=True"
+
+
+def _pass_at_k_of_one(run: Run) -> str | None:
+    if run[ESTIMATOR] != "grpo_passk" or run[GROUP] != 1:
+        return None
+    return f"{ESTIMATOR} = grpo_passk compares the best two completions of a prompt, and {GROUP} is 1"
 
 
 def _mode_known(run: Run) -> str | None:
@@ -270,6 +290,30 @@ LATER = (
         "ValueError: Unknown advantage estimator simply: ...",
         "verl 0.9.1 core_algos.get_adv_estimator_fn",
         setting(ESTIMATOR, "grpo"),
+    ),
+    GENERATING(
+        "BB-VERL-088",
+        _estimator_of_v0,
+        (ESTIMATOR, "trainer.use_v1"),
+        "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'",
+        "verl 0.9.1 trainer/ppo/v1/utils.py compute_advantage_for_multi_trajectories",
+        setting("trainer.use_v1", False),
+    ),
+    GENERATING(
+        "BB-VERL-088",
+        _no_squares,
+        (ESTIMATOR, SQUARES),
+        "AssertionError: Step-dependent optimal baseline requires sum_pi_squared from actor.",
+        "verl 0.9.1 trainer/ppo/ray_trainer.py compute_advantage",
+        setting(SQUARES, True),
+    ),
+    GENERATING(
+        "BB-VERL-088",
+        _pass_at_k_of_one,
+        (ESTIMATOR, GROUP),
+        "ValueError: Pass@k requires at least 2 samples per group.",
+        "verl 0.9.1 core_algos.compute_grpo_passk_outcome_advantage",
+        setting(GROUP, 2),
     ),
     UPDATING(
         "BB-VERL-025",

@@ -17,7 +17,7 @@ from batchbridge_verl.rules.row import (
 )
 from batchbridge_verl.run import DYNAMIC, GROUP, MICRO, Run
 from batchbridge_verl.settings import ACTOR, holds
-from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, INEXPRESSIBLE_ESTIMATORS, LOSS_MODES
+from batchbridge_verl.terms import AGGREGATIONS, ESTIMATORS, LOSS_MODES
 
 _FACTOR = f"{ACTOR}loss_scale_factor"
 
@@ -190,11 +190,6 @@ def _mode_inexpressible(run: Run) -> str | None:
     return f"{MODE} = {run.surrogate} has no canonical form; leave it to algorithm.rollout_correction"
 
 
-def _estimator_inexpressible(run: Run) -> str | None:
-    reason = INEXPRESSIBLE_ESTIMATORS.get(run[ESTIMATOR])
-    return f"{ESTIMATOR} = {run[ESTIMATOR]} has no canonical form: {reason}" if reason else None
-
-
 def _two_penalties(run: Run) -> str | None:
     if not (run[f"{ACTOR}use_kl_loss"] and run["algorithm.use_kl_in_reward"]):
         return None
@@ -211,7 +206,6 @@ UNREPORTED = (
         "the loss of rollout_correction",
         "verl 0.9.1 core_algos.compute_policy_loss_bypass_mode",
     ),
-    OPEN("BB-VERL-026", _estimator_inexpressible, (ESTIMATOR,), "it runs", "verl 0.9.1 core_algos"),
     SILENT(
         "BB-VERL-027",
         _width_constant,

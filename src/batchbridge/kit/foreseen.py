@@ -38,8 +38,8 @@ def foreseen(
     """See `batchbridge.kit.lifecycle.Runtime.enforcement`. always: names of refusals that hold in every mode."""
     assert reading.spec is not None, "what is not read is not asked"
     evidence, obstacles = _evidence(code, reading, versions)
-    if reading.spec.open_terms:
-        reason = open_terms(reading.spec.open_terms, reading)
+    if names := reading.spec.unfollowed_terms:
+        reason = open_terms(names, reading)
         obstacles.append(Obstacle(name="open_terms", reason=reason, remedy=_WATCH["observe"]))
     sizes = [reading.dataset_size] if reading.dataset_size is not None else list(_sizes(reading.spec))
     requests = []

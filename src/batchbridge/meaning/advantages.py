@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from batchbridge.meaning.spec import Advantage
 
 RULED = ("group_mean", "leave_one_out", "none")
-"""Baselines that rewards alone decide; "value" needs a critic."""
+"""Baselines that rewards alone decide; "value" needs a critic, "open" is the framework's own."""
 
 
 def group_advantages(groups: Sequence[Sequence[float]], rule: Advantage) -> list[list[float]]:
@@ -18,7 +18,7 @@ def group_advantages(groups: Sequence[Sequence[float]], rule: Advantage) -> list
     baseline that rewards do not decide. The numbers of each baseline and scale: docs/schema.md.
     """
     if rule.baseline not in RULED:
-        raise ValueError(f"advantage.baseline = {rule.baseline}: needs a critic")
+        raise ValueError(f"advantage.baseline = {rule.baseline}: rewards do not decide it")
     ddof = 1 if rule.ddof is None else rule.ddof
     rewards = [reward for group in groups for reward in group if not math.isnan(reward)]
     batch_scale = _deviation(rewards, ddof) + (rule.epsilon or 0.0) if rule.scale == "batch" else 1.0

@@ -157,7 +157,12 @@ class Advantage:
     """How rewards become advantages."""
 
     baseline: Annotated[
-        Literal["group_mean", "leave_one_out", "value", "none"], Quantity("kind", "What is subtracted.")
+        Literal["group_mean", "leave_one_out", "value", "none", "open"],
+        Quantity(
+            "kind",
+            "What is subtracted; open: what an open term of the advantage says, and a wrapped run takes the "
+            "framework's own advantages.",
+        ),
     ] = "group_mean"
     scale: Annotated[
         Literal["group", "batch", "none", "group_others"],
@@ -318,6 +323,12 @@ class Spec:
             "names", 'Terms that the schema has no word for, as "group: name", sorted; the rest holds beside them.'
         ),
     ] = ()
+
+    @property
+    def unfollowed_terms(self) -> tuple[str, ...]:
+        """Open terms that leave what a token weighs unknown: all, but those of advantages that stay the framework's."""
+        own = self.advantage.baseline == "open"
+        return tuple(name for name in self.open_terms if not (own and name.startswith("advantage: ")))
 
     @property
     def completions_per_rollout(self) -> int | None:

@@ -240,9 +240,10 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
     first = ", whichever ends first" if len(said) > 1 else ""
     yield f"The run has {length}{first}; the learning rate moves after every {horizon.lr_tick.replace('_', ' ')}."
     if spec.open_terms:
+        taken = "wrap refuses them" if spec.unfollowed_terms else "a wrapped run keeps the framework's own advantages"
         yield (
             f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
-            "wrap refuses them, and a conversion keeps only those that its target names alike."
+            f"{taken}, and a conversion keeps only those that its target names alike."
         )
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:

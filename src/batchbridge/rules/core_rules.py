@@ -361,6 +361,12 @@ def _words_agree(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
         yield Violation(
             f"advantages cannot be at least {low:g} and at most {high:g}", ("advantage.minimum", "advantage.maximum")
         )
+    if spec.advantage.baseline == "open" and not any(name.startswith("advantage: ") for name in names):
+        yield Violation(
+            "advantage.baseline is open, and no open term says what the advantages are",
+            ("advantage.baseline", "open_terms"),
+            (Fix('open_terms = ["advantage: NAME"]'),),
+        )
     groups = [group for group in Spec.__annotations__ if group != "open_terms"]
     for name in names:
         group, colon, term = name.partition(": ")
@@ -430,9 +436,10 @@ def _open_membership(spec: Spec, dataset_size: int | None) -> Iterator[Violation
 
 def _terms_without_a_word(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
     if spec.open_terms:
+        taken = "wrap refuses it" if spec.unfollowed_terms else "wrap leaves the advantages as they are"
         yield Violation(
-            f"the schema has no word for {', '.join(spec.open_terms)}: what else is said holds beside it, wrap refuses "
-            "it, and a conversion keeps it where the target has a term of the same name",
+            f"the schema has no word for {', '.join(spec.open_terms)}: what else is said holds beside it, {taken}, and "
+            "a conversion keeps it where the target has a term of the same name",
             ("open_terms",),
         )
 

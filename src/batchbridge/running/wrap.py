@@ -218,8 +218,9 @@ def _request(
     if cut is not None:
         spec = spec.replace(micro_batch=cut)
     asked = Request(spec=spec, plan=None, reading=own, mode=mode, ledger=ledger, allow=allow, budget=cut)
-    if mode != "observe" and (names := sorted({*spec.open_terms, *own.spec.open_terms})):
-        raise _refused(trainer, adapter, asked, "open_terms", open_terms(names, own))
+    differ = set(spec.open_terms) ^ set(own.spec.open_terms)
+    if mode != "observe" and (names := {*spec.unfollowed_terms, *own.spec.unfollowed_terms, *differ}):
+        raise _refused(trainer, adapter, asked, "open_terms", open_terms(sorted(names), own))
     if own.dataset_size is None:
         reason = "the trainer's dataset has no length, so its prompts have no numbers: load it as a map-style dataset"
         raise _refused(trainer, adapter, asked, "iterable_dataset", reason)

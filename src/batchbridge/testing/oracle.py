@@ -82,7 +82,7 @@ def advantages(rewards: Sequence[float], group_size: int, rule: Advantage) -> li
     elif rule.baseline == "none":
         centred = groups
     else:
-        raise ValueError(f"advantage.baseline = {rule.baseline}: needs a critic")
+        raise ValueError(f"advantage.baseline = {rule.baseline}: rewards do not decide it")
     ddof = 1 if rule.ddof is None else rule.ddof
     if rule.scale == "group":
         centred = centred / (groups.std(dim=1, keepdim=True, correction=ddof) + (rule.epsilon or 0.0))

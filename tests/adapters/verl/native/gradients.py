@@ -49,6 +49,20 @@ def dro(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
     return -(new * advantage - 0.5 * DRO_BETA * (new - old) ** 2)
 
 
+def gpg(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+    """Source: verl 0.9.1 core_algos.compute_policy_loss_gpg."""
+    return -new * advantage
+
+
+TAU_POSITIVE, TAU_NEGATIVE = 1.0, 1.5
+
+
+def sapo(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
+    """Soft gates instead of clips, one for gains and one for losses (arXiv 2511.20347)."""
+    tau = TAU_POSITIVE if advantage > 0 else TAU_NEGATIVE
+    return -advantage * 4 / tau / (1 + (-tau * ((new - old).exp() - 1)).exp())
+
+
 def gmpo(new: torch.Tensor, old: torch.Tensor, advantage: float) -> torch.Tensor:
     """Geometric mean of the clipped ratios, one value per sequence (arXiv 2507.20673)."""
     sign = 1.0 if advantage >= 0 else -1.0
@@ -92,6 +106,14 @@ CASES = (
     ),
     Case("cispo", "cispo", dataclasses.replace(PPO, surrogate="cispo", dual_clip=None)),
     Case("dro", "dro", dataclasses.replace(PPO, surrogate="dro"), {"policy_loss.dro_beta": DRO_BETA}, dro),
+    Case("gpg", "gpg", dataclasses.replace(PPO, surrogate="gpg", ratio_level=None, dual_clip=None), {}, gpg),
+    Case(
+        "sapo",
+        "sapo",
+        dataclasses.replace(PPO, surrogate="sapo", dual_clip=None),
+        {"tau_pos": TAU_POSITIVE, "tau_neg": TAU_NEGATIVE},
+        sapo,
+    ),
 )
 INSISTING = Case("sapo", "sapo", dataclasses.replace(PPO, surrogate="sapo"))
 """Takes the mean over sequences, whatever it is told."""

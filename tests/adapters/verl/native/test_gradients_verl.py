@@ -20,9 +20,38 @@ from batchbridge.ledger import diff, read_steps
 
 VERSION = importlib.metadata.version("verl")
 CASES: dict[str, int] = {
-    "0.8.0": {"vanilla": 4, "vanilla, k3": 4, "vanilla, k2": 2, "gspo": 1, "gspo, k3": 1, "cispo": 4},
-    "0.9.0": {"vanilla": 5, "vanilla, k3": 5, "vanilla, k2": 2, "gspo": 1, "gspo, k3": 1, "cispo": 5, "dro": 5},
-    "0.9.1": {"vanilla": 5, "vanilla, k3": 5, "vanilla, k2": 2, "gspo": 5, "gspo, k3": 1, "cispo": 5, "dro": 5},
+    "0.8.0": {
+        "vanilla": 4,
+        "vanilla, k3": 4,
+        "vanilla, k2": 2,
+        "gspo": 1,
+        "gspo, k3": 1,
+        "cispo": 4,
+        "gpg": 4,
+        "sapo": 1,
+    },
+    "0.9.0": {
+        "vanilla": 5,
+        "vanilla, k3": 5,
+        "vanilla, k2": 2,
+        "gspo": 1,
+        "gspo, k3": 1,
+        "cispo": 5,
+        "dro": 5,
+        "gpg": 5,
+        "sapo": 1,
+    },
+    "0.9.1": {
+        "vanilla": 5,
+        "vanilla, k3": 5,
+        "vanilla, k2": 2,
+        "gspo": 5,
+        "gspo, k3": 1,
+        "cispo": 5,
+        "dro": 5,
+        "gpg": 5,
+        "sapo": 1,
+    },
 }[VERSION]
 """Objectives of the installed version, and how many aggregations each is measured with."""
 

@@ -128,3 +128,42 @@ def test_the_place_that_the_padding_rule_cites_is_verls():
         re.search(r"padding_utils\.py:(\d+)", rule.source) for rule in RULES if "padding_utils.py" in rule.source
     ]
     assert inspect.getsourcelines(padding_utils.upsample_batch_to_divisible_size)[1] == int(place[1])
+
+
+@pytest.mark.parametrize(
+    ("estimator", "raises"),
+    [
+        ("opo", None),
+        ("gpg", None),
+        ("grpo_passk", None),
+        ("remax", (TypeError, "reward_baselines")),
+        ("gdpo", (KeyError, "prompts")),
+        ("optimal_token_baseline", (AssertionError, "sum_pi_squared")),
+        ("tir_optimal_token_baseline", (AssertionError, "sum_pi_squared")),
+    ],
+)
+def test_v1_lacks_what_some_estimators_need(estimator, raises):
+    """On what V1's `_compute_advantage` hands its function: BB-VERL-088."""
+    base = pytest.importorskip("verl.trainer.ppo.v1.trainer_base", reason="the V1 trainer came with verl 0.9.0")
+    import numpy as np
+    import torch
+    from verl import DataProto
+    from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+    handed = inspect.getsource(base.PPOTrainer._compute_advantage)
+    assert not re.search("reward_baselines|sum_pi_squared|prompts", handed)
+    rewards = torch.arange(8.0)[:, None] * torch.tensor([0.0, 0.0, 1.0])
+    columns = {"token_level_rewards": rewards, "rm_scores": rewards, "response_mask": torch.ones(8, 3)}
+    columns |= {"old_log_probs": torch.zeros(8, 3), "rollout_log_probs": torch.zeros(8, 3)}
+    data = DataProto.from_single_dict({**columns, "uid": np.array(list("aaaabbbb"), dtype=object)})
+    found = VerlAdapter().check(read(estimator))
+    assert bool(raises) == ("BB-VERL-088" in [finding.code for finding in found])
+    with pytest.raises(raises[0], match=raises[1]) if raises else contextlib.nullcontext():
+        compute_advantage_for_multi_trajectories(
+            data, [f"p_{row}_0" for row in range(8)], estimator, config={"gdpo_reward_keys": ["one"]}
+        )
+
+
+def read(estimator):
+    values = {"algorithm.adv_estimator": estimator, "actor_rollout_ref.rollout.n": 4}
+    return VerlAdapter().read(load_source(values), Context(framework_version="0.9.1"))

@@ -30,6 +30,7 @@ from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read
+from batchbridge.testing.tiny import Script
 from batchbridge.testing.trajectories import (
     FAULTS,
     Fault,
@@ -40,7 +41,17 @@ from batchbridge.testing.trajectories import (
 )
 from batchbridge_on_cpu.half_saved import half_saved
 from batchbridge_on_cpu.verl.cuts import cuts_in
-from batchbridge_on_cpu.verl.scripted import ADAMW, MAX_NORM, SGD, command, environment, overrides, packed, prepare
+from batchbridge_on_cpu.verl.scripted import (
+    ADAMW,
+    GREEDY,
+    MAX_NORM,
+    SGD,
+    command,
+    environment,
+    overrides,
+    packed,
+    prepare,
+)
 
 HAS_V1 = holds(">=0.9.0", importlib.metadata.version("verl"))
 """0.8.0 has one trainer, V0, under the name that is V1's since."""
@@ -158,6 +169,18 @@ def v0(place: Path) -> Run:
 def sequence(place: Path) -> Run:
     """Packed rows, each on both ranks (Ulysses)."""
     return run(place / "m", 2, THREE, *packed(2), BATCHBRIDGE_JITTER_SEED="13")
+
+
+@pytest.fixture(scope="module")
+def opo(place: Path) -> Run:
+    """An estimator that the schema has no words for."""
+    return run(place / "e", 2, THREE, "algorithm.adv_estimator=opo", BATCHBRIDGE_JITTER_SEED="14")
+
+
+@pytest.fixture(scope="module")
+def remax(place: Path) -> Run:
+    """Another one: RayPPOTrainer generates a greedy completion beside each one that is drawn."""
+    return run(place / "f", 2, THREE, *V0, "algorithm.adv_estimator=remax", BATCHBRIDGE_JITTER_SEED="15")
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
@@ -432,6 +455,48 @@ def test_with_kl_and_sgd_trainer_ranks_and_micro_batches_do_not_change_the_run(l
     compared = diff(like_v1.ledger, like_v0.ledger, rtol=1e-4)
     assert compared.equal, compared.text()
     assert_same_end("verl, sgd, like EasyR1: V1 on two ranks and V0 on one", like_v1.start, like_v0.end, like_v1.end)
+
+
+def less_mean_token(rewards: Sequence[float], tokens: Sequence[int], prompt: int) -> list[float]:
+    """OPO: less the mean of the group's rewards, weighed by length (arXiv 2505.23585)."""
+    mean = sum(reward * count for reward, count in zip(rewards, tokens, strict=True)) / sum(tokens)
+    return [reward - mean for reward in rewards]
+
+
+def less_greedy(rewards: Sequence[float], tokens: Sequence[int], prompt: int) -> list[float]:
+    return [reward - Script().reward(prompt, GREEDY) for reward in rewards]
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        pytest.param("opo", less_mean_token, marks=needs_v1),
+        pytest.param("remax", less_greedy, marks=pytest.mark.by_hand),
+    ],
+)
+def test_advantages_that_the_schema_has_no_words_for_stay_verls_and_all_else_is_the_plan(
+    name: str, rule: Callable[[Sequence[float], Sequence[int], int], list[float]], request: pytest.FixtureRequest
+) -> None:
+    done: Run = request.getfixturevalue(name)
+    assert done.code == 0, done.text[-20000:]
+    plan = plan_of(done)
+    assert (plan.spec.advantage.baseline, plan.spec.open_terms) == ("open", (f"advantage: {name}",))
+    steps, moved = list(read_steps(done.ledger)), 0
+    assert len(steps) == 2 * ROLLOUTS
+    for step in steps:
+        assert members(step) == planned_members(plan, step["step"])
+        rows: dict[int, list[int]] = {}
+        for row, prompt in enumerate(step["prompt"]):
+            rows.setdefault(prompt, []).append(row)
+        for prompt, places in rows.items():
+            rewards, tokens, found = (
+                [step[column][place] for place in places] for column in ("reward", "response_tokens", "advantage")
+            )
+            trained = [value for value, count in zip(found, tokens, strict=True) if count]
+            wanted = [value for value, count in zip(rule(rewards, tokens, prompt), tokens, strict=True) if count]
+            assert trained == pytest.approx(wanted, rel=1e-5)
+            moved += trained != pytest.approx([reward for reward, count in zip(rewards, tokens, strict=True) if count])
+    assert moved > len(steps)  # what the word "none" would have put in their place
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from batchbridge.testing.tiny import Script
+from batchbridge_on_cpu.verl.scripted import GREEDY
 
 
 class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -26,6 +27,8 @@ class ScriptedAgent(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         script = Script(flat=frozenset(map(int, flat.split(","))) if flat else frozenset())
         # V0 numbers no samples when it evaluates.
         prompt, sample = int(columns["extra_info"]["index"]), int(columns.get("session_id", 0))
+        if sampling_params.get("temperature") == 0:
+            sample = GREEDY
         if os.environ.get("BATCHBRIDGE_FAIL") == f"{prompt}/{sample}":
             raise RuntimeError("a scripted failure")
         jitter = float(os.environ.get("BATCHBRIDGE_JITTER", "0"))

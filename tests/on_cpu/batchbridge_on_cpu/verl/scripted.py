@@ -22,6 +22,8 @@ _OPTIM = "actor_rollout_ref.actor.optim"
 ADAMW = (f"{_OPTIM}.lr=1e-2", f"++{_OPTIM}.override_optimizer_config={{eps:{ADAM_EPSILON}}}")
 SGD = (f"{_OPTIM}.optimizer=SGD", f"{_OPTIM}.lr=0.1")
 """Overrides that name a run's optimizer."""
+GREEDY = 4
+"""The sample that is played where nothing is drawn: of no group of four."""
 MAX_NORM = 1.0
 """To which verl's default clips a gradient."""
 
