@@ -71,9 +71,11 @@ class VerlAdapter(FramedAdapter):
         if source.native is not None:
             return 0.0
         module, _ = PROGRAM.words_after_entry(source.argv)
-        if module is not None:
-            return 1.0 if module in ENTRIES else 0.4 if _keys(source) & {"actor_rollout_ref"} else 0.0
+        if module in ENTRIES:
+            return 1.0
         keys = _keys(source)
+        if module is not None and PROGRAM.does_something_else(module):
+            return 0.4
         score = 0.9 * ("actor_rollout_ref" in keys) + 0.4 * bool(keys & {"data.train_batch_size"})
         if "defaults" in source.values and isinstance(source.values["defaults"], list):
             score += 0.5 * any(isinstance(entry, str) and entry in CONFIGS for entry in source.values["defaults"])
@@ -107,6 +109,7 @@ class VerlAdapter(FramedAdapter):
             version=version,
             engine=engine,
             entry=told_by_user.entry,
+            own_program=told_by_user.own_program,
             world=world,
             given=frozenset(told_by_user.places),
             prompts_in_dataset=context.dataset_size,

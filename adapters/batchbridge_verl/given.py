@@ -37,8 +37,20 @@ CONFIGS: Mapping[str, str | None] = {
 }
 _OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
 """Groups of other entry points, or whose keys users add freely."""
+_FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
+OTHERS: Mapping[str, str] = {
+    "verl.trainer.sft_trainer": _FINE_TUNES,
+    "verl.trainer.fsdp_sft_trainer": _FINE_TUNES,
+    "verl.trainer.main_generation": "generates, and trains nothing",
+    "verl.trainer.main_eval": "evaluates, and trains nothing",
+    "verl.model_merger": "merges checkpoints, and trains nothing",
+    "verl.experimental.fully_async_policy": "trains while it generates, with sizes of its own, and is not read",
+    "verl.experimental.vla": "trains robots' models with a trainer of its own, and is not read",
+    "recipe.fully_async_policy": "trains while it generates, with sizes of its own, and is not read",
+}
+"""Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
 PROGRAM = HydraProgram(
-    "verl", ENTRIES, ("verl.", "recipe."), CONFIGS, ENGINE, ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011")
+    "verl", ENTRIES, OTHERS, CONFIGS, ENGINE, ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089")
 )
 
 
@@ -50,7 +62,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     for key, place in result.places.items():
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
-        if key in (ENGINE, "defaults", "hydra") or key.startswith(_OPEN):
+        if key in (ENGINE, "defaults", "hydra") or key.startswith((*_OPEN, *(f"{group}." for group in result.groups))):
             continue
         operation = result.operations[key]
         if operation == "add" and known.get(key) is not None:
@@ -64,7 +76,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
         foreign = appended and key not in BY_KEY
         below = operation == "set" and not word and _below_empty(key, known)
         if key not in known and not read and not foreign and not below:
-            unknown[key] = appended or in_file
+            unknown[key] = appended or in_file or result.own_program is not None
     near = near_names(unknown, known, cutoff=0.85)
     for key, appended in unknown.items():
         found.append(_unknown(key, result.places[key], version, engine, near.get(key, ()), appended))

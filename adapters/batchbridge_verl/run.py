@@ -44,7 +44,8 @@ _SIZES = (PROMPTS, GROUP, MINI, EPOCHS)
 class Run:
     """Settings by native key with the version, the engine, the trainer's entry point, and the devices.
 
-    `entry`: main_ppo, main_ppo_sync or one_step_off. `given`: keys that the user said.
+    `entry`: main_ppo, main_ppo_sync or one_step_off. `own_program`: a module of somebody's own that starts it. `given`:
+    keys that the user said.
     """
 
     native: Mapping[str, Any]
@@ -54,6 +55,7 @@ class Run:
     world: int
     given: frozenset[str] = frozenset()
     prompts_in_dataset: int | None = None
+    own_program: str | None = None
     unknown: frozenset[str] = field(default_factory=frozenset)
     """Keys whose value could not be read; what depends on them is left open."""
 

@@ -154,6 +154,13 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy="start verl.trainer.main_ppo",
     ),
     Refusal(
+        "own_program",
+        "a program of one's own is followed where it builds verl's own trainer",
+        only_asked,
+        configured=lambda reading: None if run_of(reading).own_program else False,
+        remedy="batchbridge run tells when the trainer is built",
+    ),
+    Refusal(
         "critic",
         "a critic's own mini-batches and value loss are not proven against the oracle yet",
         lambda trainer, request: bool(trainer.use_critic),

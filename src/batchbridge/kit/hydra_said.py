@@ -24,10 +24,13 @@ class HydraSaid(Said):
 
     from_file: a file was read. entry_from_words: the keys come from a command line, where Hydra wants `+` for keys that
     the configuration lacks. configured: keys of a file that a command line names as its configuration. config_is_read:
-    False where that file is not found.
+    False where that file is not found. own_program: the module, where it is none of the framework's. groups: parts of
+    the configuration for which a word names another one (`actor@a.b=mine`), which is not read.
     """
 
     entry: str | None = None
+    own_program: str | None = None
+    groups: tuple[str, ...] = ()
     config: str | None = None
     folder: str | None = None
     from_file: bool = False
@@ -39,16 +42,17 @@ class HydraSaid(Said):
 @dataclass(frozen=True)
 class HydraProgram:
     """A framework's programs. title: its name in sentences. entries: module that starts one to the program's name, the
-    first being meant where none is named. packages: beginnings of its modules. configs: its own configurations. group:
-    a key that its defaults list may override. codes: of a program or configuration that is not read, of an override
-    that is not, and of a key that is given twice."""
+    first being meant where none is named, and where somebody's own starts. others: beginnings of its modules that do
+    something else, and what. configs: its own configurations. group: a key that its defaults list may override. codes:
+    of a program or configuration that is not read, of an override that is not, of a key that is given twice, and of a
+    program that is somebody's own."""
 
     title: str
     entries: Mapping[str, str]
-    packages: tuple[str, ...]
+    others: Mapping[str, str]
     configs: Collection[str]
     group: str
-    codes: tuple[str, str, str]
+    codes: tuple[str, str, str, str]
 
     def said(self, source: Source) -> HydraSaid:
         """What `source` says."""
@@ -58,12 +62,18 @@ class HydraProgram:
             self._from_mapping(source.values, source.lines, source.path, result)
             return result
         module, words = self.words_after_entry(source.argv)
-        result = HydraSaid(entry=usual if module is None else self.entries.get(module), entry_from_words=True)
+        result = HydraSaid(entry=self.entries.get(module or "", usual), entry_from_words=True)
         if module is None:
             words = [word for word in words if "=" in word or word.startswith("~")]
-        elif result.entry is None:
-            text = f"{module} is none of the trainers that are read here: {', '.join(self.entries)}"
+        elif what := self.does_something_else(module):
+            result.entry = None
+            text = f"{module} {what}; read here are {', '.join(self.entries)}, and programs of one's own like them"
             self._not_read(result, text, Where(module))
+        elif module not in self.entries:
+            first = next(iter(self.entries))
+            text = f"{module} is no program of {self.title}'s: it is read as {first}, and what it changes is not seen"
+            result.own_program = module
+            result.findings.append(Finding(self.codes[3], "warning", "config", text, (Where(module),)))
         overrides = _without_flags(words, result)
         self._base_file(source, result)
         seen: set[str] = set()
@@ -78,10 +88,17 @@ class HydraProgram:
     def words_after_entry(self, argv: Sequence[str]) -> tuple[str | None, list[str]]:
         """The module or script that starts training, and the words after it; (None, all words) where there is none."""
         for index, word in enumerate(argv):
-            module = word.removesuffix(".py").replace("/", ".").lstrip(".")
-            if module.startswith(self.packages) and "=" not in word:
-                return module, list(argv[index + 1 :])
+            if "=" in word:
+                break
+            if word.endswith(".py") or (index and argv[index - 1] == "-m"):
+                module = word.removesuffix(".py").replace("/", ".").lstrip(".")
+                inside = [module[module.find(name) :] for name in self.entries if f".{name}" in f".{module}"]
+                return inside[0] if inside else module, list(argv[index + 1 :])
         return None, list(argv)
+
+    def does_something_else(self, module: str) -> str | None:
+        """What a module of the framework's does, where that is no training that is read."""
+        return next((what for name, what in self.others.items() if module.startswith(name)), None)
 
     def _override(self, word: str, source: Source, result: HydraSaid) -> Override | None:
         key, _, value = word.partition("=")
@@ -92,6 +109,8 @@ class HydraProgram:
         except NotRead as error:
             if source.lines and key not in source.lines:
                 return None  # --set says another value
+            if "@" in key:
+                result.groups += (key.partition("@")[2],)
             text, native = f"this override is not read: {error}", "hydra: OverrideParseException, or a sweep"
             code, place, grammar = self.codes[1], Where(word[:60]), "hydra-core 1.3.2 OverrideParser.g4"
             found = Finding(code, "error", "config", text, (place,), native=native, source=grammar, undecided=True)

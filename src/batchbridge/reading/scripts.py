@@ -20,6 +20,7 @@ RECOGNISED = 0.5
 
 CERTAIN = 0.96
 """The confidence of an adapter that knows the program itself, not only names of settings."""
+_SHELLS = ("bash", "sh", "source", ".")
 
 
 class Candidate(NamedTuple):
@@ -118,6 +119,8 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
         for program in programs(command.words):
             if len(program.words) < 2 or (program.argv, program.words[0].line) in seen:
                 continue
+            if "=" in program.argv[0] or program.argv[0].rpartition("/")[2] in _SHELLS:
+                continue  # a stray argument, as BB016 says, or another script, which is not opened
             seen.add((program.argv, program.words[0].line))
             # A word that is nothing but an unknown value is no setting; `_loose` says what is open about it.
             source = _source(Program(tuple(_sure(program)), program.launcher), path)
@@ -126,7 +129,7 @@ def _candidates(script: Script, path: Path, framework: str | None) -> list[Candi
     bar = CERTAIN if any(one.sure >= CERTAIN for one in all_of_them) else RECOGNISED
     recognised = [one for one in all_of_them if one.sure >= bar]
     if not recognised and named is not None:
-        recognised = [one for one in all_of_them if one.sure > 0]
+        recognised = [one for one in all_of_them if one.sure > 0 and not one.program.words[0].unknown]
     return recognised
 
 

@@ -128,6 +128,9 @@ REFUSED_CASES = {
         source=Source(argv=("python3", "-m", "verl.trainer.main_ppo_sync", *WORDS[3:])),
         context=context(version="0.8.0"),
     ),
+    "own_program": ValidCase(
+        name="own_program", source=Source(argv=("python3", "-m", "mine.train", *WORDS[3:])), context=context()
+    ),
     "one_step_off": ValidCase(
         name="one_step_off",
         source=Source(argv=("python3", "-m", "verl.experimental.one_step_off_policy.main_ppo", *WORDS[3:])),

@@ -144,3 +144,70 @@ def test_a_device_that_a_program_finds_is_read_as_where_it_fails(
 def test_a_device_that_changes_nothing_is_not_said(tmp_path: Path) -> None:
     text = BY_DEVICE.replace("npu) SIZE=32", "npu) SEED=1")
     assert "BB019" not in codes(check(tmp_path, text.replace("(uv run python3)", "(python3)")))
+
+
+OWN = "python3 {program} RUN algorithm.mine=1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [
+        ("-m recipe.dapo.main_dapo", "recipe.dapo.main_dapo"),
+        ("-m rllm.trainer.train_agent", "rllm.trainer.train_agent"),
+        ("-m verl.trainer.main_ppo_format", "verl.trainer.main_ppo_format"),
+        ("scripts/train.py", "scripts.train"),
+    ],
+)
+def test_a_program_of_ones_own_is_read_as_verls_and_said(tmp_path: Path, program: str, module: str) -> None:
+    plain = check(tmp_path, OWN.replace("{program}", "-m verl.trainer.main_ppo"))
+    found = check(tmp_path, OWN.replace("{program}", program))
+    assert (found.verdict, plain.verdict) == ("valid", "invalid")  # its own configuration may have a key like this
+    assert found.spec is not None
+    (said,) = (finding for finding in found.findings if finding.code == "BB-VERL-089")
+    assert said.message.startswith(f"{module} is no program of verl's")
+    foretold = batchbridge.check(tmp_path / "examples" / "grpo" / "run.sh", version="0.9.1").enforcement
+    assert foretold is not None
+    assert foretold.verdict == "unknown"
+    assert [(one.name, one.certain) for one in foretold.obstacles] == [("own_program", False)]
+
+
+@pytest.mark.parametrize("program", ["-m verl.trainer.main_ppo", "/opt/verl/trainer/main_ppo.py"])
+def test_verls_own_program_is_none_of_ones_own(tmp_path: Path, program: str) -> None:
+    assert "BB-VERL-089" not in codes(check(tmp_path, f"python3 {program} RUN\n"))
+
+
+@pytest.mark.parametrize(
+    ("module", "what"),
+    [
+        ("verl.trainer.sft_trainer", "supervised fine-tuning"),
+        ("verl.trainer.fsdp_sft_trainer", "supervised fine-tuning"),
+        ("verl.trainer.main_generation_server", "trains nothing"),
+        ("verl.experimental.fully_async_policy.fully_async_main", "trains while it generates"),
+    ],
+)
+def test_what_verls_other_programs_do_is_said_and_nothing_is_judged(tmp_path: Path, module: str, what: str) -> None:
+    found = check(tmp_path, f"torchrun -m {module} data.train_batch_size=64 optim.lr=1e-5\n", framework="verl")
+    assert found.verdict == "undecided"
+    assert [finding.code for finding in found.findings] == ["BB-VERL-007"]
+    assert what in found.findings[0].message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$COMMAND data.train_batch_size=64 optim.lr=1e-5\n",  # any program
+        'bash "$HERE/other.sh" data.train_batch_size=64\n',
+        "python3 prepare.py\n\nactor_rollout_ref.rollout.n=4 data.train_batch_size=64\n",  # what is left of a command
+    ],
+)
+def test_what_is_no_training_command_is_not_judged_as_one(tmp_path: Path, text: str) -> None:
+    found = check(tmp_path, text, framework="verl")
+    assert found.verdict == "undecided"
+    assert "BB010" in codes(found)
+
+
+def test_a_part_of_the_configuration_that_another_one_replaces_is_left_open(tmp_path: Path) -> None:
+    words = "actor@actor_rollout_ref.actor=mine actor_rollout_ref.actor.tp=1"
+    found = check(tmp_path, f"python3 -m verl.trainer.main_ppo RUN {words}\n")
+    assert found.verdict == "undecided"
+    assert [finding.code for finding in found.findings if finding.severity == "error"] == ["BB-VERL-008"]

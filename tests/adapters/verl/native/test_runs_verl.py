@@ -60,6 +60,7 @@ needs_candidates = pytest.mark.skipif(
     importlib.metadata.version("verl") != "0.9.1", reason="filters and colocate_async are followed on 0.9.1"
 )
 needs_v1 = pytest.mark.skipif(not HAS_V1, reason="the V1 trainer came with verl 0.9.0")
+STOCK = "verl.trainer.main_ppo"
 PROMPTS = 12
 ROLLOUTS = 3
 BUDGET = 60
@@ -94,14 +95,16 @@ def run(
     *more: str,
     options: tuple[str, ...] = (),
     optimizer: Sequence[str] = ADAMW,
+    program: str = STOCK,
     **env: str,
 ) -> Run:
-    """Runs the stock entry in `folder`; `options` are those of `batchbridge run`."""
+    """Runs the stock entry, or another module, in `folder`; `options` are those of `batchbridge run`."""
     if not (folder / "policy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         prepare(folder, prompts=PROMPTS)
     launcher = [sys.executable, "-m", "batchbridge", "run", "--ledger", str(folder / "ledger")]
-    words = [*launcher, *options, "--", *command(folder, ranks, *more, optimizer=optimizer)]
+    started = [program if word == STOCK else word for word in command(folder, ranks, *more, optimizer=optimizer)]
+    words = [*launcher, *options, "--", *started]
     own = {**environment(os.environ), "BATCHBRIDGE_WEIGHTS": str(folder / "weights"), "BATCHBRIDGE_JITTER": "1", **env}
     key = hashlib.sha256(json.dumps([words, env]).encode()).hexdigest()[:8]
     answer, ledger = folder / f"{key}.json", folder / f"ledger-{key}"  # a folder may see several runs
@@ -181,6 +184,12 @@ def opo(place: Path) -> Run:
 def remax(place: Path) -> Run:
     """Another one: RayPPOTrainer generates a greedy completion beside each one that is drawn."""
     return run(place / "f", 2, THREE, *V0, "algorithm.adv_estimator=remax", BATCHBRIDGE_JITTER_SEED="15")
+
+
+@pytest.fixture(scope="module")
+def own_program(place: Path) -> Run:
+    mine = "batchbridge_on_cpu.verl.own_program"
+    return run(place / "h", 1, THREE, program=mine, BATCHBRIDGE_JITTER_SEED="16")
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
@@ -455,6 +464,15 @@ def test_with_kl_and_sgd_trainer_ranks_and_micro_batches_do_not_change_the_run(l
     compared = diff(like_v1.ledger, like_v0.ledger, rtol=1e-4)
     assert compared.equal, compared.text()
     assert_same_end("verl, sgd, like EasyR1: V1 on two ranks and V0 on one", like_v1.start, like_v0.end, like_v1.end)
+
+
+@needs_v1
+@pytest.mark.by_hand
+def test_a_program_of_ones_own_is_followed(own_program: Run, two_ranks: Run) -> None:
+    assert own_program.code == 0, own_program.text[-20000:]
+    assert "somebody's own program" in own_program.text
+    compared = diff(two_ranks.ledger, own_program.ledger, rtol=1e-4)
+    assert compared.equal, compared.text()
 
 
 def less_mean_token(rewards: Sequence[float], tokens: Sequence[int], prompt: int) -> list[float]:
