@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Finding, Verdict
+from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
@@ -81,8 +81,13 @@ class Check:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Errors first, then warnings and notes."""
-        return self.reading.findings
+        """Errors first, then warnings and notes; behind them BB025, where no version was named and releases differ."""
+        if self.verdict == self.reading.verdict or self.judged is None:
+            return self.reading.findings
+        valid = [span.name for span in self.judged.spans if span.verdict == "valid"]
+        message = f"valid under {self.reading.framework} {', '.join(valid)}, not under every known release"
+        fix = Fix("name a version, for example --framework-version " + str(self.reading.framework_version))
+        return *self.reading.findings, Finding("BB025", "error", "config", message, fixes=(fix,), undecided=True)
 
     @cached_property
     def enforcement(self) -> Enforcement:

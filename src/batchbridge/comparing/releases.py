@@ -27,6 +27,11 @@ class Span:
     changes: dict[str, tuple[Any, Any]]
     errors: tuple[str, ...]
 
+    @property
+    def name(self) -> str:
+        """`0.18.0`, or `0.16.0 to 0.18.2`."""
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
+
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
         return {**vars(self), "changes": {field: list(values) for field, values in self.changes.items()}}
@@ -48,7 +53,7 @@ class Judged:
 
     def lines(self) -> Iterator[str]:
         """What every release says, and a line for each span, for a person."""
-        names = [span.first if span.first == span.last else f"{span.first} to {span.last}" for span in self.spans]
+        names = [span.name for span in self.spans]
         width = max(map(len, names))
         common = [error for error in self.spans[0].errors if all(error in span.errors for span in self.spans)]
         yield from (f"  in every version: {error}" for error in common)
