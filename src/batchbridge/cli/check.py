@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
+from batchbridge.cli._input import asked_for, input_options, verbose_option
+from batchbridge.cli._selection import FAIL_ON, Selection, codes, exit_code
 from batchbridge.cli._tables import coloured
 
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
@@ -18,7 +19,18 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option(
     "--output-format", type=click.Choice(FORMATS), help="text by default; --json is short for json; see docs/ci.md."
 )
-def command(as_json: bool, verbose: bool, output_format: str | None, **source: Any) -> int:
+@click.option("--select", metavar="CODE", multiple=True, help="Only these rules: BB-TRL-062, BB-TRL, a list; repeat.")
+@click.option("--ignore", metavar="CODE", multiple=True, help="Not these rules; repeat.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), default="undecided", help="Exit code 0 below; undecided.")
+def command(
+    as_json: bool,
+    verbose: bool,
+    output_format: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_on: str,
+    **source: Any,
+) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
@@ -28,7 +40,8 @@ def command(as_json: bool, verbose: bool, output_format: str | None, **source: A
 
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
-    found = check(**asked_for(**source))
+    selection = Selection(select=codes(select, "--select"), ignore=codes(ignore, "--ignore"))
+    found = check(**asked_for(**source), keep=selection.counts)
     if as_json or output_format == "json":
         from batchbridge.render import json
 
@@ -40,7 +53,7 @@ def command(as_json: bool, verbose: bool, output_format: str | None, **source: A
             coloured(
                 text.check(
                     found.name,
-                    found.reading,
+                    found.counted,
                     found.enforcement,
                     verbose=verbose,
                     judged=found.judged,
@@ -53,4 +66,6 @@ def command(as_json: bool, verbose: bool, output_format: str | None, **source: A
 
         if said := formats.FORMATS[output_format]([found]):
             click.echo(said)
-    return EXIT_CODES[found.verdict]
+    if selection.dropped:
+        click.echo(f"not counted: {', '.join(sorted(selection.dropped))}", err=True)
+    return exit_code(found.verdict, found.findings, fail_on)
