@@ -1,10 +1,11 @@
-"""Which findings count: `--select` and `--ignore`; and from which severity on a command fails."""
+"""Which findings count: `--select`, `--ignore`, comments in the file; and from which severity on a command fails."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import click
 
@@ -40,16 +41,59 @@ class Selection:
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     dropped: set[str] = field(default_factory=set)
+    _comments: dict[str, _Comments] = field(default_factory=dict, init=False, repr=False)
 
-    def counts(self, finding: Finding) -> bool:
-        """Whether it does. Errors that keep a file from being read always do."""
-        if finding.severity == "error" and _UNREAD.fullmatch(finding.code):
-            return True
-        chosen = not self.select or finding.code.startswith(self.select) or _INPUT.fullmatch(finding.code)
-        if chosen and not finding.code.startswith(self.ignore):
-            return True
-        self.dropped.add(finding.code)
-        return False
+    def keep(self, file: str | None) -> Callable[[Finding], bool]:
+        """Whether a finding about `file` counts. Errors that keep a file from being read always do."""
+
+        def counts(finding: Finding) -> bool:
+            if finding.severity == "error" and _UNREAD.fullmatch(finding.code):
+                return True
+            chosen = not self.select or finding.code.startswith(self.select) or _INPUT.fullmatch(finding.code)
+            if chosen and not finding.code.startswith((*self.ignore, *self._commented(finding, file))):
+                return True
+            self.dropped.add(finding.code)
+            return False
+
+        return counts
+
+    def _commented(self, finding: Finding, file: str | None) -> Iterator[str]:
+        """Codes that comments ignore: `ignore-file` anywhere in `file` or in a file that the finding names, `ignore` on a
+        line that it names."""
+        for name in dict.fromkeys((file, *(where.file for where in finding.where))):
+            if name is not None:
+                said = self._comments.get(name) or self._comments.setdefault(name, _Comments.of(name))
+                yield from said.everywhere
+                for where in finding.where:
+                    if where.file == name and where.line is not None:
+                        yield from said.by_line.get(where.line, ())
+
+
+_CODES = r"(?:[\s,]+BB[0-9A-Z-]+(?![\w-]))+"
+_COMMENT = re.compile(rf"(?:^|\s)#\s*batchbridge:\s*ignore(?P<file>-file)?(?P<codes>{_CODES})")
+
+
+@dataclass(frozen=True)
+class _Comments:
+    """The codes that a file's comments ignore: everywhere, and by line."""
+
+    everywhere: tuple[str, ...] = ()
+    by_line: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, file: str) -> _Comments:
+        """None where the file cannot be read (a finding says that)."""
+        from batchbridge.reading import files
+        from batchbridge.reading.yaml_json import Refused
+
+        try:
+            lines = files.read_text(Path(file), file).split("\n")
+        except Refused:
+            return cls()
+        found = [(number, each) for number, line in enumerate(lines, 1) for each in _COMMENT.finditer(line)]
+        said = [(number, each["file"], tuple(re.split(r"[\s,]+", each["codes"])[1:])) for number, each in found]
+        everywhere = tuple(code for _, of_file, codes in said if of_file for code in codes)
+        return cls(everywhere, {number: codes for number, of_file, codes in said if not of_file})
 
 
 def exit_code(verdict: Verdict, findings: Iterable[Finding], fail_on: str) -> int:

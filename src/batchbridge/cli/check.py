@@ -41,7 +41,7 @@ def command(
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
     selection = Selection(select=codes(select, "--select"), ignore=codes(ignore, "--ignore"))
-    found = check(**asked_for(**source), keep=selection.counts)
+    found = check(**asked_for(**source), keep=selection.keep(source["file"]))
     if as_json or output_format == "json":
         from batchbridge.render import json
 
