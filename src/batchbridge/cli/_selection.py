@@ -13,8 +13,6 @@ from batchbridge.cli._input import EXIT_CODES
 from batchbridge.cli.main import FINE
 from batchbridge.meaning.findings import Finding, Verdict
 
-FAIL_ON = ("error", "undecided", "warning")
-"""What makes the exit code other than 0; each includes those before it."""
 _CODE = re.compile(r"BB(?:\d{0,3}|-[A-Z0-9-]*)")
 _UNREAD = re.compile(r"BB00\d")
 """Errors of these codes keep a file from being read: they always count."""
@@ -43,14 +41,15 @@ class Selection:
     dropped: set[str] = field(default_factory=set)
     _comments: dict[str, _Comments] = field(default_factory=dict, init=False, repr=False)
 
-    def keep(self, file: str | None) -> Callable[[Finding], bool]:
-        """Whether a finding about `file` counts. Errors that keep a file from being read always do."""
+    def keep(self, file: str | None, ignore: tuple[str, ...] = ()) -> Callable[[Finding], bool]:
+        """Whether a finding about `file` counts, where these codes are ignored, too. Errors that keep a file from being
+        read always do."""
 
         def counts(finding: Finding) -> bool:
             if finding.severity == "error" and _UNREAD.fullmatch(finding.code):
                 return True
             chosen = not self.select or finding.code.startswith(self.select) or _INPUT.fullmatch(finding.code)
-            if chosen and not finding.code.startswith((*self.ignore, *self._commented(finding, file))):
+            if chosen and not finding.code.startswith((*self.ignore, *ignore, *self._commented(finding, file))):
                 return True
             self.dropped.add(finding.code)
             return False
@@ -58,8 +57,8 @@ class Selection:
         return counts
 
     def _commented(self, finding: Finding, file: str | None) -> Iterator[str]:
-        """Codes that comments ignore: `ignore-file` anywhere in `file` or in a file that the finding names, `ignore` on a
-        line that it names."""
+        """Codes that comments ignore: `ignore-file` anywhere in `file` or in a file that the finding names, `ignore` on
+        a line that it names."""
         for name in dict.fromkeys((file, *(where.file for where in finding.where))):
             if name is not None:
                 said = self._comments.get(name) or self._comments.setdefault(name, _Comments.of(name))

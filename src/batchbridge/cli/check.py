@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from batchbridge.cli._input import asked_for, input_options, verbose_option
-from batchbridge.cli._selection import FAIL_ON, Selection, codes, exit_code
+from batchbridge.cli._project import FAIL_ON, project
+from batchbridge.cli._selection import Selection, codes, exit_code
 from batchbridge.cli._tables import coloured
 
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
@@ -21,14 +22,14 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 )
 @click.option("--select", metavar="CODE", multiple=True, help="Only these rules: BB-TRL-062, BB-TRL, a list; repeat.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="Not these rules; repeat.")
-@click.option("--fail-on", type=click.Choice(FAIL_ON), default="undecided", help="Exit code 0 below; undecided.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit code 0 for less; default: undecided.")
 def command(
     as_json: bool,
     verbose: bool,
     output_format: str | None,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
-    fail_on: str,
+    fail_on: str | None,
     **source: Any,
 ) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
@@ -40,8 +41,13 @@ def command(
 
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
-    selection = Selection(select=codes(select, "--select"), ignore=codes(ignore, "--ignore"))
-    found = check(**asked_for(**source), keep=selection.keep(source["file"]))
+    own = project(source["file"])
+    selection = Selection(
+        select=codes(select or own.said.get("select", ()), "select"),
+        ignore=codes(ignore or own.said.get("ignore", ()), "ignore"),
+    )
+    keep = selection.keep(source["file"], codes(own.of(source["file"]).get("ignore", ()), "ignore"))
+    found = check(**asked_for(**source, own=own), keep=keep)
     if as_json or output_format == "json":
         from batchbridge.render import json
 
@@ -68,4 +74,4 @@ def command(
             click.echo(said)
     if selection.dropped:
         click.echo(f"not counted: {', '.join(sorted(selection.dropped))}", err=True)
-    return exit_code(found.verdict, found.findings, fail_on)
+    return exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))

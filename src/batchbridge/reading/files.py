@@ -116,7 +116,7 @@ def _parse(text: str, suffix: str, file: str) -> Document:
 
 
 def read_text(path: Path, file: str) -> str:
-    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or larger than `MAX_BYTES`."""
+    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or beyond `MAX_BYTES`."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
