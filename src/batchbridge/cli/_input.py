@@ -17,6 +17,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
+ARGUMENTS = "arguments"
+"""The name of a configuration that options alone say."""
+
 _SIZE = click.IntRange(min=1)
 
 _OPTIONS = (
@@ -113,7 +116,7 @@ def asked_for(
         "version": framework_version or of_file.get("framework_version"),
         "world_size": world_size,
         "dataset_size": dataset_size or of_file.get("dataset_size"),
-        "name": file or "arguments",
+        "name": file or ARGUMENTS,
     }
 
 

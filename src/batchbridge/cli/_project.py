@@ -18,7 +18,7 @@ FAIL_ON = ("error", "undecided", "warning")
 MAX_FOLDERS = 64
 """Folders of a glob."""
 _OF_A_FILE = {"framework": str, "framework_version": str, "world_size": int, "dataset_size": int, "ignore": list}
-_OF_ALL: Mapping[str, type] = {**_OF_A_FILE, "select": list, "fail_on": str, "files": dict}
+_OF_ALL: Mapping[str, type] = {**_OF_A_FILE, "select": list, "fail_on": str, "baseline": str, "files": dict}
 _WORDS = {str: "a text", int: "a whole number above 0", list: "a list of texts", dict: "a table"}
 
 
@@ -30,6 +30,11 @@ class Project:
     folder: Path = Path()
     said: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> Path | None:
+        """The baseline of `check`, if the project says one."""
+        return self.folder / self.said["baseline"] if "baseline" in self.said else None
 
     def of(self, file: str | None) -> dict[str, Any]:
         """framework, framework_version, world_size, dataset_size of a file, as far as they are said; and the codes to

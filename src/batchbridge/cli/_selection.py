@@ -1,15 +1,17 @@
-"""Which findings count: `--select`, `--ignore`, comments in the file; and from which severity on a command fails."""
+"""Which findings count (`--select`, `--ignore`, comments in the file, a baseline), and which make a command fail."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES
+from batchbridge.cli._input import ARGUMENTS, EXIT_CODES
+from batchbridge.cli._project import Project
 from batchbridge.cli.main import FINE
 from batchbridge.meaning.findings import Finding, Verdict
 
@@ -33,33 +35,55 @@ def codes(texts: Iterable[str], said: str) -> tuple[str, ...]:
 
 @dataclass(kw_only=True)
 class Selection:
-    """The findings that count. select: codes, or beginnings of codes, of the rules that are asked; none: all.
-    ignore: of those that are not. dropped: codes of the findings that did not count so far."""
+    """The findings about `file` that count. select: codes, or beginnings of codes, of the rules that are asked; none:
+    all. ignore: of those that are not. baseline: a file of findings that do not count. dropped: codes of the findings
+    that did not count so far."""
 
+    file: str | None
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    baseline: Path | None = None
     dropped: set[str] = field(default_factory=set)
     _comments: dict[str, _Comments] = field(default_factory=dict, init=False, repr=False)
+    _known: frozenset[str] | None = field(default=None, init=False, repr=False)
 
-    def keep(self, file: str | None, ignore: tuple[str, ...] = ()) -> Callable[[Finding], bool]:
-        """Whether a finding about `file` counts, where these codes are ignored, too. Errors that keep a file from being
-        read always do."""
+    @classmethod
+    def of(
+        cls, file: str | None, own: Project, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
+    ) -> Self:
+        """From options; where one says nothing, what the project says. Raises `click.UsageError`."""
+        ignored = codes(ignore or own.said.get("ignore", ()), "ignore")
+        return cls(
+            file=file,
+            select=codes(select or own.said.get("select", ()), "select"),
+            ignore=(*ignored, *codes(own.of(file).get("ignore", ()), "ignore")),
+            baseline=baseline,
+        )
 
-        def counts(finding: Finding) -> bool:
-            if finding.severity == "error" and _UNREAD.fullmatch(finding.code):
-                return True
-            chosen = not self.select or finding.code.startswith(self.select) or _INPUT.fullmatch(finding.code)
-            if chosen and not finding.code.startswith((*self.ignore, *ignore, *self._commented(finding, file))):
-                return True
-            self.dropped.add(finding.code)
+    def counts(self, finding: Finding) -> bool:
+        """Whether it does. Errors that keep a file from being read always do."""
+        if finding.severity == "error" and _UNREAD.fullmatch(finding.code):
+            return True
+        chosen = not self.select or finding.code.startswith(self.select) or _INPUT.fullmatch(finding.code)
+        ignored = finding.code.startswith((*self.ignore, *self._commented(finding)))
+        if chosen and not ignored and not self._in_baseline(finding):
+            return True
+        self.dropped.add(finding.code)
+        return False
+
+    def _in_baseline(self, finding: Finding) -> bool:
+        if self.baseline is None:
             return False
+        from batchbridge.cli import _baseline
 
-        return counts
+        if self._known is None:
+            self._known = _baseline.load(self.baseline)
+        return _baseline.knows(self.baseline, self._known, self.file or ARGUMENTS, finding)
 
-    def _commented(self, finding: Finding, file: str | None) -> Iterator[str]:
-        """Codes that comments ignore: `ignore-file` anywhere in `file` or in a file that the finding names, `ignore` on
+    def _commented(self, finding: Finding) -> Iterator[str]:
+        """Codes that comments ignore: `ignore-file` anywhere in the file or in one that the finding names, `ignore` on
         a line that it names."""
-        for name in dict.fromkeys((file, *(where.file for where in finding.where))):
+        for name in dict.fromkeys((self.file, *(where.file for where in finding.where))):
             if name is not None:
                 said = self._comments.get(name) or self._comments.setdefault(name, _Comments.of(name))
                 yield from said.everywhere

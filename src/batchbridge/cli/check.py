@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from batchbridge.cli._input import asked_for, input_options, verbose_option
 from batchbridge.cli._project import FAIL_ON, project
-from batchbridge.cli._selection import Selection, codes, exit_code
+from batchbridge.cli._selection import Selection, exit_code
 from batchbridge.cli._tables import coloured
+from batchbridge.cli.main import FINE
 
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
@@ -23,6 +25,8 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option("--select", metavar="CODE", multiple=True, help="Only these rules: BB-TRL-062, BB-TRL, a list; repeat.")
 @click.option("--ignore", metavar="CODE", multiple=True, help="Not these rules; repeat.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit code 0 for less; default: undecided.")
+@click.option("--baseline", metavar="FILE", help="Findings that stand in it do not count.")
+@click.option("--write-baseline", is_flag=True, help="Write all that counts now to the baseline.")
 def command(
     as_json: bool,
     verbose: bool,
@@ -30,6 +34,8 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
     **source: Any,
 ) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
@@ -42,12 +48,16 @@ def command(
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
     own = project(source["file"])
-    selection = Selection(
-        select=codes(select or own.said.get("select", ()), "select"),
-        ignore=codes(ignore or own.said.get("ignore", ()), "ignore"),
-    )
-    keep = selection.keep(source["file"], codes(own.of(source["file"]).get("ignore", ()), "ignore"))
-    found = check(**asked_for(**source, own=own), keep=keep)
+    known = Path(baseline) if baseline else own.baseline
+    if write_baseline and known is None:
+        raise click.UsageError("--write-baseline needs --baseline FILE")
+    selection = Selection.of(source["file"], own, select, ignore, None if write_baseline else known)
+    found = check(**asked_for(**source, own=own), keep=selection.counts)
+    if write_baseline and known is not None:
+        from batchbridge.cli import _baseline
+
+        click.echo(f"{known}: {_baseline.write(known, [found])} written", err=True)
+        return FINE
     if as_json or output_format == "json":
         from batchbridge.render import json
 

@@ -31,9 +31,17 @@ def place(report: Report, finding: Finding) -> tuple[str, int | None]:
     return report.name, None
 
 
-def at(finding: Finding) -> list[str]:
-    """The settings that a finding is about, `key = value`, without files and lines."""
-    return [f"{where.key} = {where.value}" for where in finding.where if where.key is not None]
+def message(finding: Finding) -> str:
+    """One printable line, with the nearest fix."""
+    fix = f"; nearest: {finding.fixes[0].text}" if finding.fixes else ""
+    return _printable(f"{finding.message}{fix}")
+
+
+def fingerprint(name: str, finding: Finding) -> str:
+    """The same for the same rule about the same settings of the configuration `name`, on whatever line they stand."""
+    at = [f"{where.key} = {where.value}" for where in finding.where if where.key is not None]
+    words = "\0".join([_posix(name), finding.code, *at])
+    return hashlib.sha256(words.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def concise(reports: Sequence[Report]) -> str:
@@ -45,7 +53,7 @@ def github(reports: Sequence[Report]) -> str:
     """Workflow commands, which GitHub shows beside the lines of a pull request."""
     levels = {"error": "error", "undecided": "warning", "warning": "warning", "note": "notice"}
     return "\n".join(
-        f"::{levels[_kind(finding)]} {_properties(report, finding)}::{_escaped(_message(finding))}"
+        f"::{levels[_kind(finding)]} {_properties(report, finding)}::{_escaped(message(finding))}"
         for report, finding in _all(reports)
     )
 
@@ -58,9 +66,9 @@ def gitlab(reports: Sequence[Report]) -> str:
         file, line = place(report, finding)
         found.append(
             {
-                "description": _message(finding),
+                "description": message(finding),
                 "check_name": finding.code,
-                "fingerprint": _fingerprint(report, finding),
+                "fingerprint": fingerprint(report.name, finding),
                 "severity": severities[_kind(finding)],
                 "location": {"path": _posix(file), "lines": {"begin": line or 1}},
             }
@@ -81,9 +89,9 @@ def sarif(reports: Sequence[Report]) -> str:
             {
                 "ruleId": finding.code,
                 "level": levels[_kind(finding)],
-                "message": {"text": _message(finding)},
+                "message": {"text": message(finding)},
                 "locations": [{"physicalLocation": spot}],
-                "partialFingerprints": {"batchbridge/v1": _fingerprint(report, finding)},
+                "partialFingerprints": {"batchbridge/v1": fingerprint(report.name, finding)},
                 "properties": {"undecided": finding.undecided, "phase": finding.phase},
             }
         )
@@ -117,7 +125,7 @@ def junit(reports: Sequence[Report]) -> str:
             case.attrib |= {"file": _printable(file), **({} if line is None else {"line": str(line)})}
             if kind in ("error", "undecided"):
                 element = "failure" if kind == "error" else "error"
-                said = {"type": finding.code, "message": _message(finding)}
+                said = {"type": finding.code, "message": message(finding)}
                 Xml.SubElement(case, element, said).text = _line(report, finding)
             else:
                 Xml.SubElement(case, "system-out").text = _line(report, finding)
@@ -145,13 +153,7 @@ def _kind(finding: Finding) -> str:
 def _line(report: Report, finding: Finding) -> str:
     file, line = place(report, finding)
     spot = file if line is None else f"{file}:{line}"
-    return f"{_printable(spot)}: {finding.code} {_kind(finding)}: {_message(finding)}"
-
-
-def _message(finding: Finding) -> str:
-    """One printable line, with the nearest fix."""
-    fix = f"; nearest: {finding.fixes[0].text}" if finding.fixes else ""
-    return _printable(f"{finding.message}{fix}")
+    return f"{_printable(spot)}: {finding.code} {_kind(finding)}: {message(finding)}"
 
 
 def _printable(text: str) -> str:
@@ -178,9 +180,3 @@ def _posix(file: str) -> str:
 def _uri(file: str) -> str:
     address = quote(_posix(file), errors="backslashreplace")
     return f"file://{address}" if PurePath(file).is_absolute() else address
-
-
-def _fingerprint(report: Report, finding: Finding) -> str:
-    """The same for the same rule about the same settings of the same configuration, on whatever line they stand."""
-    words = [_posix(report.name), finding.code, *at(finding)]
-    return hashlib.sha256("\0".join(words).encode("utf-8", "backslashreplace")).hexdigest()
