@@ -113,3 +113,15 @@ def test_releases_that_differ_are_a_finding_of_their_own() -> None:
     assert (found.reading.verdict, found.verdict) == ("valid", "undecided")
     assert (found.findings[-1].code, found.findings[-1].undecided) == ("BB025", True)
     assert "BB025" in formats.concise([found])
+
+
+def test_several_files_are_judged_each_by_itself(run: Run, uneven: Path) -> None:
+    Path("other.yaml").write_text("colour: green\n", encoding="utf-8")
+    files = ("recipe.yaml", "other.yaml")
+    alone = [run("check", file)[1] for file in files]
+    assert run("check", *files)[1] == "\n".join(alone)
+    shown = json.loads(run("check", *files, "--json")[1])
+    verdicts = {"recipe.yaml": "invalid", "other.yaml": "undecided"}
+    assert {one["file"]: one["verdict"] for one in shown} == verdicts
+    lines = run("check", *files, "--output-format", "concise")[1]
+    assert lines == "".join(run("check", file, "--output-format", "concise")[1] for file in files)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,13 +12,17 @@ from batchbridge.cli._input import asked_for, input_options, verbose_option
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import Selection, exit_code
 from batchbridge.cli._tables import coloured
-from batchbridge.cli.main import FINE
+from batchbridge.cli.main import FINE, INVALID
+
+if TYPE_CHECKING:
+    from batchbridge.reports import Check
 
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 
-@click.command("check", short_help="List what is wrong with a configuration.")
+@click.command("check", short_help="List what is wrong with configurations.")
 @input_options
+@click.argument("more", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=str))
 @verbose_option
 @click.option(
     "--output-format", type=click.Choice(FORMATS), help="text by default; --json is short for json; see docs/ci.md."
@@ -36,52 +41,60 @@ def command(
     fail_on: str | None,
     baseline: str | None,
     write_baseline: bool,
+    more: tuple[str, ...],
     **source: Any,
 ) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
-    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run.
+    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run. Of several
+    files each is judged by itself; the exit code is of the worst.
     """
     from batchbridge import check
 
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
-    own = project(source["file"])
-    known = Path(baseline) if baseline else own.baseline
-    if write_baseline and known is None:
-        raise click.UsageError("--write-baseline needs --baseline FILE")
-    selection = Selection.of(source["file"], own, select, ignore, None if write_baseline else known)
-    found = check(**asked_for(**source, own=own), keep=selection.counts)
-    if write_baseline and known is not None:
+    reports, exits, dropped, known = [], [], set[str](), Path(baseline) if baseline else None
+    for file in (source.pop("file"), *more):
+        own = project(file)
+        known = known or own.baseline
+        selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
+        found = check(**asked_for(**source, file=file, own=own), keep=selection.counts)
+        reports.append(found)
+        exits.append(exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided")))
+        dropped |= selection.dropped
+    if write_baseline:
+        if known is None:
+            raise click.UsageError("--write-baseline needs --baseline FILE")
         from batchbridge.cli import _baseline
 
-        click.echo(f"{known}: {_baseline.write(known, [found])} written", err=True)
+        click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
         return FINE
-    if as_json or output_format == "json":
+    if said := _shown(reports, "json" if as_json else output_format or "text", verbose):
+        click.echo(said)
+    if dropped:
+        click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
+    return INVALID if INVALID in exits else max(exits)
+
+
+def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+    """The reports in one of `FORMATS`: as text one after the other, as JSON one alone, or a list with their files."""
+    if form == "json":
         from batchbridge.render import json
 
-        click.echo(json.dumps(found.to_dict()))
-    elif output_format in (None, "text"):
-        from batchbridge.render import text
-
-        click.echo(
-            coloured(
-                text.check(
-                    found.name,
-                    found.counted,
-                    found.enforcement,
-                    verbose=verbose,
-                    judged=found.judged,
-                    devices=found.devices,
-                )
-            )
-        )
-    else:
+        if len(reports) == 1:
+            return json.dumps(reports[0].to_dict())
+        return json.dumps([{"file": found.name, **found.to_dict()} for found in reports])
+    if form != "text":
         from batchbridge.render import formats
 
-        if said := formats.FORMATS[output_format]([found]):
-            click.echo(said)
-    if selection.dropped:
-        click.echo(f"not counted: {', '.join(sorted(selection.dropped))}", err=True)
-    return exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))
+        return formats.FORMATS[form](reports)
+    from batchbridge.render import text
+
+    texts = (
+        text.check(
+            found.name, found.counted, found.enforcement, verbose=verbose, judged=found.judged, devices=found.devices
+        )
+        for found in reports
+    )
+    return coloured("\n\n".join(texts))
