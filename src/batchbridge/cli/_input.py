@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from batchbridge.cli._project import Project, project
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
+
+ARGUMENTS = "arguments"
+"""The name of a configuration that options alone say."""
 
 _SIZE = click.IntRange(min=1)
 
@@ -84,30 +88,35 @@ def asked_for(
     dataset_size: int | None,
     env: tuple[str, ...] = (),
     command_number: int | None = None,
+    own: Project | None = None,
 ) -> dict[str, Any]:
-    """The options as arguments of `batchbridge.explain` and `batchbridge.check`. Raises `click.UsageError`."""
+    """The options as arguments of `batchbridge.explain` and `batchbridge.check`; where one says nothing, what the
+    project says of FILE (own: its settings, where they are read already). Raises `click.UsageError`."""
     from batchbridge.contract import plugins
 
+    of_file = (own or project(file)).of(file)
+    framework = framework or of_file.get("framework")
     if file is None and not framework:
         raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
     if framework is not None and framework not in plugins.adapters():
         broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
         known = ", ".join(plugins.adapters()) or "none"
-        raise click.UsageError(f"--framework {framework}: no such adapter; installed: {known}{broken}")
+        raise click.UsageError(f"framework {framework}: no such adapter; installed: {known}{broken}")
     if world_size is not None and (nodes is not None or gpus is not None):
         raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
     if nodes is not None and gpus is None:
         raise click.UsageError("--nodes needs --gpus (devices per node)")
     if gpus is not None:
         world_size = (nodes or 1) * gpus
+    world_size = world_size or of_file.get("world_size")
     source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
     return {
         "source": source,
         "framework": framework,
-        "version": framework_version,
+        "version": framework_version or of_file.get("framework_version"),
         "world_size": world_size,
-        "dataset_size": dataset_size,
-        "name": file or "arguments",
+        "dataset_size": dataset_size or of_file.get("dataset_size"),
+        "name": file or ARGUMENTS,
     }
 
 

@@ -2,43 +2,99 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
+from batchbridge.cli._input import asked_for, input_options, verbose_option
+from batchbridge.cli._project import FAIL_ON, project
+from batchbridge.cli._selection import Selection, exit_code
 from batchbridge.cli._tables import coloured
+from batchbridge.cli.main import FINE, INVALID
+
+if TYPE_CHECKING:
+    from batchbridge.reports import Check
+
+FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 
-@click.command("check", short_help="List what is wrong with a configuration.")
+@click.command("check", short_help="List what is wrong with configurations.")
 @input_options
+@click.argument("more", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=str))
 @verbose_option
-def command(as_json: bool, verbose: bool, **source: Any) -> int:
+@click.option(
+    "--output-format", type=click.Choice(FORMATS), help="text by default; --json is short for json; see docs/ci.md."
+)
+@click.option("--select", metavar="CODE", multiple=True, help="Only these rules: BB-TRL-062, BB-TRL, a list; repeat.")
+@click.option("--ignore", metavar="CODE", multiple=True, help="Not these rules; repeat.")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit code 0 for less; default: undecided.")
+@click.option("--baseline", metavar="FILE", help="Findings that stand in it do not count.")
+@click.option("--write-baseline", is_flag=True, help="Write all that counts now to the baseline.")
+def command(
+    as_json: bool,
+    verbose: bool,
+    output_format: str | None,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_on: str | None,
+    baseline: str | None,
+    write_baseline: bool,
+    more: tuple[str, ...],
+    **source: Any,
+) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
-    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run.
+    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run. Of several
+    files each is judged by itself; the exit code is of the worst.
     """
     from batchbridge import check
 
-    found = check(**asked_for(**source))
-    if as_json:
+    if as_json and output_format not in (None, "json"):
+        raise click.UsageError(f"give --json or --output-format {output_format}, not both")
+    reports, exits, dropped, known = [], [], set[str](), Path(baseline) if baseline else None
+    for file in (source.pop("file"), *more):
+        own = project(file)
+        known = known or own.baseline
+        selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
+        found = check(**asked_for(**source, file=file, own=own), keep=selection.counts)
+        reports.append(found)
+        exits.append(exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided")))
+        dropped |= selection.dropped
+    if write_baseline:
+        if known is None:
+            raise click.UsageError("--write-baseline needs --baseline FILE")
+        from batchbridge.cli import _baseline
+
+        click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
+        return FINE
+    if said := _shown(reports, "json" if as_json else output_format or "text", verbose):
+        click.echo(said)
+    if dropped:
+        click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
+    return INVALID if INVALID in exits else max(exits)
+
+
+def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+    """The reports in one of `FORMATS`: as text one after the other, as JSON one alone, or a list with their files."""
+    if form == "json":
         from batchbridge.render import json
 
-        click.echo(json.dumps(found.to_dict()))
-    else:
-        from batchbridge.render import text
+        if len(reports) == 1:
+            return json.dumps(reports[0].to_dict())
+        return json.dumps([{"file": found.name, **found.to_dict()} for found in reports])
+    if form != "text":
+        from batchbridge.render import formats
 
-        click.echo(
-            coloured(
-                text.check(
-                    found.name,
-                    found.reading,
-                    found.enforcement,
-                    verbose=verbose,
-                    judged=found.judged,
-                    devices=found.devices,
-                )
-            )
+        return formats.FORMATS[form](reports)
+    from batchbridge.render import text
+
+    texts = (
+        text.check(
+            found.name, found.counted, found.enforcement, verbose=verbose, judged=found.judged, devices=found.devices
         )
-    return EXIT_CODES[found.verdict]
+        for found in reports
+    )
+    return coloured("\n\n".join(texts))

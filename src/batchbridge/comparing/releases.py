@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from batchbridge.comparing.differences import compare
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Reading
-from batchbridge.meaning.findings import Verdict
+from batchbridge.meaning.findings import Finding, Verdict
 from batchbridge.reading.read import read
 
 
@@ -26,6 +26,11 @@ class Span:
     verdict: Verdict
     changes: dict[str, tuple[Any, Any]]
     errors: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """`0.18.0`, or `0.16.0 to 0.18.2`."""
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -48,7 +53,7 @@ class Judged:
 
     def lines(self) -> Iterator[str]:
         """What every release says, and a line for each span, for a person."""
-        names = [span.first if span.first == span.last else f"{span.first} to {span.last}" for span in self.spans]
+        names = [span.name for span in self.spans]
         width = max(map(len, names))
         common = [error for error in self.spans[0].errors if all(error in span.errors for span in self.spans)]
         yield from (f"  in every version: {error}" for error in common)
@@ -58,11 +63,16 @@ class Judged:
             yield f"  {name.ljust(width)}  {span.verdict:<9}  {'; '.join(said)}".rstrip()
 
 
-def judged(source: object, framework: str, **said: Any) -> Judged | None:
+Keep = Callable[[Finding], bool] | None
+"""Which findings count; None: all."""
+
+
+def judged(source: object, framework: str, keep: Keep = None, **said: Any) -> Judged | None:
     """`source` under every known release of `framework`; None where it has none. said: arguments of `read`."""
     adapter = plugins.adapters().get(framework)
     releases = adapter.releases if adapter is not None else ()
-    readings = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
+    asked = [(version, read(source, framework=framework, version=version, **said)) for version in releases]
+    readings = [(version, reading.keeping(keep)) for version, reading in asked]  # what counts of each
     if not readings:
         return None
     spans: list[Span] = []
@@ -78,20 +88,20 @@ def judged(source: object, framework: str, **said: Any) -> Judged | None:
             spans.append(Span(first=version, last=version, verdict=reading.verdict, changes=changes, errors=errors))
         before = reading if reading.spec is not None else before
     best = max(range(len(readings)), key=lambda place: (_RANKS[readings[place][1].verdict], place))
-    return Judged(spans=tuple(spans), reading=readings[best][1])
+    return Judged(spans=tuple(spans), reading=asked[best][1])
 
 
 _RANKS: dict[Verdict, int] = {"valid": 2, "undecided": 1, "invalid": 0}
 MOST_DEVICES = 64
 
 
-def valid_devices(source: object, reading: Reading, **said: Any) -> tuple[int, ...]:
+def valid_devices(source: object, reading: Reading, keep: Keep = None, **said: Any) -> tuple[int, ...]:
     """World sizes from 1 to `MOST_DEVICES` (devices) on which an undecided `reading` of `source` would be valid; empty
     where something else than the world size is missing."""
     asked = {**said, "framework": reading.framework, "version": reading.framework_version}
     verdicts: dict[int, Verdict] = {}
     for size in range(1, MOST_DEVICES + 1):
-        verdicts[size] = read(source, **{**asked, "world_size": size}).verdict
+        verdicts[size] = read(source, **{**asked, "world_size": size}).keeping(keep).verdict
         if size == 8 and set(verdicts.values()) == {"undecided"}:
             break
     return tuple(size for size, verdict in verdicts.items() if verdict == "valid")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -193,6 +193,12 @@ class Reading:
     def where(self, *keys: str) -> tuple[Where, ...]:
         """The places of native `keys`, for a finding; one that was not given has its default and no file."""
         return tuple(self.given.get(key) or Where(key, self.native.get(key)) for key in keys)
+
+    def keeping(self, keep: Callable[[Finding], bool] | None) -> Reading:
+        """The reading with only the findings that `keep` is true of; None: all."""
+        if keep is None:
+            return self
+        return dataclasses.replace(self, findings=tuple(finding for finding in self.findings if keep(finding)))
 
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""

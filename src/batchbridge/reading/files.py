@@ -81,7 +81,7 @@ def near_file(named: str, beside: Path | None) -> Path | None:
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
     file = str(path)
     try:
-        text = _read_text(path, file)
+        text = read_text(path, file)
         suffix, first = path.suffix.lower(), text.partition("\n")[0]
         if suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first):
             from batchbridge.reading.scripts import load_script
@@ -115,7 +115,8 @@ def _parse(text: str, suffix: str, file: str) -> Document:
     return (parse_json if suffix == ".json" else parse_yaml)(text, file)
 
 
-def _read_text(path: Path, file: str) -> str:
+def read_text(path: Path, file: str) -> str:
+    """The text of a file. Raises `Refused` where it is missing, no regular file, no text, or beyond `MAX_BYTES`."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):

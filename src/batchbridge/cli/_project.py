@@ -1,0 +1,129 @@
+"""The project's own settings: `batchbridge.toml`, or `[tool.batchbridge]` of pyproject.toml."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+FAIL_ON = ("error", "undecided", "warning")
+"""What makes the exit code of `check` other than 0; each includes those before it."""
+MAX_FOLDERS = 64
+"""Folders of a glob."""
+_OF_A_FILE = {"framework": str, "framework_version": str, "world_size": int, "dataset_size": int, "ignore": list}
+_OF_ALL: Mapping[str, type] = {**_OF_A_FILE, "select": list, "fail_on": str, "baseline": str, "files": dict}
+_WORDS = {str: "a text", int: "a whole number above 0", list: "a list of texts", dict: "a table"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """Settings of `folder` and everything in it. said: of all files. files: glob to what is said of the files that
+    match, where a later glob counts more."""
+
+    folder: Path = Path()
+    said: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def baseline(self) -> Path | None:
+        """The baseline of `check`, if the project says one."""
+        return self.folder / self.said["baseline"] if "baseline" in self.said else None
+
+    def of(self, file: str | None) -> dict[str, Any]:
+        """framework, framework_version, world_size, dataset_size of a file, as far as they are said; and the codes to
+        `ignore` in it alone."""
+        if file is None or not (self.said or self.files):
+            return {}
+        said = {key: self.said[key] for key in _OF_A_FILE if key in self.said and key != "ignore"}
+        parts = Path(os.path.relpath(file, self.folder)).parts
+        matching = [table for glob, table in self.files.items() if _matches(parts, tuple(glob.split("/")))]
+        said = {key: value for table in (said, *matching) for key, value in table.items()}
+        return {**said, "ignore": [code for table in matching for code in table.get("ignore", ())]}
+
+
+def project(file: str | None) -> Project:
+    """The settings of the nearest folder that has some: the one of `file` (None: the working directory), or one above.
+    Raises `click.UsageError`, which names the file and the key."""
+    try:
+        here = Path(file or "?").absolute()
+    except OSError:  # the working directory is gone
+        return Project()
+    for folder in here.parents:
+        for name, keys in (("batchbridge.toml", ()), ("pyproject.toml", ("tool", "batchbridge"))):
+            path = folder / name
+            # Not `Path.is_file`, which raises where it may not look.
+            if os.path.isfile(path) and (found := _table(path, keys)) is not None:  # noqa: PTH113
+                place = ".".join((os.path.relpath(path), *keys))
+                said = _checked(found, _OF_ALL, place)
+                files = said.pop("files", {})
+                tables = {glob: _checked(table, _OF_A_FILE, f"{place}.files.{glob}") for glob, table in files.items()}
+                if deep := [glob for glob in tables if glob.count("/") > MAX_FOLDERS]:
+                    _wrong(f"{place}.files.{deep[0]:.60}: more than {MAX_FOLDERS} folders")
+                return Project(folder=folder, said=said, files=tables)
+    return Project()
+
+
+def _table(path: Path, keys: tuple[str, ...]) -> Any:
+    """What stands under `keys` in a TOML file; None: nothing."""
+    from batchbridge.reading import files
+    from batchbridge.reading.toml import parse_toml
+    from batchbridge.reading.yaml_json import Refused
+
+    name = os.path.relpath(path)
+    try:
+        text = files.read_text(path, name)
+        if keys and keys[-1] not in text:
+            return None
+        document = parse_toml(text, name)
+    except Refused as refused:
+        _wrong(f"{name}: {refused.finding.message}")
+    if document.problems:
+        _wrong(f"{name}: {document.problems[0].message}")
+    value = document.value
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _wrong(message: str) -> NoReturn:
+    from batchbridge.render.text import clean, one_line
+
+    raise click.UsageError(clean(one_line(message)))
+
+
+def _checked(table: Any, kinds: Mapping[str, type], place: str) -> dict[str, Any]:
+    """A copy of `table`, all of whose keys are known and whose values have their kinds."""
+    if not isinstance(table, dict):
+        _wrong(f"{place}: expected a table")
+    for key, value in table.items():
+        if key not in kinds:
+            near = difflib.get_close_matches(key, kinds, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(kinds)}"
+            _wrong(f"{place}.{key}: there is no such setting; {hint}")
+        fits = isinstance(value, kinds[key]) and not isinstance(value, bool)
+        if kinds[key] is int:
+            fits = fits and value >= 1
+        if kinds[key] is list:
+            fits = fits and all(isinstance(item, str) for item in value)
+        if not fits:
+            _wrong(f"{place}.{key} = {value!r:.60}: expected {_WORDS[kinds[key]]}")
+        if key == "fail_on" and value not in FAIL_ON:
+            _wrong(f"{place}.{key} = {value!r:.60}: expected one of {', '.join(FAIL_ON)}")
+    return dict(table)
+
+
+@cache
+def _matches(parts: tuple[str, ...], glob: tuple[str, ...]) -> bool:
+    """Whether a path matches: `**` is any number of folders, `*` and `?` stay within a name."""
+    if not glob:
+        return not parts
+    if glob[0] == "**":
+        return any(_matches(parts[cut:], glob[1:]) for cut in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], glob[0]) and _matches(parts[1:], glob[1:])
