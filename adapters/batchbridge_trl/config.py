@@ -34,6 +34,7 @@ class TrlAdapter(FramedAdapter):
     title = "trl"
     codes = CODES
     no_configuration = "BB-TRL-006"
+    no_run = ("BB-TRL-081",)
     distribution: ClassVar[str | None] = "trl"
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST

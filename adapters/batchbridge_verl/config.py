@@ -49,6 +49,7 @@ class VerlAdapter(FramedAdapter):
     title = "verl"
     codes = CODES
     no_configuration = "BB-VERL-007"
+    no_run = ("BB-VERL-090",)
     # V0 and V1; EasyR1's stands in verl.trainer.ray_trainer.
     trainers = frozenset(
         {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}

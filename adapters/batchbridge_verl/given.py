@@ -49,9 +49,8 @@ OTHERS: Mapping[str, str] = {
     "recipe.fully_async_policy": "trains while it generates, with sizes of its own, and is not read",
 }
 """Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
-PROGRAM = HydraProgram(
-    "verl", ENTRIES, OTHERS, CONFIGS, ENGINE, ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089")
-)
+_CODES = ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089", "BB-VERL-090")
+PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, CONFIGS, ENGINE, _CODES)
 
 
 def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Defaults) -> list[Finding]:

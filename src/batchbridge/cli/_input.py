@@ -17,8 +17,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
-ARGUMENTS = "arguments"
-"""The name of a configuration that options alone say."""
+ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
+"""The names of a configuration that options alone say, that stands behind `--`, and that is piped in."""
 
 _SIZE = click.IntRange(min=1)
 
@@ -47,6 +47,17 @@ _OPTIONS = (
     click.option("--command", "command_number", type=_SIZE, metavar="NUMBER", help="Which command of a launch script."),
     click.option("--json", "as_json", is_flag=True, help="For programs."),
 )
+
+
+class InputCommand(click.Command):
+    """A command with `input_options`; what stands behind `--` is a command of its own, and no option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Takes it off, and hands it to the body as `words`."""
+        place = args.index("--") if "--" in args else len(args)
+        left = super().parse_args(ctx, args[:place])
+        ctx.params["words"] = tuple(args[place + 1 :])
+        return left
 
 
 def input_options(function: _F) -> _F:
@@ -88,17 +99,21 @@ def asked_for(
     dataset_size: int | None,
     env: tuple[str, ...] = (),
     command_number: int | None = None,
+    words: tuple[str, ...] = (),
     own: Project | None = None,
 ) -> dict[str, Any]:
     """The options as arguments of `batchbridge.explain` and `batchbridge.check`; where one says nothing, what the
-    project says of FILE (own: its settings, where they are read already). Raises `click.UsageError`."""
+    project says of FILE (own: its settings, where they are read already). words: what stands behind `--`, a command, or
+    the arguments of the launch script FILE. Raises `click.UsageError`."""
     from batchbridge.contract import plugins
 
     of_file = (own or project(file)).of(file)
     framework = framework or of_file.get("framework")
-    if file is None and not framework:
-        raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
-    if framework is not None and framework not in plugins.adapters():
+    if file is None and not framework and not words:
+        raise click.UsageError("give a FILE, a command behind --, or --framework NAME with --set KEY=VALUE")
+    if framework is not None and (known_as := plugins.named(framework)) is not None:
+        framework = known_as
+    elif framework is not None:
         broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
         known = ", ".join(plugins.adapters()) or "none"
         raise click.UsageError(f"framework {framework}: no such adapter; installed: {known}{broken}")
@@ -109,14 +124,16 @@ def asked_for(
     if gpus is not None:
         world_size = (nodes or 1) * gpus
     world_size = world_size or of_file.get("world_size")
-    source = source_from(file=file, framework=framework, settings=settings, env=env, command_number=command_number)
+    source = source_from(
+        file=file, framework=framework, settings=settings, env=env, command_number=command_number, words=words
+    )
     return {
         "source": source,
         "framework": framework,
         "version": framework_version or of_file.get("framework_version"),
         "world_size": world_size,
         "dataset_size": dataset_size or of_file.get("dataset_size"),
-        "name": file or ARGUMENTS,
+        "name": STANDARD_INPUT if file == "-" else file or (COMMAND if words else ARGUMENTS),
     }
 
 
@@ -127,14 +144,18 @@ def source_from(
     settings: tuple[str, ...],
     env: tuple[str, ...] = (),
     command_number: int | None = None,
+    words: tuple[str, ...] = (),
 ) -> Source:
-    """What is to be read: the file with the settings, or the settings alone. Raises `click.UsageError`."""
+    """What is to be read: the file, or the command, with the settings, or these alone. Raises `click.UsageError`."""
     from batchbridge.contract.reading import Source
     from batchbridge.reading import files
 
     overrides = dict(_setting(text) for text in settings)
     variables = dict(_variable(text) for text in env)
+    if file is None and words:
+        return files.load_source(words, overrides=overrides, env=variables)
     if file is not None:
+        variables |= {str(place): word for place, word in enumerate(words, 1)}
         return files.load_source(file, overrides=overrides, env=variables, framework=framework, command=command_number)
     # Without a file the settings are a command line's words: adapters read text there as their framework's parser does.
     return Source(values=overrides, argv=settings, env=variables)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import asked_for, input_options, verbose_option
+from batchbridge.cli import _folder
+from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import Selection, exit_code
 from batchbridge.cli._tables import coloured
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
 
-@click.command("check", short_help="List what is wrong with configurations.")
+@click.command("check", cls=InputCommand, short_help="List what is wrong with configurations.")
 @input_options
 @click.argument("more", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=str))
 @verbose_option
@@ -46,20 +47,28 @@ def command(
 ) -> int:
     """List what is wrong with a configuration, with the nearest fixes.
 
-    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
-    replaces what it says. The last line says whether `batchbridge run` or `wrap` would follow such a run. Of several
-    files each is judged by itself; the exit code is of the worst.
+    FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run), whose own arguments
+    stand behind --; without FILE a command stands there. - is what is piped in. --set adds to it, or replaces what it
+    says. The last line says whether `batchbridge run` or `wrap` would follow such a run. Of several files each is
+    judged by itself, of a folder every run in it; the exit code is of the worst.
     """
     from batchbridge import check
 
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
     reports, exits, dropped, known = [], [], set[str](), Path(baseline) if baseline else None
-    for file in (source.pop("file"), *more):
+    named = [path for path in (source.pop("file"), *more) if path is not None]
+    files = [file for path in named for file in _folder.files_of(path)]
+    lines: list[_folder.Line] | None = None if files == named else []
+    for file in _folder.bar(files if named else [None]):
         own = project(file)
         known = known or own.baseline
         selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
         found = check(**asked_for(**source, file=file, own=own), keep=selection.counts)
+        if lines is not None:
+            lines.append(_folder.line(found))
+            if lines[-1].word == "skipped":
+                continue
         reports.append(found)
         exits.append(exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided")))
         dropped |= selection.dropped
@@ -70,19 +79,24 @@ def command(
 
         click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
         return FINE
-    if said := _shown(reports, "json" if as_json else output_format or "text", verbose):
+    form = "json" if as_json else output_format or "text"
+    if lines is not None and form == "text":
+        said = "\n".join(_folder.told(lines))
+    else:
+        said = _shown(reports, form, verbose, several=lines is not None)
+    if said:
         click.echo(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
-    return INVALID if INVALID in exits else max(exits)
+    return INVALID if INVALID in exits else max(exits, default=FINE)
 
 
-def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+def _shown(reports: Sequence[Check], form: str, verbose: bool, *, several: bool) -> str:
     """The reports in one of `FORMATS`: as text one after the other, as JSON one alone, or a list with their files."""
     if form == "json":
         from batchbridge.render import json
 
-        if len(reports) == 1:
+        if len(reports) == 1 and not several:
             return json.dumps(reports[0].to_dict())
         return json.dumps([{"file": found.name, **found.to_dict()} for found in reports])
     if form != "text":

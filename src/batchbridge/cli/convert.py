@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batchbridge.cli._input import input_options, source_and_reading
+from batchbridge.cli._input import InputCommand, input_options, source_and_reading
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
-@click.command("convert", short_help="Write a configuration in another framework's form.")
+@click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
 @input_options
 @click.option("--to", required=True, metavar="NAME", help="The framework to write for.")
 @click.option("--to-version", metavar="VERSION", help="Its version; default: the newest that is known.")
@@ -55,6 +55,7 @@ def command(
     from batchbridge.comparing.convert import convert
     from batchbridge.contract import plugins
 
+    to = plugins.named(to) or to
     if to not in plugins.adapters():
         raise click.UsageError(f"--to {to}: no such adapter; installed: {', '.join(plugins.adapters()) or 'none'}")
     if output is not None and output.exists() and not overwrite:

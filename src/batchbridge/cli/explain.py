@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, asked_for, input_options, verbose_option
+from batchbridge.cli._input import EXIT_CODES, InputCommand, asked_for, input_options, verbose_option
 from batchbridge.cli._tables import coloured, table_for_stdout
 
 
-@click.command("explain", short_help="Say what a configuration will train.")
+@click.command("explain", cls=InputCommand, short_help="Say what a configuration will train.")
 @input_options
 @verbose_option
 def command(as_json: bool, verbose: bool, **source: Any) -> int:

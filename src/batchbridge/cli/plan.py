@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import EXIT_CODES, input_options, reading_from
+from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
 _STEPS_BY_DEFAULT = 3
@@ -22,7 +22,7 @@ def _span(ctx: click.Context, option: click.Parameter, text: str | None) -> tupl
     return int(start or 0), int(stop)
 
 
-@click.command("plan", short_help="Show which completions each step trains on.")
+@click.command("plan", cls=InputCommand, short_help="Show which completions each step trains on.")
 @input_options
 @click.option("--step", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--steps", callback=_span, metavar="START:STOP", help="Only these optimizer steps; STOP is exclusive.")

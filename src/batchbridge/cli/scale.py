@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from batchbridge.cli._input import input_options, reading_from
+from batchbridge.cli._input import InputCommand, input_options, reading_from
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 EXIT_CODES = {"kept": FINE, "not kept": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
-@click.command("scale", short_help="Find the same run on another number of devices.")
+@click.command("scale", cls=InputCommand, short_help="Find the same run on another number of devices.")
 @input_options
 @click.option(
     "--from",

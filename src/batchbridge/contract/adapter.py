@@ -53,6 +53,9 @@ class Adapter(ABC):
     enforced_fields: ClassVar[str] = ""
     """Where it is said what `attach` brings about, `module:NAME` of a mapping from canonical field to whether a value
     of it is; see `enforces` and `batchbridge.kit.enforced_fields`."""
+    no_run: ClassVar[tuple[str, ...]] = ()
+    """Finding codes that say a file is no run that anybody judges: fine-tuning, or another of the framework's programs.
+    In a folder it is skipped."""
     fills_places: ClassVar[bool] = False
     """Whether `attach` enforces a `batchbridge.meaning.candidates.CandidatePlan`: offers candidates in its order and
     fills rollouts with those that rewards or timing keep. If not, such a spec is refused."""

@@ -45,6 +45,16 @@ def adapters() -> Mapping[str, Adapter]:
     return _OnUse(_installed())
 
 
+def named(name: str) -> str | None:
+    """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
+    plain = {_plain(known): known for known in adapters()}
+    return plain.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
 def problems() -> tuple[Finding, ...]:
     """What is wrong with the plugins of this process, installed or registered by hand.
 

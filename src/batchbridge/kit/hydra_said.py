@@ -44,15 +44,15 @@ class HydraProgram:
     """A framework's programs. title: its name in sentences. entries: module that starts one to the program's name, the
     first being meant where none is named, and where somebody's own starts. others: beginnings of its modules that do
     something else, and what. configs: its own configurations. group: a key that its defaults list may override. codes:
-    of a program or configuration that is not read, of an override that is not, of a key that is given twice, and of a
-    program that is somebody's own."""
+    of a program or configuration that is not read, of an override that is not, of a key that is given twice, of a
+    program that is somebody's own, and of one that does something else."""
 
     title: str
     entries: Mapping[str, str]
     others: Mapping[str, str]
     configs: Collection[str]
     group: str
-    codes: tuple[str, str, str, str]
+    codes: tuple[str, str, str, str, str]
 
     def said(self, source: Source) -> HydraSaid:
         """What `source` says."""
@@ -68,7 +68,7 @@ class HydraProgram:
         elif what := self.does_something_else(module):
             result.entry = None
             text = f"{module} {what}; read here are {', '.join(self.entries)}, and programs of one's own like them"
-            self._not_read(result, text, Where(module))
+            result.findings.append(Finding(self.codes[4], "error", "config", text, (Where(module),), undecided=True))
         elif module not in self.entries:
             first = next(iter(self.entries))
             text = f"{module} is no program of {self.title}'s: it is read as {first}, and what it changes is not seen"

@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from batchbridge.contract.reading import Source
+from batchbridge.meaning.findings import Finding, Fix, Where
 from batchbridge.reading.yaml_json import Document, Refused, parse_json, parse_yaml, problem, refuse
 
 MAX_BYTES = 1 << 20
@@ -23,6 +25,10 @@ MAX_BYTES = 1 << 20
 
 LEVELS = 4
 """Folders in which a file is looked for from a script or recipe: its own, and those above it."""
+
+STANDARD_INPUT = "-"
+_OPENED = ("/dev/fd/", "/proc/self/fd/")
+"""Where a shell puts what it has opened, `<(cat run.sh)`; any other pipe may wait for ever for its writer."""
 
 SCRIPTS = frozenset({".sh", ".bash", ".slurm", ".sbatch"})
 """Suffixes of launch scripts; see `batchbridge.reading.scripts`. So is a file whose first line names a shell."""
@@ -48,6 +54,8 @@ def load_source(
     """
     if isinstance(source, Source):
         loaded = replace(source, env=dict(env)) if env else source
+    elif isinstance(source, str) and re.match(r"https?://", source):
+        loaded = Source(problems=(_link(source),))
     elif isinstance(source, (str, os.PathLike)):
         loaded = _load_file(Path(source), env, framework, command)
     elif isinstance(source, Mapping):
@@ -68,6 +76,12 @@ def load_source(
     return _override(loaded, overrides) if overrides and not unread else loaded
 
 
+def _link(address: str) -> Finding:
+    fix = Fix(f"download it, or pipe it: curl -L {address} | batchbridge check -")
+    text = "this is a link, and no network is used"
+    return Finding("BB001", "error", "config", text, (Where(file=address),), (fix,))
+
+
 def near_file(named: str, beside: Path | None) -> Path | None:
     """The file `named`, as seen from the working directory, the folder of the script or recipe `beside`, or up to three
     folders above it: a repository's scripts are started at its root. None where it is nowhere."""
@@ -81,9 +95,10 @@ def near_file(named: str, beside: Path | None) -> Path | None:
 def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None, command: int | None) -> Source:
     file = str(path)
     try:
-        text = read_text(path, file)
+        text = read_text(path, file) if file != STANDARD_INPUT else _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), file)
         suffix, first = path.suffix.lower(), text.partition("\n")[0]
-        if suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first):
+        script = suffix in SCRIPTS or re.match(r"#!\s*\S*[/ ](ba|da|z|k)?sh\b", first)
+        if script or (not suffix and _runs(text)):
             from batchbridge.reading.scripts import load_script
 
             return load_script(text, path, env=env, framework=framework, chosen=command)
@@ -107,6 +122,11 @@ def _load_file(path: Path, env: Mapping[str, str] | None, framework: str | None,
     )
 
 
+def _runs(text: str) -> bool:
+    """Whether a text without a name is a shell's: one of its lines starts Python, or a launcher of it."""
+    return re.search(r"^\s*(\S*/)?(python[\d.]*|accelerate|torchrun|ray|uv|srun) +\S", text, re.MULTILINE) is not None
+
+
 def _parse(text: str, suffix: str, file: str) -> Document:
     if suffix == ".toml":
         from batchbridge.reading.toml import parse_toml
@@ -121,7 +141,8 @@ def read_text(path: Path, file: str) -> str:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             refuse("BB001", "this is a directory; a file was expected", file)
-        if not stat.S_ISREG(status.st_mode):
+        piped = stat.S_ISFIFO(status.st_mode) and file.startswith(_OPENED)
+        if not (stat.S_ISREG(status.st_mode) or piped):
             refuse("BB001", "this is no regular file (a pipe or a device)", file)
         if status.st_size > MAX_BYTES:
             refuse("BB002", f"the file has {status.st_size:,} bytes; at most {MAX_BYTES:,} are read", file)
@@ -132,6 +153,11 @@ def read_text(path: Path, file: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         refuse("BB001", f"the file cannot be read: {reason}", file)
+    return _decoded(data, file)
+
+
+def _decoded(data: bytes, file: str) -> str:
+    """`data` as text. Raises `Refused`."""
     if len(data) > MAX_BYTES:
         refuse("BB002", f"the file has more than the {MAX_BYTES:,} bytes that are read", file)
     encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"

@@ -213,7 +213,7 @@ def _nothing(script: Script, file: str, framework: str | None) -> Finding:
     for remark in script.remarks:
         if remark.kind == "ends":
             message += f"; it ends on line {remark.line}"
-    fix = Fix("arguments of the script are given as --env 1=VALUE, environment variables as --env NAME=VALUE")
+    fix = Fix("arguments of the script stand behind --, environment variables are given as --env NAME=VALUE")
     return Finding("BB010", "error", "config", message, places, (fix,), undecided=True)
 
 

@@ -8,7 +8,7 @@ import hydra
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
 
-@hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)
+@hydra.main(config_path="pkg://verl.trainer.config", config_name="ppo_trainer", version_base=None)  # type: ignore[untyped-decorator]  # hydra's
 def main(config: Any) -> None:
     print("somebody's own program")
     run_ppo(config, task_runner_class=TaskRunnerV1)

@@ -1,0 +1,103 @@
+"""`batchbridge check FOLDER`: the runs in a folder, each by itself, and a line for every file that is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
+    from batchbridge.meaning.findings import Finding
+    from batchbridge.reports import Check
+
+SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
+"""Files of a folder that may be configurations or launch scripts; others are read where they are named."""
+_NOBODYS = "no adapter recognises it"
+MANY = 20
+"""Files that take longer than two seconds."""
+LONGEST = 80
+"""Characters of a line about a file, its name apart."""
+
+
+def files_of(path: str) -> list[str]:
+    """A file itself; the files of a folder and those below it, but for hidden ones and what links lead to, sorted."""
+    try:
+        folder = Path(path).is_dir()
+    except ValueError:  # a NUL character
+        folder = False
+    if not folder:
+        return [path]
+    found = []
+    for place, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [str(Path(place, name)) for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
+    return sorted(found)
+
+
+def bar(files: Sequence[str | None]) -> Iterator[str | None]:
+    """The files, one after the other; where there are many, and somebody looks, with a bar that says how far it is."""
+    if len(files) < MANY or not sys.stderr.isatty():
+        yield from files
+        return
+    with click.progressbar(files, file=sys.stderr, label="checked") as shown:
+        yield from shown
+
+
+class Line(NamedTuple):
+    """What is said of a file in one line."""
+
+    file: str
+    word: str
+    text: str
+
+
+def line(found: Check) -> Line:
+    """`word`: ok, error, undecided, or skipped for what is no run."""
+    errors = [one for one in found.counted.findings if one.severity == "error"]
+    if (reason := no_run(found.reading)) is not None:
+        return Line(found.name, "skipped", _NOBODYS if reason.code == "BB020" else _cut(reason.message))
+    if found.verdict == "valid":
+        return Line(found.name, "ok", _size(found.reading))
+    certain = found.verdict == "invalid"
+    said = next((one for one in errors if one.undecided is not certain), None)
+    text = said.message if said is not None else "what it is depends on the version"
+    return Line(found.name, "error" if certain else "undecided", _cut(text))
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+
+
+def no_run(reading: Reading) -> Finding | None:
+    """Why a file is no run that anybody judges; None: it is one."""
+    from batchbridge.contract import plugins
+
+    codes = {"BB005", "BB010", "BB020"}
+    if (adapter := plugins.adapters().get(reading.framework)) is not None:
+        codes = set(adapter.no_run)
+    return next((one for one in reading.findings if one.code in codes and one.severity == "error"), None)
+
+
+def _size(reading: Reading) -> str:
+    step = reading.derived.get("completions_per_step") if reading.derived else None
+    return f"{step:,} completions per step" if isinstance(step, int) else ""
+
+
+def told(lines: Sequence[Line]) -> Iterator[str]:
+    """The lines, and a total."""
+    width = max((len(one.file) for one in lines), default=0)
+    for one in lines:
+        yield f"{one.file:{width}}  {one.word:9}  {one.text}".rstrip()
+    yield f"{len(lines)} files: {_counted(one.word for one in lines)}" if lines else "no file that may be a run"
+
+
+def _counted(words: Iterable[str]) -> str:
+    counts = Counter(words)
+    return ", ".join(f"{counts[word]} {word}" for word in ("ok", "error", "undecided", "skipped") if counts[word])

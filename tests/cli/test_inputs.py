@@ -1,0 +1,184 @@
+"""What may stand in the place of FILE: folders, `-`, a pipe, a link, a command behind `--`; and frameworks' names."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batchbridge.cli.main import main
+
+Run = Callable[..., tuple[int, str, str]]
+VALID = "model_name_or_path: m\nnum_generations: 8\nper_device_train_batch_size: 8\nmax_completion_length: 64\n"
+KNOWN = ("--framework-version", "1.16.0", "--world-size", "1", "--dataset-size", "64")
+SFT = "packing: true\nmax_length: 4096\nchat_template: x\nnum_train_epochs: 1\nlearning_rate: 1.0e-5\n"
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line in this process, in an empty folder, with the adapters that are installed."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def repository(run: Run) -> Path:
+    """A valid recipe, a broken one, and what is no run."""
+    for name, text in {
+        "grpo/good.yaml": VALID,
+        "grpo/bad.yaml": VALID.replace("num_generations: 8", "num_generations: 6"),
+        "sft/config.yaml": SFT,
+        "launch/serve.sh": "python serve.py --port 80\n",
+        "accelerate/ddp.yaml": "num_processes: 8\n",
+        "list.yml": "- 1\n",
+        "README.md": "python x",
+        ".hidden/good.yaml": VALID,
+    }.items():
+        path = Path("recipes", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Path("recipes")
+
+
+def test_of_a_folder_the_runs_are_judged_and_the_rest_is_named(run: Run, repository: Path) -> None:
+    code, out, err = run("check", str(repository), *KNOWN)
+    assert (code, err) == (2, "")
+    *lines, total = out.splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["recipes/accelerate/ddp.yaml", "skipped"],
+        ["recipes/grpo/bad.yaml", "error"],
+        ["recipes/grpo/good.yaml", "ok"],
+        ["recipes/launch/serve.sh", "skipped"],
+        ["recipes/list.yml", "skipped"],
+        ["recipes/sft/config.yaml", "skipped"],
+    ]
+    assert lines[2].endswith("8 completions per step")
+    assert "fine-tuning" in lines[5]
+    assert total == "6 files: 1 ok, 1 error, 4 skipped"
+
+
+def test_exit_codes_of_folders(run: Run, repository: Path) -> None:
+    assert run("check", "recipes/grpo/good.yaml", "recipes/sft", *KNOWN)[0] == 0
+    assert run("check", "recipes/sft")[0] == 0
+    assert run("check", "recipes/sft/config.yaml")[0] == 4  # named itself, it was meant
+    Path("empty").mkdir()
+    assert run("check", "empty")[:2] == (0, "no file that may be a run\n")
+
+
+def test_other_formats_have_the_runs_of_a_folder(run: Run, repository: Path) -> None:
+    code, out, _ = run("check", str(repository), "--json", *KNOWN)
+    assert [Path(one["file"]).name for one in json.loads(out)] == ["bad.yaml", "good.yaml"]
+    assert code == 2
+    assert all("grpo/" in line for line in run("check", str(repository), "--output-format", "concise")[1].splitlines())
+
+
+def test_a_bar_is_for_somebody_who_looks(
+    run: Run, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(20):
+        Path(repository, f"{number}.yaml").write_text(VALID, encoding="utf-8")
+    assert run("check", str(repository))[2] == ""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    seen = Terminal()
+    monkeypatch.setattr("sys.stderr", seen)
+    main(["check", str(repository)])
+    assert "checked" in seen.getvalue()
+    assert "checked" not in capsys.readouterr().out
+
+
+def test_what_is_piped_in_is_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped(monkeypatch, VALID.encode())
+    code, out, _ = run("check", "-", *KNOWN)
+    assert (code, "\nstandard input: trl 1.16.0: valid" in out) == (0, True)
+    piped(monkeypatch, b"set -x\npython3 -m verl.trainer.main_ppo data.train_batch_size=64\n")
+    assert "verl" in run("check", "-")[1]
+    piped(monkeypatch, b"")
+    assert run("check", "-")[0] == 2
+    piped(monkeypatch, b"a: " + b"x" * (1 << 20))
+    assert "BB002" in run("check", "-")[1]
+
+
+@given(st.binary(max_size=400) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_input_ends_in_a_traceback(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    piped(monkeypatch, data)
+    assert main(["check", "-"]) in (0, 2, 4)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the shell has no process substitution here")
+def test_a_process_substitution_is_read(run: Run) -> None:
+    Path("run.sh").write_text("python3 -m verl.trainer.main_ppo data.train_batch_size=0\n", encoding="utf-8")
+    command = f"{sys.executable} -m batchbridge check <(cat run.sh) --framework-version 0.9.1 --output-format concise"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 2, ran.stderr
+    assert "BB-VERL-010" in ran.stdout
+
+
+def test_a_pipe_that_nobody_has_opened_is_not_waited_for(run: Run) -> None:
+    os.mkfifo("waits.yaml")
+    code, out, _ = run("check", "waits.yaml")
+    assert (code, "no regular file" in out) == (2, True)
+
+
+def test_no_network_is_used_for_a_link(run: Run) -> None:
+    link = "https://github.com/huggingface/open-r1/blob/main/recipes/config.yaml"
+    code, out, _ = run("check", link)
+    assert code == 2
+    assert f"this is a link, and no network is used    {link}" in out
+    assert f"curl -L {link} | batchbridge check -" in out
+
+
+COMMAND = ("python3", "-m", "verl.trainer.main_ppo", "data.train_batch_size=1024", "algorithm.adv_estimator=grpo")
+
+
+@pytest.mark.parametrize("name", ["check", "explain"])
+def test_a_command_stands_behind_two_dashes(run: Run, name: str) -> None:
+    code, out, _ = run(name, "--framework-version", "0.9.1", "--", *COMMAND)
+    assert code == 2
+    assert out.startswith("command: verl 0.9.1") or "command: verl 0.9.1: invalid" in out
+    same = run("check", "--framework-version", "0.9.1", "--set", "trainer.nnodes=2", "--", *COMMAND, "--json")
+    assert same[0] == 2  # what stands behind the dashes is no option of ours
+    assert "command: verl" in same[1]
+
+
+def test_the_arguments_of_a_script_stand_there_too(run: Run) -> None:
+    text = "python3 -m verl.trainer.main_ppo data.train_batch_size=$1 actor_rollout_ref.rollout.n=${2:-4}\n"
+    Path("run.sh").write_text(text, encoding="utf-8")
+    said = json.loads(run("check", "run.sh", "--framework-version", "0.9.1", "--json", "--", "64", "8")[1])
+    rollout = said["spec"]["rollout"]
+    assert (rollout["prompts_per_rollout"], rollout["completions_per_prompt"]) == (64, 8)
+
+
+@pytest.mark.parametrize("name", ["TRL", "trl", "Trl"])
+def test_a_framework_is_named_as_people_write_it(run: Run, name: str) -> None:
+    words = ("--framework-version", "1.16.0", "--set", "num_generations=8", "--world-size", "1")
+    assert ": trl 1.16.0" in run("check", "--framework", name, *words)[1]
+
+
+@pytest.mark.parametrize("name", ["open-r1", "OpenRLHF", "Open-Instruct"])
+def test_such_a_name_is_none_that_nobody_knows(run: Run, name: str) -> None:
+    assert "no such adapter" not in run("check", "--framework", name, "--set", "a=1")[2]
+    assert "no such adapter" not in run("convert", "a.yaml", "--to", name)[2]
+    assert "no such adapter" in run("check", "--framework", f"{name}x", "--set", "a=1")[2]
