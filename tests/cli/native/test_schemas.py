@@ -1,10 +1,12 @@
-"""SARIF and JUnit as `check` writes them, against the schemas that their readers go by; `nox -s formats` runs this."""
+"""SARIF and JUnit as `check` writes them, our action, and the workflow of docs/ci.md, against the schemas that their
+readers go by; `nox -s formats` runs this."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,12 @@ import jsonschema
 import pytest
 import requests_cache
 import xmlschema
+import yaml
 
 import batchbridge
 from batchbridge.render import formats
 
+ROOT = Path(__file__).parents[3]
 STRANGE = 'a "b" <c> & d: é\u0007\ud800, 100 %'
 
 
@@ -28,7 +32,8 @@ def published() -> Mapping[str, Any]:
     assert spec is not None
     assert spec.origin is not None
     store = requests_cache.SQLiteCache(str(Path(spec.origin).with_name("cache")))
-    wanted = {"https://json.schemastore.org/sarif-2.1.0.json": "sarif"}
+    names = ("sarif-2.1.0", "github-action", "github-workflow")
+    wanted = {f"https://json.schemastore.org/{name}.json": name for name in names}
     return {wanted[one.url]: one.json() for one in store.filter(expired=True) if one.url in wanted}
 
 
@@ -57,11 +62,28 @@ def test_there_is_something_of_every_kind(reports: list[batchbridge.Check]) -> N
 
 def test_sarif_keeps_to_its_schema(published: Mapping[str, Any], reports: list[batchbridge.Check]) -> None:
     log = json.loads(formats.sarif(reports))
-    checker = jsonschema.Draft7Validator(published["sarif"], format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER)
+    checker = jsonschema.Draft7Validator(
+        published["sarif-2.1.0"], format_checker=jsonschema.Draft7Validator.FORMAT_CHECKER
+    )
     checker.validate(log)
     assert len(log["runs"][0]["results"]) == sum(len(report.findings) for report in reports)
     log["runs"][0]["results"][0]["level"] = "fatal"
     assert not checker.is_valid(log)
+
+
+def test_the_action_and_its_workflow_keep_to_their_schemas(published: Mapping[str, Any]) -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    checker = jsonschema.Draft7Validator(published["github-action"])
+    checker.validate(action)
+    del action["runs"]["steps"][0]["shell"]
+    assert not checker.is_valid(action)
+    page = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    (text,) = [block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "runs-on" in block]
+    workflow = yaml.load(text, yaml.BaseLoader)  # YAML 1.1 reads the key `on` as a truth value
+    jsonschema.Draft7Validator(published["github-workflow"]).validate(workflow)
+    given = workflow["jobs"]["check"]["steps"][-1]["with"]
+    known = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))["inputs"]
+    assert {name for name, one in known.items() if one.get("required")} <= set(given) <= set(known)
 
 
 def test_junit_keeps_to_its_schema(reports: list[batchbridge.Check]) -> None:
