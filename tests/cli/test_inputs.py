@@ -171,6 +171,34 @@ def test_the_arguments_of_a_script_stand_there_too(run: Run) -> None:
     assert (rollout["prompts_per_rollout"], rollout["completions_per_prompt"]) == (64, 8)
 
 
+SLURM = """\
+#!/bin/bash
+#SBATCH --nodes=1
+TASK=$1
+LAUNCHER="ACCELERATE_LOG_LEVEL=info accelerate launch --num_processes $((SLURM_NNODES * 8))"
+CMD="src/open_r1/$TASK.py --config recipes/$2.yaml"
+srun --wait=60 -N 1 --export=ALL bash -c "$LAUNCHER $CMD" 2>&1
+"""
+
+
+def test_what_slurm_starts_is_read(run: Run) -> None:
+    Path("recipes").mkdir()
+    Path("recipes", "demo.yaml").write_text(VALID, encoding="utf-8")
+    Path("train.slurm").write_text(SLURM, encoding="utf-8")
+    words = ("check", "train.slurm", "--framework-version", "1.16.0", "--env", "SLURM_NNODES=1", "--json")
+    said = json.loads(run(*words, "--", "grpo", "demo")[1])
+    assert (said["framework"], said["verdict"]) == ("open_r1", "valid")
+    assert (said["spec"]["topology"]["world_size"], said["spec"]["rollout"]["completions_per_prompt"]) == (8, 8)
+
+
+def test_a_script_of_ones_own_that_accelerate_starts_is_read_by_its_recipe(run: Run) -> None:
+    Path("grpo.yaml").write_text(VALID, encoding="utf-8")
+    launch = ("accelerate", "launch", "--num_processes", "8", "train_grpo.py", "--config", "grpo.yaml")
+    code, out, _ = run("check", "--framework-version", "1.16.0", "--", *launch)
+    assert code == 0
+    assert "command: trl 1.16.0: valid" in out
+
+
 @pytest.mark.parametrize("name", ["TRL", "trl", "Trl"])
 def test_a_framework_is_named_as_people_write_it(run: Run, name: str) -> None:
     words = ("--framework-version", "1.16.0", "--set", "num_generations=8", "--world-size", "1")

@@ -54,8 +54,17 @@ _ACCELERATE_KEEPS = (
     *("num_processes", "num_machines", "config_file", "mixed_precision"),
     *("use_deepspeed", "zero_stage", "deepspeed_config_file", "use_fsdp", "fsdp_version"),
 )
+_SRUN_VALUES = frozenset(
+    {
+        *("A", "c", "C", "D", "e", "G", "i", "J", "m", "n", "N", "o", "p", "q", "r", "t", "w", "x"),
+        *("account", "chdir", "constraint", "container_image", "container_mounts", "cpus_per_task", "error", "exclude"),
+        *("export", "gpus", "gpus_per_node", "gpus_per_task", "gres", "input", "jobid", "job_name", "mem", "mpi"),
+        *("nodelist", "nodes", "ntasks", "ntasks_per_node", "output", "partition", "qos", "time"),
+    }
+)
 WRAPPERS = (
     Wrapper(("nohup",), "coreutils 9.4"),
+    Wrapper(("srun",), "slurm 23.11", _SRUN_VALUES),
     Wrapper(("setsid",), "util-linux 2.39"),
     Wrapper(("time",), "bash 5.2, time 1.9", frozenset({"o", "f", "output", "format"})),
     Wrapper(("env",), "coreutils 9.4", frozenset({"u", "unset", "C", "chdir"})),
@@ -141,6 +150,12 @@ def _unwrapped(words: list[Argument], launcher: dict[str, str], depth: int) -> I
         # Open-Instruct's mason.py: everything after -- is a shell line that runs on the cluster.
         for part in _parts(job):
             yield from _unwrapped(part, dict(launcher), depth + 1)
+    elif (text := _shell_text(words)) is not None:
+        from bashread import read_script
+
+        for command in read_script(text.text).commands:
+            inner = [word._replace(line=text.line) for word in command.words]
+            yield from _unwrapped(inner, dict(launcher), depth + 1)
     else:
         yield Program(tuple(words), launcher)
 
@@ -177,6 +192,15 @@ def _inside(words: list[Argument], wrapper: Wrapper, launcher: dict[str, str]) -
     elif wrapper.words == ("uv", "run") and rest and rest[0].text.endswith(".py"):
         rest = [python, *rest]  # uv runs a script with its own Python
     return rest, facts
+
+
+def _shell_text(words: list[Argument]) -> Argument | None:
+    """TEXT of `bash -c TEXT`: what is unknown in it is spelt as the script spells it, and so unknown again."""
+    texts = [word.text for word in words]
+    if texts[0].rpartition("/")[2] not in ("bash", "sh"):
+        return None
+    place = next((at for at, text in enumerate(texts) if re.fullmatch("-[a-z]*c", text)), len(texts))
+    return words[place + 1] if place + 1 < len(words) else None
 
 
 def _mason(words: list[Argument]) -> list[Argument] | None:
