@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
-from batchbridge.contract.error_text import Ask, ErrorText, Numbers
-from batchbridge.kit.error_texts import divisors, multiples, pattern, setting
+from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
+from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations, setting
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Fix
 
@@ -28,7 +29,10 @@ _TIMES = 20
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
-    """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked."""
+    """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked.
+
+    codes: the rules that quote it.
+    """
 
     text: ErrorText
     line: int
@@ -36,6 +40,7 @@ class Diagnosis:
     numbers: Numbers
     fixes: tuple[Fix, ...] = ()
     asks: tuple[Ask, ...] = field(default=())
+    codes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self, self.text.name, f"line {self.line}", f"{len(self.fixes)} fixes")
@@ -51,6 +56,7 @@ class Diagnosis:
             "said": self.said,
             "numbers": dict(self.numbers),
             "rule": text.rule,
+            "codes": list(self.codes),
             "meaning": text.meaning,
             "phase": text.phase,
             "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
@@ -65,23 +71,38 @@ def doctor(text: str, given: Numbers | None = None, texts: Sequence[ErrorText] |
     Args:
         text: What a framework printed; of a long text the last 2**20 characters are read.
         given: Numbers that the text does not say, by the names that a diagnosis asks for.
-        texts: The texts to look for; by default all that are known, those of installed adapters included.
+        texts: The texts to look for; by default all that are known, those of installed adapters included, and behind
+            them the messages that rules quote.
 
     Returns:
         One diagnosis for each text that was recognised; none where nothing is known.
     """
-    known = known_texts() if texts is None else texts
     flat, lines = _flat(text[-MAX_CHARACTERS:])
-    found: dict[tuple[str, str], Diagnosis] = {}
-    for entry in known:
-        for count, match in enumerate(_compiled(entry.pattern).finditer(flat)):
-            if count >= _TIMES:
-                break
-            said = {name: int(value) for name, value in match.groupdict().items() if value is not None}
-            key = (entry.name, match.group())
-            if key not in found and max(said.values(), default=0) <= _LARGEST:
-                found[key] = _diagnosis(entry, match.group(), lines(match.start()), said, given or {})
-    return tuple(sorted(found.values(), key=lambda diagnosis: diagnosis.line))
+    found: dict[tuple[str, str], tuple[Diagnosis, int, int]] = {}
+    for entry in known_texts() if texts is None else texts:
+        for said, start, end, numbers in _matches(entry, flat):
+            if (entry.name, said) not in found:
+                found[entry.name, said] = _diagnosis(entry, said, lines(start), numbers, given or {}), start, end
+    quoted = (
+        [] if texts is not None else [(entry, *one[:3]) for entry in quoted_texts() for one in _matches(entry, flat)]
+    )
+    for key, (diagnosis, start, end) in found.items():
+        codes = dict.fromkeys(entry.name for entry, _, first, last in quoted if first < end and start < last)
+        found[key] = dataclasses.replace(diagnosis, codes=tuple(codes)), start, end
+    told = [(start, end) for _, start, end in found.values()]
+    for entry, said, start, end in quoted:
+        if (entry.name, said) not in found and not any(start < last and first < end for first, last in told):
+            known = dataclasses.replace(_diagnosis(entry, said, lines(start), {}, {}), codes=(entry.name,))
+            found[entry.name, said] = known, start, end
+    return tuple(sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line))
+
+
+def _matches(entry: ErrorText, flat: str) -> Iterator[tuple[str, int, int, dict[str, int]]]:
+    """What was said, from where to where, and its numbers; the first of many."""
+    for match in islice(_compiled(entry.pattern).finditer(flat), _TIMES):
+        numbers = {name: int(value) for name, value in match.groupdict().items() if value is not None}
+        if max(numbers.values(), default=0) <= _LARGEST:
+            yield match.group(), match.start(), match.end(), numbers
 
 
 def known_texts() -> tuple[ErrorText, ...]:
@@ -95,6 +116,37 @@ def known_texts() -> tuple[ErrorText, ...]:
         except Exception:  # a broken plugin must not keep the others' texts from a person in need
             continue
     return tuple({text.name: text for text in [*texts, *TEXTS]}.values())
+
+
+def quoted_texts() -> tuple[ErrorText, ...]:
+    """The messages that the rules of installed adapters quote, by the rule's code."""
+    from batchbridge.contract import plugins
+
+    found: dict[str, ErrorText] = {}
+    for adapter in plugins.adapters().values():
+        try:
+            rows = plugins.rows(adapter)
+        except Exception:  # as in `known_texts`
+            continue
+        # An adapter built upon another one, such as Open-R1's, has that one's rows.
+        for row in rows if not adapter.rule_table or "rule_table" in vars(type(adapter)) else ():
+            patterns = [*quotations(row.native), *([known.pattern] if (known := found.get(row.code)) else [])]
+            if patterns and (known is None or known.framework == adapter.framework):
+                found[row.code] = _quoted(row, adapter.framework, "|".join(dict.fromkeys(patterns)))
+    return tuple(found.values())
+
+
+def _quoted(row: RuleRow, framework: str, pattern: str) -> ErrorText:
+    return ErrorText(
+        name=row.code,
+        framework=framework,
+        versions=row.versions or "every version that is read",
+        pattern=pattern,
+        rule=f"{row.code}, of {framework}",
+        meaning="the configuration breaks this rule; batchbridge check FILE names the line and the nearest fixes",
+        phase=row.phase,
+        source=row.source,
+    )
 
 
 def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:

@@ -36,6 +36,15 @@ SAID = {
     "trl-two-generations": "ValueError: GRPO requires at least 2 generations per prompt to calculate the advantages.",
     "trl-two-rollout-sizes": "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both "
     "configured at the same time",
+    "trl-unknown-argument": "ValueError: Unknown arguments from config file: ['vllm_device']",
+    "trl-unexpected-keyword": "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length'",
+    "verl-unknown-key": "Could not override 'actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu'.\nTo append to "
+    "your config use +actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu=4\n"
+    "Key 'ppo_micro_batchsize_per_gpu' is not in struct",
+    "verl-total-devices": "AssertionError: real_train_batch_size (60) must be divisible by total n_gpus (16).",
+    "verl-token-budget": "AssertionError: max_token_len must be greater than the sequence length. Got "
+    "max_token_len=4096 and max_seq_len=5120",
+    "verl-rows-of-a-column": "AssertionError: key task_suite_name length 10 is not equal to batch size 11",
     "verl-step-of-replicas": "AssertionError: Got mini_batch_size=80 and self.engine.get_data_parallel_size()=32",
     "verl-micro-of-share": "AssertionError: data size must be divisible by micro_batch_size_per_gpu, got 10 and 4",
     "verl-no-micro-batch": "ValueError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "

@@ -19,14 +19,13 @@ def command(file: BinaryIO | None, given: tuple[str, ...], as_json: bool) -> int
 
     Reads FILE, or standard input: batchbridge doctor < error.txt. Exit code 4 where no text is known.
     """
-    from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts
+    from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts, quoted_texts
 
     numbers = dict(_number(text) for text in given)
     if file is None and sys.stdin.isatty():
         click.echo("paste the error text, then end the input (Ctrl-D)", err=True)
     data = _end(file or sys.stdin.buffer, 4 * MAX_CHARACTERS)
-    texts = known_texts()
-    found = doctor(data.decode("utf-8", errors="replace"), numbers, texts)
+    found = doctor(data.decode("utf-8", errors="replace"), numbers)
     if as_json:
         from batchbridge.render import json
 
@@ -36,6 +35,7 @@ def command(file: BinaryIO | None, given: tuple[str, ...], as_json: bool) -> int
 
         click.echo(between.diagnoses(found))
     else:
+        texts = (*known_texts(), *quoted_texts())
         frameworks = ", ".join(dict.fromkeys(text.framework for text in texts))
         click.echo(
             f"no known text was found; {len(texts)} are known, of {frameworks}."

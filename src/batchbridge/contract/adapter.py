@@ -19,7 +19,7 @@ from batchbridge.meaning.spec import Spec
 if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
     from batchbridge.contract.enforcement import Enforcement
-    from batchbridge.contract.error_text import ErrorText
+    from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
 
 
@@ -48,6 +48,8 @@ class Adapter(ABC):
     only what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
     """Where the texts that the framework prints are said, `module:NAME` of `ErrorText`s; see `error_texts`."""
+    rule_table: ClassVar[str] = ""
+    """Where its rows of rules are said, `module:NAME`; see `rows`."""
     recorded_code: ClassVar[str] = ""
     """Where the functions that `attach` depends on are said, `module:NAME` of a `Code`; see `code`."""
     enforced_fields: ClassVar[str] = ""
@@ -135,6 +137,12 @@ class Adapter(ABC):
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""
         found: Sequence[ErrorText] = _named(self.texts) if self.texts else ()
+        return found
+
+    def rows(self) -> Sequence[RuleRow]:
+        """Rows of its rules: `batchbridge doctor` knows the messages that they quote. Default: what `rule_table`
+        names."""
+        found: Sequence[RuleRow] = _named(self.rule_table) if self.rule_table else ()
         return found
 
     def code(self) -> Code | None:

@@ -202,6 +202,8 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
     if found.fixes:
         yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+    if found.codes:
+        yield f"  rules of check: {', '.join(found.codes)}"
     for ask in found.asks:
         yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
     yield f"  source: {text.source}"
