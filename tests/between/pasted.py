@@ -24,6 +24,10 @@ PASTED = {
     "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
     "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
     "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
+    "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+    "collective-timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    "tensor-parallel-heads": "ValueError: Total number of attention heads (14) must be divisible by tensor parallel "
+    "size (4).",
     "skyrl-mini-batch": "data batch size must be divisible by mini_batch_size, got 1032 and 512",
     "unsloth-silent-rewrite": "Unsloth: We now expect `per_device_train_batch_size` to be a multiple of "
     "`num_generations`. We will change the batch size of 1 to the `num_generations` of 8",

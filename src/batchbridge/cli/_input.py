@@ -18,8 +18,9 @@ EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
 _SIZE = click.IntRange(min=1)
 
+_FILE = click.argument("file", required=False, type=click.Path(path_type=str))
+
 _OPTIONS = (
-    click.argument("file", required=False, type=click.Path(path_type=str)),
     click.option("--framework", metavar="NAME", help="Whose configuration it is; detected from FILE by default."),
     click.option(
         "--set",
@@ -47,6 +48,11 @@ _OPTIONS = (
 
 def input_options(function: _F) -> _F:
     """Adds FILE, --framework, --set, the sizes and --json."""
+    return _FILE(reading_options(function))
+
+
+def reading_options(function: _F) -> _F:
+    """As `input_options`, without FILE."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
