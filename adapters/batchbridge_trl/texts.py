@@ -164,7 +164,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="trl-unknown-argument",
         framework="trl",
         versions=">=0.15",
-        pattern=r"Unknown arguments from config file: \[[^]]{1,400}\]",
+        pattern=r"Unknown arguments from config file(?:: \[[^]]{1,400}\])?",
         rule="every key of the recipe is a setting of the script, of GRPOConfig or of ModelConfig in this TRL",
         meaning="the recipe has keys that this version lacks: misspelt, or of another version of TRL or transformers",
         phase="config",

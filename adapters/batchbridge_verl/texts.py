@@ -251,7 +251,7 @@ TEXTS: tuple[ErrorText, ...] = (
         name="verl-unknown-key",
         framework="verl",
         versions=">=0.4",
-        pattern=r"Could not override '[^']{1,200}'",
+        pattern=r"Could not override '[^']{1,200}'(?:.{0,400}? is not in struct)?|Key '[\w.]{1,100}' is not in struct",
         rule="every key of the command stands in this version's configuration, or begins with +",
         meaning="the key is misspelt, or of another version or engine; +KEY=VALUE adds a key, which verl then reads "
         "only where its code asks for it",
@@ -261,6 +261,17 @@ TEXTS: tuple[ErrorText, ...] = (
             Fix("the nearest key: batchbridge check FILE names it"),
             Fix("+KEY=VALUE, if something of yours reads it"),
         ),
+    ),
+    ErrorText(
+        name="verl-present-key",
+        framework="verl",
+        versions=">=0.4",
+        pattern=r"Could not append to config\. An item is already at",
+        rule="a key that begins with + is not in the configuration yet",
+        meaning="this version has the key itself, so that nothing need be added",
+        phase="config",
+        source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-008",
+        neighbours=lambda n: (Fix("KEY=VALUE, without +"), Fix("++KEY=VALUE, which adds or overrides")),
     ),
     ErrorText(
         name="verl-total-devices",

@@ -310,6 +310,17 @@ def _heads(n: Numbers) -> Iterator[Fix]:
 
 TEXTS: tuple[ErrorText, ...] = (
     ErrorText(
+        name="unrecognized-argument",
+        framework="argparse",
+        versions="every version",
+        pattern=r"error: unrecognized arguments|argument --[\w./-]{1,300}: invalid \w{1,20} value",
+        rule="every option of the command is one of the script's, and its value of the option's kind",
+        meaning="the option is misspelt, of another version, or followed by a value that cannot be converted",
+        phase="config",
+        source="Python's argparse; OpenRLHF's and Open-Instruct's command lines",
+        neighbours=lambda n: (Fix("the nearest option: batchbridge check names it, of the script or the command"),),
+    ),
+    ErrorText(
         name="out-of-memory",
         framework="torch",
         versions="every version",

@@ -24,6 +24,7 @@ PASTED = {
     "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
     "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
     "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
+    "unrecognized-argument": "train_ppo_ray.py: error: unrecognized arguments: --micro_train_batchsize 4",
     "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
     "collective-timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
     "tensor-parallel-heads": "ValueError: Total number of attention heads (14) must be divisible by tensor parallel "
@@ -45,6 +46,7 @@ SAID = {
     "verl-unknown-key": "Could not override 'actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu'.\nTo append to "
     "your config use +actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu=4\n"
     "Key 'ppo_micro_batchsize_per_gpu' is not in struct",
+    "verl-present-key": "Could not append to config. An item is already at 'actor_rollout_ref.actor.clip_ratio'.",
     "verl-total-devices": "AssertionError: real_train_batch_size (60) must be divisible by total n_gpus (16).",
     "verl-token-budget": "AssertionError: max_token_len must be greater than the sequence length. Got "
     "max_token_len=4096 and max_seq_len=5120",

@@ -24,6 +24,7 @@ COMMANDS = {
     "convert": ("batchbridge.cli.convert", "Write a configuration in another framework's form, with an account."),
     "scale": ("batchbridge.cli.scale", "Find the same run on another number of devices."),
     "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the legal neighbours."),
+    "rule": ("batchbridge.cli.rule", "Explain a rule by its code: versions, an example, its fix."),
     "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
     "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
     "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),

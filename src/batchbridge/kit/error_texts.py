@@ -66,7 +66,7 @@ def quotations(native: object) -> Iterator[str]:
     for what is told in our own words.
     """
     for part in native.split("; ") if isinstance(native, str) else ():
-        if (quoted := _QUOTED.match(part)) is None:
+        if (quoted := _QUOTED.match(part)) is None or re.match(_RAISED, quoted["message"]):
             continue
         message = quoted["message"].replace("(...)", " ")
         words = _WORD.findall(message[: end.start()] if (end := _REMARK.search(message)) else message)

@@ -220,7 +220,7 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     if found.fixes:
         yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
     if found.codes:
-        yield f"  rules of check: {', '.join(found.codes)}"
+        yield f"  more: {', '.join(f'batchbridge rule {code}' for code in found.codes)}"
     for ask in found.asks:
         yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
     yield f"  source: {text.source}"

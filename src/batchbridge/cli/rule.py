@@ -1,0 +1,36 @@
+"""`batchbridge rule`: the page of one rule."""
+
+from __future__ import annotations
+
+import click
+
+from batchbridge.cli.main import FINE
+
+
+@click.command("rule", short_help="Explain a rule by its code.")
+@click.argument("code")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(code: str, as_json: bool) -> int:
+    """Explain the rule with this CODE: what is wrong, why it matters, versions, an example and ways out."""
+    from batchbridge.rule_page import known_rules, rule
+
+    page = rule(code)
+    if page is None:
+        from difflib import get_close_matches
+
+        near = get_close_matches(code.upper(), known_rules(), n=3)
+        tip = (
+            f"; tip: {'similar codes exist' if near[1:] else 'a similar code exists'}: {', '.join(near)}"
+            if near
+            else ""
+        )
+        raise click.UsageError(f"no rule with a page has the code {code}{tip}")
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(page.to_dict()))
+    else:
+        from batchbridge.render.rule import page as shown
+
+        click.echo(shown(page), nl=False)
+    return FINE
