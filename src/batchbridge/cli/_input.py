@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+from batchbridge.cli.main import FINE, INVALID, UNDECIDED, tip
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading, Source
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
+"""How a finding's code looks."""
 
 EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
@@ -98,8 +103,11 @@ def asked_for(
         raise click.UsageError("give a FILE, or --framework NAME with --set KEY=VALUE")
     if framework is not None and framework not in plugins.adapters():
         broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
-        known = ", ".join(plugins.adapters()) or "none"
-        raise click.UsageError(f"--framework {framework}: no such adapter; installed: {known}{broken}")
+        known = tip(framework, plugins.adapters(), "framework")
+        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+        raise click.UsageError(f"--framework {framework}: no such adapter{known}{broken}")
+    if file is not None and CODE.fullmatch(file) and not os.path.lexists(file):
+        raise click.UsageError(f"{file}: there is no such file; tip: a rule has a page: batchbridge rule {file}")
     if world_size is not None and (nodes is not None or gpus is not None):
         raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
     if nodes is not None and gpus is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from batchbridge.cli._input import asked_for, reading_options
+from batchbridge.cli._input import CODE, asked_for, reading_options
 from batchbridge.cli.main import FINE, UNDECIDED
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def _said(text: str | None) -> str:
 
     if text is not None and text != "-" and not os.path.lexists(text):
         if len(text.split()) < _FEW:
-            raise click.UsageError(f"{text}: there is no such file; quote a text that is meant as one")
+            rule = f"; tip: a rule has a page: batchbridge rule {text}" if CODE.fullmatch(text) else ""
+            raise click.UsageError(f"{text}: there is no such file; quote a text that is meant as one{rule}")
         return text
     if text is None or text == "-":
         if sys.stdin.isatty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from batchbridge.cli.main import FINE
+from batchbridge.cli.main import FINE, tip
 
 
 @click.command("rule", short_help="Explain a rule by its code.")
@@ -16,15 +16,7 @@ def command(code: str, as_json: bool) -> int:
 
     page = rule(code)
     if page is None:
-        from difflib import get_close_matches
-
-        near = get_close_matches(code.upper(), known_rules(), n=3)
-        tip = (
-            f"; tip: {'similar codes exist' if near[1:] else 'a similar code exists'}: {', '.join(near)}"
-            if near
-            else ""
-        )
-        raise click.UsageError(f"no rule with a page has the code {code}{tip}")
+        raise click.UsageError(f"no rule with a page has the code {code}{tip(code, known_rules(), 'code')}")
     if as_json:
         from batchbridge.render import json
 
