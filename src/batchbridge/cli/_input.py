@@ -23,10 +23,23 @@ EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
 _SIZE = click.IntRange(min=1)
 
+
+def frameworks_for_completion(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Installed frameworks, as a shell completes them."""
+    from batchbridge.contract import plugins
+
+    return [name for name in plugins.adapters() if name.startswith(incomplete)]
+
+
 _FILE = click.argument("file", required=False, type=click.Path(path_type=str))
 
 _OPTIONS = (
-    click.option("--framework", metavar="NAME", help="Whose configuration it is; detected from FILE by default."),
+    click.option(
+        "--framework",
+        metavar="NAME",
+        shell_complete=frameworks_for_completion,
+        help="Whose configuration it is; detected from FILE by default.",
+    ),
     click.option(
         "--set",
         "settings",

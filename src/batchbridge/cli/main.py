@@ -9,8 +9,12 @@ import gc
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -97,10 +101,18 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Names the commands where one is unknown, without importing them."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+        unknown = bool(args) and args[0] not in COMMANDS and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:  # a shell that completes is told nothing
             known = tip(args[0], COMMANDS, "command") or f"; commands: {', '.join(COMMANDS)}"
             ctx.fail(f"no such command: {args[0]!r}{known}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands from the table: a press of the tab key imports no body but the one that is typed."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table: help needs no body."""
@@ -139,6 +151,8 @@ def cli() -> None:
     """One meaning of batch size for TRL, verl, EasyR1, OpenRLHF and Open-Instruct."""
 
 
+COMPLETE = "_BATCHBRIDGE_COMPLETE"
+"""The variable by which a shell asks for completions; see docs/cli.md."""
 _COLLECTED_AFTER = 100_000
 """Objects made before cycles are looked for. Python's default is 700: a command, which makes few cycles and ends soon,
 would look for them again and again."""
@@ -151,6 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a pipe in an ASCII locale must not crash on a user's text
             stream.reconfigure(errors="backslashreplace")
+    if arguments is None and (asked := os.environ.get(COMPLETE)):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "batchbridge", COMPLETE, asked)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
