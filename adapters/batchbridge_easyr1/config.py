@@ -57,6 +57,7 @@ class EasyR1Adapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_easyr1.runtime:RUNTIME"
     texts = "batchbridge_easyr1.texts:TEXTS"
+    rule_table = "batchbridge_easyr1.rules:RULES"
     recorded_code = "batchbridge_easyr1.proven:CODE"
     enforced_fields = "batchbridge_easyr1.enforced:ENFORCED"
     outside = "batchbridge_easyr1.outside:OUTSIDE"

@@ -35,6 +35,7 @@ class OpenInstructAdapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.NEWEST}"
     runtime = "batchbridge_open_instruct.runtime:RUNTIME"
     texts = "batchbridge_open_instruct.texts:TEXTS"
+    rule_table = "batchbridge_open_instruct.rules:RULES"
     recorded_code = "batchbridge_open_instruct.proven:CODE"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"

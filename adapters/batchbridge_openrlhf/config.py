@@ -53,6 +53,7 @@ class OpenRlhfAdapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
     texts = "batchbridge_openrlhf.texts:TEXTS"
+    rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"

@@ -42,6 +42,7 @@ class TrlAdapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     texts = "batchbridge_trl.texts:TEXTS"
+    rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"
     enforced_fields = "batchbridge_trl.enforced:ENFORCED"
     outside = "batchbridge_trl.outside:OUTSIDE"

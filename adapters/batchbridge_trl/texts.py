@@ -11,6 +11,12 @@ from batchbridge.kit.error_texts import devices, divisors, multiples, pattern, s
 _GROUP = Ask(name="group", question="num_generations (completions per prompt)")
 
 
+_OTHER_KEY = (
+    Fix("leave the key out"),
+    Fix("the nearest key, or the versions that have it: batchbridge check FILE names them"),
+)
+
+
 def _evaluation(n: Numbers) -> Iterator[Fix]:
     yield from setting("per_device_eval_batch_size", max(n["group"], 2))
     if "one" in n and "other" in n:
@@ -153,5 +159,27 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="config",
         source="trl 0.18.0 to 1.16.0 GRPOConfig.__post_init__",
         neighbours=lambda n: (Fix(f"leave out {key}") for key in ("generation_batch_size", "steps_per_generation")),
+    ),
+    ErrorText(
+        name="trl-unknown-argument",
+        framework="trl",
+        versions=">=0.15",
+        pattern=r"Unknown arguments from config file(?:: \[[^]]{1,400}\])?",
+        rule="every key of the recipe is a setting of the script, of GRPOConfig or of ModelConfig in this TRL",
+        meaning="the recipe has keys that this version lacks: misspelt, or of another version of TRL or transformers",
+        phase="config",
+        source="trl TrlParser.parse_args_and_config, BB-TRL-003",
+        neighbours=lambda n: _OTHER_KEY,
+    ),
+    ErrorText(
+        name="trl-unexpected-keyword",
+        framework="trl",
+        versions=">=0.15",
+        pattern=r"GRPOConfig\.__init__\(\) got an unexpected keyword argument '\w{1,100}'",
+        rule="every argument of GRPOConfig is one of its settings in this version of TRL",
+        meaning="the argument is misspelt, or of another version of TRL or transformers",
+        phase="config",
+        source="Python's own message about a dataclass, BB-TRL-003",
+        neighbours=lambda n: _OTHER_KEY,
     ),
 )

@@ -61,6 +61,7 @@ class VerlAdapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_verl.runtime:RUNTIME"
     texts = "batchbridge_verl.texts:TEXTS"
+    rule_table = "batchbridge_verl.rules:RULES"
     recorded_code = "batchbridge_verl.proven:CODE"
     enforced_fields = "batchbridge_verl.enforced:ENFORCED"
     outside = "batchbridge_verl.outside:OUTSIDE"

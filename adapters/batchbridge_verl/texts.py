@@ -27,6 +27,15 @@ def _micro(n: Numbers) -> Iterator[Fix]:
     yield from setting(_MINI, *multiples(smallest_factor(n["micro"] * n["devices"], n["n"]), n["mini"]))
 
 
+def _token_budget(n: Numbers) -> Iterator[Fix]:
+    yield from setting("actor_rollout_ref.actor.ppo_max_token_len_per_gpu", n["length"])
+
+
+def _one_per_row(n: Numbers) -> Iterator[Fix]:
+    yield Fix(f"{n['rows']} values in the column, one per row")
+    yield Fix("a batch that the rows fill: drop the dataset's last short batch, or a size that divides its prompts")
+
+
 def _parallel(n: Numbers) -> Iterator[Fix]:
     unit = n["tensor"] * n["context"]
     yield from (Fix(f"{count} devices") for count in multiples(unit, n["devices"]))
@@ -237,5 +246,74 @@ TEXTS: tuple[ErrorText, ...] = (
         phase="config",
         source="verl validate_config, Megatron",
         neighbours=_parallel,
+    ),
+    ErrorText(
+        name="verl-unknown-key",
+        framework="verl",
+        versions=">=0.4",
+        pattern=r"Could not override '[^']{1,200}'(?:.{0,400}? is not in struct)?|Key '[\w.]{1,100}' is not in struct",
+        rule="every key of the command stands in this version's configuration, or begins with +",
+        meaning="the key is misspelt, or of another version or engine; +KEY=VALUE adds a key, which verl then reads "
+        "only where its code asks for it",
+        phase="config",
+        source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-003",
+        neighbours=lambda n: (
+            Fix("the nearest key: batchbridge check FILE names it"),
+            Fix("+KEY=VALUE, if something of yours reads it"),
+        ),
+    ),
+    ErrorText(
+        name="verl-present-key",
+        framework="verl",
+        versions=">=0.4",
+        pattern=r"Could not append to config\. An item is already at",
+        rule="a key that begins with + is not in the configuration yet",
+        meaning="this version has the key itself, so that nothing need be added",
+        phase="config",
+        source="hydra ConfigLoaderImpl._apply_overrides_to_config, BB-VERL-008",
+        neighbours=lambda n: (Fix("KEY=VALUE, without +"), Fix("++KEY=VALUE, which adds or overrides")),
+    ),
+    ErrorText(
+        name="verl-total-devices",
+        framework="verl",
+        versions="before 0.4, and forks of it",
+        pattern=pattern(r"real_train_batch_size \(#\) must be divisible by total n_gpus \(#\)", "real", "minimal"),
+        rule="data.train_batch_size x rollout.n (completions) is a multiple of all devices",
+        meaning="not every device would get the same number of completions. Later versions ask for a multiple of the "
+        "data-parallel size, or less",
+        phase="config",
+        source="verl 0.2 to 0.3 RayPPOTrainer._validate_config; kept by forks",
+        neighbours=_minimal_batch,
+        asks=(_SAMPLES,),
+    ),
+    ErrorText(
+        name="verl-token-budget",
+        framework="verl",
+        versions=">=0.2",
+        pattern=pattern(
+            r"max_token_len must be greater than the sequence length"
+            r"(?:\. Got max_token_len=#(?: and |, )max_seq_len=#)?",
+            "budget",
+            "length",
+        ),
+        rule="ppo_max_token_len_per_gpu (and the log_prob_ ones) x ulysses_sequence_parallel_size is at least the "
+        "tokens of a prompt with its response",
+        meaning="a micro-batch sized in tokens must hold the longest sequence",
+        phase="optimizer_step",
+        source="verl utils/seqlen_balancing.py rearrange_micro_batches, BB-VERL-056",
+        neighbours=_token_budget,
+        asks=(Ask(name="length", question="data.max_prompt_length + data.max_response_length (tokens)"),),
+    ),
+    ErrorText(
+        name="verl-rows-of-a-column",
+        framework="verl",
+        versions=">=0.1",
+        pattern=pattern(r"key [\w.]{1,100} length # is not equal to batch size #", "column", "rows"),
+        rule="each column of a DataProto has one value for each row of the batch",
+        meaning="no setting alone: code of the dataset, the rollout or the reward gave one column another number of "
+        "rows than the tensors have, often a padded or a dropped last batch",
+        phase="first_rollout",
+        source="verl protocol.py DataProto.check_consistency; PRIME-RL/SimpleVLA-RL issue 32",
+        neighbours=_one_per_row,
     ),
 )

@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from typing import Any
 
-from batchbridge.contract.error_text import Ask, ErrorText, Numbers
-from batchbridge.kit.error_texts import divisors, multiples, pattern, setting
+from batchbridge.contract.error_text import Ask, ErrorText, Numbers, RuleRow
+from batchbridge.contract.reading import Reading
+from batchbridge.kit.error_texts import divisors, multiples, pattern, quotations, setting
 from batchbridge.meaning.briefs import brief
-from batchbridge.meaning.findings import Fix
+from batchbridge.meaning.findings import Finding, Fix
 
 MAX_CHARACTERS = 1 << 20
 """Of a longer text only the end is read: that is where a traceback says what happened."""
@@ -28,7 +30,11 @@ _TIMES = 20
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Diagnosis:
-    """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked."""
+    """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked.
+
+    codes: the rules that quote it. reading, findings: a configuration that the text is held against, and what of it the
+    text tells of.
+    """
 
     text: ErrorText
     line: int
@@ -36,6 +42,9 @@ class Diagnosis:
     numbers: Numbers
     fixes: tuple[Fix, ...] = ()
     asks: tuple[Ask, ...] = field(default=())
+    codes: tuple[str, ...] = ()
+    reading: Reading | None = None
+    findings: tuple[Finding, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self, self.text.name, f"line {self.line}", f"{len(self.fixes)} fixes")
@@ -51,37 +60,125 @@ class Diagnosis:
             "said": self.said,
             "numbers": dict(self.numbers),
             "rule": text.rule,
+            "codes": list(self.codes),
             "meaning": text.meaning,
             "phase": text.phase,
             "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
             "asks": [dataclasses.asdict(ask) for ask in self.asks],
+            "findings": [finding.to_dict() for finding in self.findings],
             "source": text.source,
         }
 
 
-def doctor(text: str, given: Numbers | None = None, texts: Sequence[ErrorText] | None = None) -> tuple[Diagnosis, ...]:
+def doctor(
+    text: str,
+    given: Numbers | None = None,
+    texts: Sequence[ErrorText] | None = None,
+    *,
+    readings: Sequence[Reading] = (),
+) -> tuple[Diagnosis, ...]:
     """The known error texts in a pasted text or traceback, in the order of their places.
 
     Args:
         text: What a framework printed; of a long text the last 2**20 characters are read.
         given: Numbers that the text does not say, by the names that a diagnosis asks for.
-        texts: The texts to look for; by default all that are known, those of installed adapters included.
+        texts: The texts to look for; by default all that are known, those of installed adapters included, and behind
+            them the messages that rules quote.
+        readings: The run's configuration, under the versions that come into question, the likeliest first: what a
+            diagnosis asks for is looked up there, and what the text tells of is found there.
 
     Returns:
         One diagnosis for each text that was recognised; none where nothing is known.
     """
-    known = known_texts() if texts is None else texts
     flat, lines = _flat(text[-MAX_CHARACTERS:])
-    found: dict[tuple[str, str], Diagnosis] = {}
-    for entry in known:
-        for count, match in enumerate(_compiled(entry.pattern).finditer(flat)):
-            if count >= _TIMES:
-                break
-            said = {name: int(value) for name, value in match.groupdict().items() if value is not None}
-            key = (entry.name, match.group())
-            if key not in found and max(said.values(), default=0) <= _LARGEST:
-                found[key] = _diagnosis(entry, match.group(), lines(match.start()), said, given or {})
-    return tuple(sorted(found.values(), key=lambda diagnosis: diagnosis.line))
+    found: dict[tuple[str, str], tuple[Diagnosis, int, int]] = {}
+    for entry in known_texts() if texts is None else texts:
+        for said, start, end, numbers in _matches(entry, flat):
+            if (entry.name, said) not in found:
+                found[entry.name, said] = _diagnosis(entry, said, lines(start), numbers, given or {}), start, end
+    quoted = (
+        [] if texts is not None else [(entry, *one[:3]) for entry in quoted_texts() for one in _matches(entry, flat)]
+    )
+    for key, (diagnosis, start, end) in found.items():
+        codes = dict.fromkeys(entry.name for entry, _, first, last in quoted if first < end and start < last)
+        found[key] = dataclasses.replace(diagnosis, codes=tuple(codes)), start, end
+    told = [(start, end) for _, start, end in found.values()]
+    for entry, said, start, end in quoted:
+        if (entry.name, said) not in found and not any(start < last and first < end for first, last in told):
+            known = dataclasses.replace(_diagnosis(entry, said, lines(start), {}, {}), codes=(entry.name,))
+            found[entry.name, said] = known, start, end
+    diagnoses = sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line)
+    return tuple(_held_against(diagnosis, readings, given or {}) for diagnosis in diagnoses)
+
+
+def _held_against(diagnosis: Diagnosis, readings: Sequence[Reading], given: Numbers) -> Diagnosis:
+    """A diagnosis with what the first reading in which the text's rule is broken says; else with the first one's
+    numbers."""
+    if not readings:
+        return diagnosis
+    told = ((reading, [one for one in reading.findings if _tells_of(diagnosis, one)]) for reading in readings)
+    reading, findings = next((one for one in told if one[1]), (readings[0], []))
+    known = {ask.name: number for ask in diagnosis.text.asks if (number := _answer(ask, reading)) is not None}
+    again = _diagnosis(diagnosis.text, diagnosis.said, diagnosis.line, diagnosis.numbers, {**known, **given})
+    return dataclasses.replace(again, codes=diagnosis.codes, reading=reading, findings=tuple(findings))
+
+
+def _tells_of(diagnosis: Diagnosis, finding: Finding) -> bool:
+    native = finding.native or ""
+    if any(f"'{where.key}'" in diagnosis.said for where in finding.where):
+        return True  # a text about a key quotes it
+    if finding.code in diagnosis.codes or _compiled(diagnosis.text.pattern).search(native):
+        return True
+    return any(_compiled(quoted).search(diagnosis.said) for quoted in quotations(native))
+
+
+def _answer(ask: Ask, reading: Reading) -> int | None:
+    """What a configuration answers: the setting, or the sum of settings, that the question begins with."""
+    if ask.name == "devices":
+        replicas = None if reading.spec is None else reading.spec.topology.data_parallel_size
+        return int(replicas) if replicas else None
+    total = 0
+    for name in ask.question.partition(" (")[0].split(" + "):
+        values = [value for key, value in reading.native.items() if f".{key}".endswith(f".{name}")]
+        if not values or not isinstance(values[0], int):
+            return None
+        total += values[0]
+    return total if 0 < total <= _LARGEST else None
+
+
+def _matches(entry: ErrorText, flat: str) -> Iterator[tuple[str, int, int, dict[str, int]]]:
+    """What was said, from where to where, and its numbers; the first of many."""
+    for match in islice(_compiled(entry.pattern).finditer(flat), _TIMES):
+        numbers = {name: int(value) for name, value in match.groupdict().items() if value is not None}
+        if max(numbers.values(), default=0) <= _LARGEST:
+            yield match.group(), match.start(), match.end(), numbers
+
+
+def nearest(text: str) -> list[tuple[float, ErrorText]]:
+    """The three known texts that are most like one of the last lines, with their likeness from 0 to 1; those that are
+    like anything are left out."""
+    last = [line for line in _PREFIX.sub("", _ESCAPES.sub("", text[-MAX_CHARACTERS:])).splitlines() if line.strip()]
+    lines = [_words(f"{one} {other}") for one, other in zip(last[-_LINES:], [*last[-_LINES + 1 :], ""], strict=False)]
+    known = [(_words(_MARKS.sub(" ", entry.pattern)), entry) for entry in (*known_texts(), *quoted_texts())]
+    likeness = [
+        (max((2 * len(words & line) / (len(words) + len(line)) for line in lines if line), default=0), entry)
+        for words, entry in known
+        if len(words) >= _WORDS
+    ]
+    return [one for one in sorted(likeness, key=lambda one: -one[0])[:3] if one[0] >= _ALIKE]
+
+
+_ALIKE = 0.4
+_LINES = 200
+"""The last lines of a text that are compared with known ones."""
+_WORDS = 3
+"""Known texts of fewer words are like everything."""
+_MARKS = re.compile(r"\?P<\w+>|\\[a-zA-Z]|\{[\d,]+\}")
+"""Marks of a regular expression with letters in them."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z_]{3,}", text.lower()))
 
 
 def known_texts() -> tuple[ErrorText, ...]:
@@ -95,6 +192,37 @@ def known_texts() -> tuple[ErrorText, ...]:
         except Exception:  # a broken plugin must not keep the others' texts from a person in need
             continue
     return tuple({text.name: text for text in [*texts, *TEXTS]}.values())
+
+
+def quoted_texts() -> tuple[ErrorText, ...]:
+    """The messages that the rules of installed adapters quote, by the rule's code."""
+    from batchbridge.contract import plugins
+
+    found: dict[str, ErrorText] = {}
+    for adapter in plugins.adapters().values():
+        try:
+            rows = plugins.rows(adapter)
+        except Exception:  # as in `known_texts`
+            continue
+        # An adapter built upon another one, such as Open-R1's, has that one's rows.
+        for row in rows if not adapter.rule_table or "rule_table" in vars(type(adapter)) else ():
+            patterns = [*quotations(row.native), *([known.pattern] if (known := found.get(row.code)) else [])]
+            if patterns and (known is None or known.framework == adapter.framework):
+                found[row.code] = _quoted(row, adapter.framework, "|".join(dict.fromkeys(patterns)))
+    return tuple(found.values())
+
+
+def _quoted(row: RuleRow, framework: str, pattern: str) -> ErrorText:
+    return ErrorText(
+        name=row.code,
+        framework=framework,
+        versions=row.versions or "every version that is read",
+        pattern=pattern,
+        rule=f"{row.code}, which quotes: {row.native}",
+        meaning="the configuration breaks this rule; batchbridge check FILE names the line and the nearest fixes",
+        phase=row.phase,
+        source=row.source,
+    )
 
 
 def _diagnosis(entry: ErrorText, said: str, line: int, numbers: Numbers, given: Numbers) -> Diagnosis:
@@ -161,7 +289,80 @@ def _unsloth(n: Numbers) -> Iterator[Fix]:
     yield from setting("num_generations", *(size for size in divisors(n["micro"], n["group"], least=2)))
 
 
+def _out_of_memory(n: Numbers) -> Iterator[Fix]:
+    yield Fix(
+        "a smaller micro-batch, the optimizer step kept: TRL per_device_train_batch_size with as much more "
+        "gradient_accumulation_steps; verl ppo_micro_batch_size_per_gpu; EasyR1 "
+        "micro_batch_size_per_device_for_update; OpenRLHF micro_train_batch_size"
+    )
+    yield Fix(
+        "micro-batches sized in tokens: batchbridge run --tokens-per-device; verl use_dynamic_bsz with "
+        "ppo_max_token_len_per_gpu; OpenRLHF use_dynamic_batch with train_max_tokens_per_gpu"
+    )
+    yield Fix(
+        "less for the generator: vllm_gpu_memory_utilization (TRL, OpenRLHF), gpu_memory_utilization (verl, EasyR1)"
+    )
+
+
+def _heads(n: Numbers) -> Iterator[Fix]:
+    yield from setting("tensor_parallel_size", *divisors(n["heads"], n["tensor"]))
+
+
 TEXTS: tuple[ErrorText, ...] = (
+    ErrorText(
+        name="unrecognized-argument",
+        framework="argparse",
+        versions="every version",
+        pattern=r"error: unrecognized arguments|argument --[\w./-]{1,300}: invalid \w{1,20} value",
+        rule="every option of the command is one of the script's, and its value of the option's kind",
+        meaning="the option is misspelt, of another version, or followed by a value that cannot be converted",
+        phase="config",
+        source="Python's argparse; OpenRLHF's and Open-Instruct's command lines",
+        neighbours=lambda n: (Fix("the nearest option: batchbridge check names it, of the script or the command"),),
+    ),
+    ErrorText(
+        name="out-of-memory",
+        framework="torch",
+        versions="every version",
+        pattern=r"OutOfMemoryError(?:: \w+ out of memory)?|(?:CUDA|HIP|NPU|XPU|MPS)(?: error:| backend)? out of memory",
+        rule="not a batch rule: no size is illegal, this one does not fit the device",
+        meaning="what sets the memory is completions x tokens of one micro-batch on one device, not the batch of the "
+        "optimizer step. Check the change with batchbridge diff: many frameworks weigh tokens by micro-batch",
+        phase="optimizer_step",
+        source="torch.OutOfMemoryError",
+        neighbours=_out_of_memory,
+    ),
+    ErrorText(
+        name="collective-timeout",
+        framework="torch",
+        versions="every version",
+        pattern=r"Watchdog caught collective operation timeout|(?:NCCL|HCCL|Gloo)[^.\n]{0,80} tim(?:ed ?out|eout)",
+        rule="not a batch rule: a rank waited for the others longer than the limit",
+        meaning="one rank died, or went on alone: the first error of any rank is the cause, this is its echo. Where no "
+        "rank says another one, ranks had unequally many micro-batches or a generation outlasted the limit",
+        phase="optimizer_step",
+        source="torch ProcessGroupNCCL",
+        neighbours=lambda n: (
+            Fix("look for another error above, in the log of every rank: batchbridge doctor LOG"),
+            Fix("a longer limit, in seconds: TRL ddp_timeout; verl actor_rollout_ref.nccl_timeout"),
+        ),
+    ),
+    ErrorText(
+        name="tensor-parallel-heads",
+        framework="vllm",
+        versions="every version",
+        pattern=pattern(
+            r"[Nn]umber of (?:attention|KV|key/value) heads \(#\) must be divisible by tensor (?:model )?parallel size "
+            r"\(#\)",
+            "heads",
+            "tensor",
+        ),
+        rule="not a batch rule: the model's attention heads are a multiple of the tensor parallel size",
+        meaning="the model cannot be split so; the batch changes only where other devices hold copies of the policy",
+        phase="worker_start",
+        source="vllm ModelConfig.verify_with_parallel_config",
+        neighbours=_heads,
+    ),
     ErrorText(
         name="unsloth-silent-rewrite",
         framework="unsloth",

@@ -24,6 +24,11 @@ PASTED = {
     "easyr1-rollout-of-global": "ValueError: Rollout batch size must be divisible by actor global batch size.",
     "easyr1-offload-with-accumulation": "cannot use FSDP's CPU offload when gradient accumulation is enabled.",
     "division-by-zero-share": "ZeroDivisionError: integer division or modulo by zero",
+    "unrecognized-argument": "train_ppo_ray.py: error: unrecognized arguments: --micro_train_batchsize 4",
+    "out-of-memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has",
+    "collective-timeout": "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    "tensor-parallel-heads": "ValueError: Total number of attention heads (14) must be divisible by tensor parallel "
+    "size (4).",
     "skyrl-mini-batch": "data batch size must be divisible by mini_batch_size, got 1032 and 512",
     "unsloth-silent-rewrite": "Unsloth: We now expect `per_device_train_batch_size` to be a multiple of "
     "`num_generations`. We will change the batch size of 1 to the `num_generations` of 8",
@@ -36,6 +41,16 @@ SAID = {
     "trl-two-generations": "ValueError: GRPO requires at least 2 generations per prompt to calculate the advantages.",
     "trl-two-rollout-sizes": "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both "
     "configured at the same time",
+    "trl-unknown-argument": "ValueError: Unknown arguments from config file: ['vllm_device']",
+    "trl-unexpected-keyword": "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length'",
+    "verl-unknown-key": "Could not override 'actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu'.\nTo append to "
+    "your config use +actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu=4\n"
+    "Key 'ppo_micro_batchsize_per_gpu' is not in struct",
+    "verl-present-key": "Could not append to config. An item is already at 'actor_rollout_ref.actor.clip_ratio'.",
+    "verl-total-devices": "AssertionError: real_train_batch_size (60) must be divisible by total n_gpus (16).",
+    "verl-token-budget": "AssertionError: max_token_len must be greater than the sequence length. Got "
+    "max_token_len=4096 and max_seq_len=5120",
+    "verl-rows-of-a-column": "AssertionError: key task_suite_name length 10 is not equal to batch size 11",
     "verl-step-of-replicas": "AssertionError: Got mini_batch_size=80 and self.engine.get_data_parallel_size()=32",
     "verl-micro-of-share": "AssertionError: data size must be divisible by micro_batch_size_per_gpu, got 10 and 4",
     "verl-no-micro-batch": "ValueError: [actor] Please set at least one of 'actor.ppo_micro_batch_size' or "

@@ -122,6 +122,7 @@ ROOMS = (
     "batchbridge.comparing",
     "batchbridge.diagnosis",
     "batchbridge.testing",
+    "batchbridge.rule_page",
     "batchbridge.render",
     "batchbridge.reports",
     "batchbridge",

@@ -6,7 +6,7 @@ import math
 
 from batchbridge import Fix
 from batchbridge_open_instruct.meaning import NAMED_KL, learners
-from batchbridge_open_instruct.rules.row import BOTH, FAST, Facts, Problem, Rule, setting
+from batchbridge_open_instruct.rules.row import BOTH, FAST, Facts, Problem, Rule, from_1, setting
 from batchbridge_open_instruct.settings import BEFORE_1, BEFORE_3, FROM_1, FROM_3, GRPO, PPO, SCALES, SCRIPT
 
 _POST = "StreamingDataLoaderConfig.__post_init__"
@@ -42,7 +42,7 @@ def _one_sample(facts: Facts) -> Problem | None:
     return Problem(
         "with 1 completion per prompt every group has deviation 0, and filter_zero_std_samples drops all of them",
         ("num_samples_per_prompt_rollout", "filter_zero_std_samples"),
-        (setting("num_samples_per_prompt_rollout", 2), setting("filter_zero_std_samples", False)),
+        (setting("num_samples_per_prompt_rollout", 2), *from_1(facts, setting("filter_zero_std_samples", False))),
     )
 
 

@@ -10,6 +10,7 @@ from batchbridge_open_instruct.rules.row import (
     Facts,
     Problem,
     Rule,
+    from_1,
     ppo_rollout,
     setting,
 )
@@ -100,7 +101,7 @@ def _shrinking(facts: Facts) -> Problem | None:
         "groups whose rewards are all equal are dropped and not replaced: a rollout trains on fewer than "
         f"{facts.completions} completions, while total_episodes counts all of them",
         ("filter_zero_std_samples", "active_sampling"),
-        (setting("active_sampling", True), setting("filter_zero_std_samples", False)),
+        from_1(facts, setting("active_sampling", True), setting("filter_zero_std_samples", False)),
     )
 
 

@@ -10,7 +10,7 @@ from batchbridge import Fix, Where
 from batchbridge.kit import Phase, Severity
 from batchbridge.kit.versions import holds
 from batchbridge_open_instruct.meaning import learners
-from batchbridge_open_instruct.settings import GRPO, GRPO_FAST, PPO, SCRIPT
+from batchbridge_open_instruct.settings import FROM_1, GRPO, GRPO_FAST, PPO, SCRIPT
 
 Native = Mapping[str, Any]
 
@@ -76,6 +76,11 @@ class Rule:
 def setting(key: str, value: Any) -> Fix:
     """The way out that sets `key`."""
     return Fix(f"{key} {value}", {key: value})
+
+
+def from_1(facts: Facts, *fixes: Fix) -> tuple[Fix, ...]:
+    """`fixes`, where their settings can be set: before, the script's code fixes them."""
+    return fixes if holds(FROM_1, facts.checkout) else ()
 
 
 def ppo_rollout(native: Native) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from batchbridge import Fix
 from batchbridge.kit.rule_table import STARTING, UPDATING
 from batchbridge_verl.meaning import optimizer_key, precision_key, schedule_key
-from batchbridge_verl.rules.row import either, setting
+from batchbridge_verl.rules.row import setting
 from batchbridge_verl.run import Run
 from batchbridge_verl.settings import ACTOR, holds
 from batchbridge_verl.terms import KL_ESTIMATORS, OPTIMIZERS, PRECISIONS, SCHEDULES, TORCH_IMPLEMENTATION
@@ -111,6 +111,14 @@ def _wrong_corrections(run: Run) -> Iterator[str]:
         yield f"{key}_threshold = {bounds}: must be a positive bound, or one for each of {rejection}"
 
 
+def _without_correction(run: Run) -> tuple[Fix, ...]:
+    """Without the correction that is wrong, or without both where both are."""
+    wrong = tuple(_wrong_corrections(run))
+    keys = [f"{_CORRECTION}{name}" for name in ("rollout_is", "rollout_rs")]
+    changes = {key: None for key in keys if any(message.startswith(key) for message in wrong)}
+    return (Fix(", ".join(f"{key}=null" for key in changes), changes),)
+
+
 def _is_positive(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return False
@@ -185,6 +193,6 @@ NAMES = (
         _CORRECTIONS,
         "ValueError: Invalid rollout_is: ...; or of rollout_rs, or of a threshold",
         "verl 0.6.1 to 0.9.1 trainer/ppo/rollout_corr_helper.py",
-        either((f"{_CORRECTION}rollout_is", None), (f"{_CORRECTION}rollout_rs", None)),
+        _without_correction,
     ),
 )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from batchbridge.cli._project import Project, project
-from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+from batchbridge.cli.main import FINE, INVALID, UNDECIDED, tip
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading, Source
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+CODE = re.compile(r"BB(-[A-Z][A-Z0-9_]*-)?\d{3}")
+"""How a finding's code looks."""
 
 EXIT_CODES = {"valid": FINE, "invalid": INVALID, "undecided": UNDECIDED}
 
@@ -22,9 +27,23 @@ ARGUMENTS, COMMAND, STANDARD_INPUT = "arguments", "command", "standard input"
 
 _SIZE = click.IntRange(min=1)
 
+
+def frameworks_for_completion(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    """Installed frameworks, as a shell completes them."""
+    from batchbridge.contract import plugins
+
+    return [name for name in plugins.adapters() if name.startswith(incomplete)]
+
+
+_FILE = click.argument("file", required=False, type=click.Path(path_type=str))
+
 _OPTIONS = (
-    click.argument("file", required=False, type=click.Path(path_type=str)),
-    click.option("--framework", metavar="NAME", help="Whose configuration it is; detected from FILE by default."),
+    click.option(
+        "--framework",
+        metavar="NAME",
+        shell_complete=frameworks_for_completion,
+        help="Whose configuration it is; detected from FILE by default.",
+    ),
     click.option(
         "--set",
         "settings",
@@ -62,6 +81,11 @@ class InputCommand(click.Command):
 
 def input_options(function: _F) -> _F:
     """Adds FILE, --framework, --set, the sizes and --json."""
+    return _FILE(reading_options(function))
+
+
+def reading_options(function: _F) -> _F:
+    """As `input_options`, without FILE."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -115,8 +139,11 @@ def asked_for(
         framework = known_as
     elif framework is not None:
         broken = "".join(f"\n  {problem.message}" for problem in plugins.problems())
-        known = ", ".join(plugins.adapters()) or "none"
-        raise click.UsageError(f"framework {framework}: no such adapter; installed: {known}{broken}")
+        known = tip(framework, plugins.adapters(), "framework")
+        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+        raise click.UsageError(f"--framework {framework}: no such adapter{known}{broken}")
+    if file is not None and CODE.fullmatch(file) and not os.path.lexists(file):
+        raise click.UsageError(f"{file}: there is no such file; tip: a rule has a page: batchbridge rule {file}")
     if world_size is not None and (nodes is not None or gpus is not None):
         raise click.UsageError("give --world-size, or --nodes and --gpus, not both")
     if nodes is not None and gpus is None:

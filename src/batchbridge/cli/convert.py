@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli._input import InputCommand, input_options, source_and_reading
-from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, tip
 
 if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion
@@ -57,7 +57,9 @@ def command(
 
     to = plugins.named(to) or to
     if to not in plugins.adapters():
-        raise click.UsageError(f"--to {to}: no such adapter; installed: {', '.join(plugins.adapters()) or 'none'}")
+        known = tip(to, plugins.adapters(), "framework")
+        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+        raise click.UsageError(f"--to {to}: no such adapter{known}")
     if output is not None and output.exists() and not overwrite:
         raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     name, read, reading = source_and_reading(**source)

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import BinaryIO
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from batchbridge.cli._input import CODE, asked_for, reading_options
 from batchbridge.cli.main import FINE, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
 
 
 @click.command("doctor", short_help="Say what an error text or traceback means.")
-@click.argument("file", required=False, type=click.File("rb"))
+@click.argument("text", required=False, metavar="[FILE|TEXT]")
 @click.option("--with", "given", metavar="NAME=NUMBER", multiple=True, help="A number that is asked for; repeat.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(file: BinaryIO | None, given: tuple[str, ...], as_json: bool) -> int:
+@click.option(
+    "--config", metavar="FILE", help="The run's configuration or launch script, to find the line and the fix."
+)
+@reading_options
+def command(text: str | None, given: tuple[str, ...], config: str | None, as_json: bool, **source: Any) -> int:
     """Say what an error text or traceback means: the rule, where it holds, and the legal neighbours.
 
-    Reads FILE, or standard input: batchbridge doctor < error.txt. Exit code 4 where no text is known.
+    Reads FILE, the TEXT itself, or standard input: batchbridge doctor < error.txt. Most options are about the --config,
+    as check has them. Exit code 4 where no text is known.
     """
-    from batchbridge.diagnosis import MAX_CHARACTERS, doctor, known_texts
+    from batchbridge.diagnosis import doctor, known_texts, nearest, quoted_texts
 
     numbers = dict(_number(text) for text in given)
-    if file is None and sys.stdin.isatty():
-        click.echo("paste the error text, then end the input (Ctrl-D)", err=True)
-    data = _end(file or sys.stdin.buffer, 4 * MAX_CHARACTERS)
-    texts = known_texts()
-    found = doctor(data.decode("utf-8", errors="replace"), numbers, texts)
+    said = _said(text)
+    readings = [] if config is None else list(_readings(config, source))
+    found = doctor(said, numbers, readings=readings)
     if as_json:
         from batchbridge.render import json
 
@@ -34,14 +43,55 @@ def command(file: BinaryIO | None, given: tuple[str, ...], as_json: bool) -> int
     elif found:
         from batchbridge.render import between
 
-        click.echo(between.diagnoses(found))
+        click.echo(between.diagnoses(found, config))
     else:
+        texts = (*known_texts(), *quoted_texts())
         frameworks = ", ".join(dict.fromkeys(text.framework for text in texts))
-        click.echo(
-            f"no known text was found; {len(texts)} are known, of {frameworks}."
-            "\nbatchbridge check FILE says what is wrong with a configuration before it runs."
-        )
+        click.echo(f"no known text was found; {len(texts)} are known, of {frameworks}.")
+        for likeness, near in nearest(said):
+            click.echo(f"  {likeness:.0%} like {near.name} ({near.framework}): {near.rule}")
+        click.echo("batchbridge check FILE says what is wrong with a configuration before it runs.")
     return FINE if found else UNDECIDED
+
+
+def _said(text: str | None) -> str:
+    """The end of the file that `text` names, or of standard input; or `text` itself, where it is more than a name."""
+    from batchbridge.diagnosis import MAX_CHARACTERS
+
+    if text is not None and text != "-" and not os.path.lexists(text):
+        if len(text.split()) < _FEW:
+            rule = f"; tip: a rule has a page: batchbridge rule {text}" if CODE.fullmatch(text) else ""
+            raise click.UsageError(f"{text}: there is no such file; quote a text that is meant as one{rule}")
+        return text
+    if text is None or text == "-":
+        if sys.stdin.isatty():
+            click.echo("paste the error text, then end the input (Ctrl-D)", err=True)
+        data = _end(sys.stdin.buffer, 4 * MAX_CHARACTERS)
+    else:
+        try:
+            with Path(text).open("rb") as file:
+                data = _end(file, 4 * MAX_CHARACTERS)
+        except OSError as error:
+            raise click.UsageError(f"{text}: {error.strerror}") from None
+    return data.decode("utf-8", errors="replace")
+
+
+_FEW = 2
+"""Words below which an argument is no text."""
+
+
+def _readings(config: str, source: dict[str, Any]) -> Iterator[Reading]:
+    """The configuration as `check` takes it; and where nobody names a version, under every known one, newest first."""
+    from batchbridge import check, read
+    from batchbridge.contract import plugins
+
+    asked = asked_for(file=config, **source)
+    first = check(**asked)
+    yield first.reading
+    if first.judged is not None:
+        asked.pop("name")
+        for version in reversed(plugins.adapters()[first.reading.framework].releases):
+            yield read(**{**asked, "version": version})
 
 
 def _end(stream: BinaryIO, most: int) -> bytes:

@@ -8,9 +8,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, USAGE = 0, 2, 3, 4, 64
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -24,6 +28,7 @@ COMMANDS = {
     "convert": ("batchbridge.cli.convert", "Write a configuration in another framework's form, with an account."),
     "scale": ("batchbridge.cli.scale", "Find the same run on another number of devices."),
     "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the legal neighbours."),
+    "rule": ("batchbridge.cli.rule", "Explain a rule by its code: versions, an example, its fix."),
     "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
     "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
     "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
@@ -34,6 +39,42 @@ COMMANDS = {
     "ledger": ("batchbridge.cli.ledger", "Show the ledger of a run, or the first difference of two runs."),
 }
 """Command name to the module whose `command` is its body, and its line in `--help`."""
+
+
+EXAMPLES = {
+    "explain": ("recipe.yaml --nodes 1 --gpus 8", "run.sh --framework-version 0.9.1 -v"),
+    "check": (
+        "recipe.yaml --world-size 8 --dataset-size 8000",
+        "run.sh --nodes 2 --gpus 8 --env MODEL=base",
+        "--framework trl --set num_generations=8 --set per_device_train_batch_size=4 --world-size 2",
+    ),
+    "plan": ("recipe.yaml --world-size 8 --dataset-size 8000 --step 3",),
+    "diff": ("a.yaml b.yaml --world-size 8", "recipe.yaml --version-b 1.16.0"),
+    "convert": ("recipe.yaml --world-size 8 --to verl -o run_verl.sh",),
+    "scale": ("recipe.yaml --from 8 --world-size 6",),
+    "doctor": ("error.txt", "'AssertionError: only support equal chunk.' --config run.sh"),
+    "rule": ("BB-TRL-021",),
+    "run": ("--ledger runs/a -- python -m verl.trainer.main_ppo data.train_batch_size=64",),
+    "schema": ("", "--table"),
+    "adapters": ("",),
+    "new-adapter": ("my_rl --from config.yaml",),
+    "ledger": ("show runs/a", "diff runs/a runs/b"),
+}
+"""Arguments that a command's `--help` shows."""
+
+
+def tip(word: str, known: Iterable[str], what: str) -> str:
+    """`; tip: a similar command exists: 'check'`, or nothing."""
+    from difflib import get_close_matches
+
+    names = {name.lower().replace("-", "_"): name for name in known}
+    near = get_close_matches(word.lower().replace("-", "_"), names, n=3, cutoff=0.7)
+    said = ", ".join(repr(names[name]) for name in near)
+    return f"; tip: {f'similar {what}s exist' if near[1:] else f'a similar {what} exists'}: {said}" if near else ""
+
+
+def _shown(command: str, examples: Sequence[str]) -> str:
+    return "\b\n" + "\n".join(["Examples:", *(f"  batchbridge {command} {words}".rstrip() for words in examples)])
 
 
 class LazyGroup(click.Group):
@@ -51,15 +92,27 @@ class LazyGroup(click.Group):
 
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
+        command.epilog = _shown(cmd_name, EXAMPLES[cmd_name])
+        for name, part in command.commands.items() if isinstance(command, click.Group) else ():
+            part.epilog = _shown(cmd_name, [words for words in EXAMPLES[cmd_name] if words.split()[0] == name])
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Names the commands where one is unknown, without importing them."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"no such command: {args[0]!r}; commands: {', '.join(COMMANDS)}")
+        unknown = bool(args) and args[0] not in COMMANDS and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:  # a shell that completes is told nothing
+            known = tip(args[0], COMMANDS, "command") or f"; commands: {', '.join(COMMANDS)}"
+            ctx.fail(f"no such command: {args[0]!r}{known}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands from the table: a press of the tab key imports no body but the one that is typed."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table: help needs no body."""
@@ -79,15 +132,27 @@ def _print_version(ctx: click.Context, option: click.Parameter, wanted: bool) ->
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.",
+    epilog="""\b
+Examples:
+  batchbridge check recipe.yaml --world-size 8
+  batchbridge help check
+
+Exit codes: 0 fine, 2 invalid, 3 not equivalent, 4 cannot decide, 64 usage.""",
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Show the version."
+    *("-V", "--version"),
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version.",
 )
 def cli() -> None:
     """One meaning of batch size for TRL, verl, EasyR1, OpenRLHF and Open-Instruct."""
 
 
+COMPLETE = "_BATCHBRIDGE_COMPLETE"
+"""The variable by which a shell asks for completions; see docs/cli.md."""
 _COLLECTED_AFTER = 100_000
 """Objects made before cycles are looked for. Python's default is 700: a command, which makes few cycles and ends soon,
 would look for them again and again."""
@@ -100,9 +165,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a pipe in an ASCII locale must not crash on a user's text
             stream.reconfigure(errors="backslashreplace")
+    if arguments is None and (asked := os.environ.get(COMPLETE)):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "batchbridge", COMPLETE, asked)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     try:
         # Not `cli.main`: it exits with 1 when a pipe breaks, and with 2, which means "invalid" here, for usage.
-        with cli.make_context("batchbridge", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with cli.make_context("batchbridge", words) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
     except click.exceptions.Exit as done:

@@ -7,6 +7,7 @@ First-party adapters use this contract and nothing else; `batchbridge.testing.Ad
 from __future__ import annotations
 
 import importlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -19,7 +20,7 @@ from batchbridge.meaning.spec import Spec
 if TYPE_CHECKING:
     from batchbridge.contract.attachment import Attachment, Request
     from batchbridge.contract.enforcement import Enforcement
-    from batchbridge.contract.error_text import ErrorText
+    from batchbridge.contract.error_text import ErrorText, RuleRow
     from batchbridge.contract.evidence import Code
 
 
@@ -48,6 +49,8 @@ class Adapter(ABC):
     only what it does to a trainer may import the framework."""
     texts: ClassVar[str] = ""
     """Where the texts that the framework prints are said, `module:NAME` of `ErrorText`s; see `error_texts`."""
+    rule_table: ClassVar[str] = ""
+    """Where its rows of rules are said, `package:NAME`; see `rows` and `examples`."""
     recorded_code: ClassVar[str] = ""
     """Where the functions that `attach` depends on are said, `module:NAME` of a `Code`; see `code`."""
     enforced_fields: ClassVar[str] = ""
@@ -138,6 +141,23 @@ class Adapter(ABC):
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""
         found: Sequence[ErrorText] = _named(self.texts) if self.texts else ()
+        return found
+
+    def rows(self) -> Sequence[RuleRow]:
+        """Rows of its rules: `batchbridge doctor` knows the messages that they quote. Default: what `rule_table`
+        names."""
+        found: Sequence[RuleRow] = _named(self.rule_table) if self.rule_table else ()
+        return found
+
+    def examples(self) -> Mapping[str, Mapping[str, Any]]:
+        """The smallest configuration that breaks a rule, by code, for the rule's page: `values` or `argv`, `version`,
+        and where they are needed `world_size` and `dataset_size`. Default: `examples.json` beside `rule_table`."""
+        from importlib.resources import files
+
+        if not self.rule_table:
+            return {}
+        file = files(self.rule_table.partition(":")[0]) / "examples.json"
+        found: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         return found
 
     def code(self) -> Code | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
-from batchbridge.meaning.findings import Fix, Phase
+from batchbridge.meaning.findings import Fix, Phase, Severity
 
 Numbers = Mapping[str, int]
 """What a text says or the user adds: name to whole number, each in the unit that its question names."""
@@ -39,3 +40,31 @@ class ErrorText:
     source: str
     neighbours: Callable[[Numbers], Iterable[Fix]] = lambda numbers: ()
     asks: tuple[Ask, ...] = ()
+
+
+class RuleRow(Protocol):
+    """A row of an adapter's rules, as far as `batchbridge doctor` reads it; see `batchbridge.kit.rule_table.Rule`."""
+
+    @property
+    def code(self) -> str:
+        """The stable code, such as BB-TRL-021."""
+
+    @property
+    def severity(self) -> Severity:
+        """How bad a broken rule is."""
+
+    @property
+    def phase(self) -> Phase:
+        """When the framework itself would notice."""
+
+    @property
+    def native(self) -> object:
+        """What the framework says or does; only text is read."""
+
+    @property
+    def source(self) -> str:
+        """Where that was read."""
+
+    @property
+    def versions(self) -> str:
+        """A range; empty: all."""

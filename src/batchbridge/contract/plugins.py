@@ -22,6 +22,7 @@ import pluggy
 
 from batchbridge.contract import hookspecs
 from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.error_text import RuleRow
 from batchbridge.meaning.findings import Finding
 
 GROUP = "batchbridge"
@@ -66,6 +67,15 @@ def problems() -> tuple[Finding, ...]:
 def provider(framework: str) -> str:
     """Who provides an adapter: `plugin trl (batchbridge 0.1.0)`."""
     return _installed().survey((framework,)).providers[framework]
+
+
+def rows(adapter: Adapter) -> list[RuleRow]:
+    """The rows of an adapter's rules, then those that plugins add about any of its releases."""
+    found = {id(row): row for row in adapter.rows()}
+    for version in adapter.releases:
+        answers, _ = call("batchbridge_rules", framework=adapter.framework, version=version)
+        found |= {id(row): row for _, added in answers for row in added}
+    return list(found.values())
 
 
 def call(hook: str, **arguments: Any) -> tuple[list[tuple[str, Any]], list[Finding]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from batchbridge.meaning.findings import Fix
@@ -41,3 +42,40 @@ def divisors(number: int, value: int, least: int = 1) -> list[int]:
     """`value` if it divides `number`, else the nearest divisors, from `least` on."""
     divides = number > 0 and value >= least and number % value == 0
     return [value] if divides else nearest_numbers(value, divides=number, low=least)
+
+
+_RAISED = r"[A-Z]\w*(?:Error|Exception|Value)"
+_QUOTED = re.compile(
+    rf"^(?:or:? )?(?:before \S+ )?(?P<raised>(?:(?:{_RAISED}(?: \([^()]*\))?(?: at [\w' ]+)?"
+    r"|hydra|argparse|TrlParser|\w+\(\.\.\.\)): )+)(?P<message>.+)$"
+)
+"""One part of a rule's `native`: who says it, and the message."""
+_REMARK = re.compile(r",? (?:after (?!\*)|from train|at the |once |on the |for the critic)|\.? \(|\. Also ")
+"""Where a `native` stops quoting and goes on in our words; a number in brackets ends no quotation."""
+_WORD = re.compile(r"\.{3}|\w+(?:[.'/-]\w+)*")
+_GAP = r"(?:\W|\([^()]{0,80}\)){1,12}?"
+"""Between two words: punctuation, and values in brackets that the quotation leaves out."""
+_FEW = 3
+"""Words below which a message is looked for behind its exception alone."""
+
+
+def quotations(native: object) -> Iterator[str]:
+    """Patterns for the messages that a rule's `native` quotes: `ValueError: Unknown mode` and the like.
+
+    `...` stands for anything short, values in brackets may be missing. Nothing for an exception without a message, and
+    for what is told in our own words.
+    """
+    for part in native.split("; ") if isinstance(native, str) else ():
+        if (quoted := _QUOTED.match(part)) is None or re.match(_RAISED, quoted["message"]):
+            continue
+        message = quoted["message"].replace("(...)", " ")
+        words = _WORD.findall(message[: end.start()] if (end := _REMARK.search(message)) else message)
+        while words and "..." in (words[0], words[-1]):
+            words.pop(0 if words[0] == "..." else -1)  # a pattern that begins with anything is slow
+        fixed = [word for word in words if any(letter.isalpha() for letter in word)]
+        if not fixed:
+            continue
+        said = _GAP.join(".{0,120}?" if word == "..." else re.escape(word) for word in words)
+        raised = re.search(_RAISED, quoted["raised"])
+        few = len(fixed) < _FEW and raised is not None
+        yield (rf"{raised[0]}\W{{1,6}}" if few and raised else "") + said + r"(?!\w)"

@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from batchbridge.contract.error_text import RuleRow
 from batchbridge.contract.reading import Behaviour, Context, Reading, Source
 from batchbridge.kit.config_texts import nested_yaml
 from batchbridge.kit.frame import FramedAdapter, RunReading, origins
@@ -40,6 +41,10 @@ class TableAdapter(FramedAdapter):
     """The framework's rules and defects, over native settings."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
+
+    def rows(self) -> Sequence[RuleRow]:
+        """`rules`."""
+        return self.rules
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """The source with its settings as `values`; what is wrong with them is added to its `problems`.

@@ -189,9 +189,26 @@ def _wrapped(items: Iterable[str]) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def diagnoses(found: Sequence[Diagnosis]) -> str:
-    """Every recognised text: rule, meaning, legal neighbours, what is still asked, source."""
-    return clean("\n\n".join("\n".join(_diagnosis(one)) for one in found))
+def diagnoses(found: Sequence[Diagnosis], config: str | None = None) -> str:
+    """Every recognised text: rule, meaning, legal neighbours, what is still asked, source; and where `config` breaks
+    the rule."""
+    return clean("\n\n".join("\n".join([*_diagnosis(one), *_in_config(one, config)]) for one in found))
+
+
+def _in_config(found: Diagnosis, config: str | None) -> Iterator[str]:
+    if found.reading is None:
+        return
+    name = one_line(config or "the configuration")
+    if not found.findings:
+        yield f"  {name}, as {_who(found.reading)}: breaks no rule with this text; say the run's version and devices"
+    for finding in found.findings:
+        places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
+        keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))
+        place = places[0] if places else name
+        yield f"  {place}, as {_who(found.reading)}: {finding.code}  {one_line(finding.message)}"
+        yield f"    settings: {keys}"
+        if finding.fixes:
+            yield "    nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
 
 
 def _diagnosis(found: Diagnosis) -> Iterator[str]:
@@ -202,6 +219,8 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
     if found.fixes:
         yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+    if found.codes:
+        yield f"  more: {', '.join(f'batchbridge rule {code}' for code in found.codes)}"
     for ask in found.asks:
         yield f"  asks: {ask.question}? --with {ask.name}=NUMBER"
     yield f"  source: {text.source}"

@@ -50,7 +50,8 @@ def check(
     """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
     lines = [line for finding in reading.findings for line in _finding(finding)]
     followed = _followed(reading, enforcement, verbose)
-    return clean("\n".join([*_releases(name, judged), *lines, summary(name, reading), *_devices(devices), *followed]))
+    said = [*_releases(name, judged), *lines, summary(name, reading), *_devices(devices), *followed]
+    return clean("\n".join([*said, *_pages(reading, verbose)]))
 
 
 def explain(
@@ -74,7 +75,8 @@ def explain(
         title = f"What {reading.framework} {reading.framework_version or ''}".rstrip() + " does on its own"
         sections.append(_section(title, _behaviour(reading.behaviour)))
     if reading.findings:
-        sections.append(_section("Findings", (line for finding in reading.findings for line in _finding(finding))))
+        lines = [line for finding in reading.findings for line in _finding(finding)]
+        sections.append(_section("Findings", [*lines, *_pages(reading, verbose)]))
     return clean("\n\n".join(sections))
 
 
@@ -189,6 +191,13 @@ def _finding(finding: Finding) -> Iterator[str]:
         yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
     if finding.source is not None:
         yield f"  source: {one_line(finding.source)}"
+
+
+def _pages(reading: Reading, verbose: bool) -> Iterator[str]:
+    """Where more is said of each finding's rule."""
+    codes = dict.fromkeys(finding.code for finding in reading.findings)
+    if verbose and codes:
+        yield f"more about a rule: batchbridge rule {next(iter(codes))} (or rules/{next(iter(codes))}.md on the site)"
 
 
 def _place(where: Where) -> str | None:

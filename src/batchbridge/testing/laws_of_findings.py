@@ -52,7 +52,7 @@ class FindingLaws(Laws):
         for code, fix in fixes:
             changes = {key: value for key, value in fix.changes.items() if key != self.launchers_key}
             devices = fix.changes.get(self.launchers_key) if self.launchers_key else None
-            changed = _changed(invalid_case.source, changes)
+            changed = changed_source(invalid_case.source, changes)
             # Where the fix changes the devices in the configuration, the context's number stands against it.
             contexts = (
                 replace(invalid_case.context, world_size=devices or invalid_case.context.world_size),
@@ -60,7 +60,7 @@ class FindingLaws(Laws):
             )
             after = [self._judge(changed, context)[1] for context in contexts]
             told = f"{code}: {fix.text!r} ({dict(fix.changes)}) does not fix it"
-            assert any(_mends(code, findings, found) for found in after), told
+            assert any(mends(code, findings, found) for found in after), told
 
     def test_check_says_the_same_twice_and_changes_nothing(self, any_case: ValidCase | InvalidCase) -> None:
         adapter = self.adapter_class()
@@ -77,14 +77,14 @@ class FindingLaws(Laws):
         assert not twice, f"reported by read and again by check: {twice}"
 
 
-def _mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
+def mends(code: str, before: Sequence[Finding], after: Sequence[Finding]) -> bool:
     """Whether fewer findings have this code, and the run is no more open: what is not said is not mended."""
     was, now = (sum(finding.code == code for finding in findings) for findings in (before, after))
     left_open = [sum(finding.undecided for finding in findings) for findings in (before, after)]
     return now < was and left_open[1] <= left_open[0]
 
 
-def _changed(source: Source, changes: Mapping[str, Any]) -> Source:
+def changed_source(source: Source, changes: Mapping[str, Any]) -> Source:
     """A source with the keys that a fix names: changed, added, or left out where it says None."""
     if not source.argv:
         values = dict(source.values)

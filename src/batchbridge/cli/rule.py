@@ -1,0 +1,34 @@
+"""`batchbridge rule`: the page of one rule."""
+
+from __future__ import annotations
+
+import click
+
+from batchbridge.cli.main import FINE, tip
+
+
+def _codes(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    from batchbridge.rule_page import known_rules
+
+    return [code for code in known_rules() if code.startswith(incomplete.upper())]
+
+
+@click.command("rule", short_help="Explain a rule by its code.")
+@click.argument("code", shell_complete=_codes)
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def command(code: str, as_json: bool) -> int:
+    """Explain the rule with this CODE: what is wrong, why it matters, versions, an example and ways out."""
+    from batchbridge.rule_page import known_rules, rule
+
+    page = rule(code)
+    if page is None:
+        raise click.UsageError(f"no rule with a page has the code {code}{tip(code, known_rules(), 'code')}")
+    if as_json:
+        from batchbridge.render import json
+
+        click.echo(json.dumps(page.to_dict()))
+    else:
+        from batchbridge.render.rule import page as shown
+
+        click.echo(shown(page), nl=False)
+    return FINE

@@ -1,0 +1,110 @@
+"""The page of a rule as Markdown that reads well in a terminal too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from batchbridge.kit.config_texts import shell_word
+from batchbridge.render.text import PHASES, clean, one_line
+
+if TYPE_CHECKING:
+    from batchbridge.contract.error_text import RuleRow
+    from batchbridge.rule_page import Example, RulePage
+
+_STOPS = {
+    "config": "before anything is loaded. Under a queue it has waited for its devices all the same.",
+    "construction": "often with the model loaded by then.",
+    "worker_start": "with every device of the job allocated.",
+    "first_rollout": "hours of waiting may be paid for by then.",
+    "optimizer_step": "hours of generation may be paid for by then.",
+}
+"""When a run stops, and at what cost."""
+_GOES_ON = {
+    "error": "{framework} never reports it. The run goes on, and no run like this can be wanted.",
+    "warning": "{framework} never reports it. The run goes on, and trains something else than one would think.",
+    "note": "{framework} never reports it. It is no mistake; it is worth knowing when runs are compared.",
+}
+
+
+def page(about: RulePage) -> str:
+    """Code and severity, what is wrong and why it matters, versions with native messages, an example, ways out."""
+    return clean("\n".join(_lines(about))) + "\n"
+
+
+def _lines(about: RulePage) -> Iterator[str]:
+    said = about.finding or (about.rows[0] if about.rows else None)
+    kind = "undecided" if about.finding is not None and about.finding.undecided else said.severity if said else "note"
+    yield f"# {about.code}"
+    yield ""
+    yield f"{about.framework}, {kind}" + (_noticed(said.phase) if said else "")
+    yield ""
+    if about.summary:
+        yield "What: " + one_line(about.summary)
+        yield ""
+    if said is not None:
+        yield "Why it matters: " + _why(about.framework, kind, said.phase)
+        yield ""
+    if about.rows:
+        yield "## Versions"
+        yield ""
+        for row in about.rows:
+            yield f"- {one_line(_row(about.framework, row))}"
+        yield ""
+    if about.example is not None:
+        yield "## A configuration that breaks it"
+        yield ""
+        yield _under(about.framework, about.example)
+        yield ""
+        if argv := about.example.get("argv"):
+            words = [shell_word(word) for word in argv]
+            lines = " ".join(f"\n{word}" if word.startswith("--") or "=" in word else word for word in words)
+            yield from ("```sh", lines.strip().replace(" \n", " \\\n    "), "```")
+        else:
+            settings = [_setting(key, value) for key, value in about.example["values"].items()]
+            yield from ("```yaml", *(settings or ["# nothing: the defaults"]), "```")
+        yield ""
+    if about.finding is not None:
+        if about.finding.native is not None:
+            yield f"{about.framework} itself: {one_line(about.finding.native)}"
+            yield ""
+        if about.finding.fixes:
+            yield "## Ways out"
+            yield ""
+            yield from (f"- {one_line(fix.text)}" for fix in about.finding.fixes)
+            yield ""
+        if about.finding.source is not None:
+            yield f"Source: {one_line(about.finding.source)}"
+    elif about.rows:
+        yield "It holds for every run of its kind: `explain` says it, and `check` does not."
+
+
+def _noticed(phase: str) -> str:
+    return ", never reported" if phase == "never" else f", noticed {PHASES[phase]}"
+
+
+def _why(framework: str, kind: str, phase: str) -> str:
+    if kind == "undecided":
+        return "BatchBridge cannot say what the run trains, and judges nothing that depends on it."
+    if phase == "never":
+        return _GOES_ON[kind].format(framework=framework)
+    return f"The run {'stops' if kind == 'error' else 'may stop'} {PHASES[phase]}, {_STOPS[phase]}"
+
+
+def _row(framework: str, row: RuleRow) -> str:
+    native = f": {row.native}" if isinstance(row.native, str) else ""
+    versions = f" {row.versions}" if row.versions else ", every version that is read"
+    return f"{framework}{versions}{native} ({row.source})"
+
+
+def _under(framework: str, example: Example) -> str:
+    sizes = [f"{framework} {example['version']}"]
+    for name, word in (("world_size", "device"), ("dataset_size", "prompt")):
+        if (size := example.get(name)) is not None:
+            sizes.append(f"{size:,} {word}{'' if size == 1 else 's'}")
+    return f"Under {', '.join(sizes)}:"
+
+
+def _setting(key: str, value: object) -> str:
+    return f"{key if key.replace('.', '').replace('_', '').isalnum() else json.dumps(key)}: {json.dumps(value)}"

@@ -1,0 +1,106 @@
+"""The page of a rule: what it is about, when its framework notices, in which versions, a configuration that breaks it.
+
+Nothing here is written by hand: the rows are the adapters' own, the configuration comes from their tests, and what is
+wrong with it is read when the page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from batchbridge.contract import plugins
+from batchbridge.contract.error_text import RuleRow
+from batchbridge.contract.reading import Context, Reading, Source
+from batchbridge.meaning.findings import Finding
+from batchbridge.reading import read as reader
+from batchbridge.reading.arguments import parse_arguments
+
+Example = Mapping[str, Any]
+"""A configuration as data: `values` or `argv`, `version`, and `world_size` and `dataset_size` where they are needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RulePage:
+    """A rule: its framework, its rows (none of a rule about reading), and the smallest configuration that breaks it,
+    with the finding that says so. Of a rule that holds for every run of its kind, `explain`'s words are the summary."""
+
+    code: str
+    framework: str
+    rows: tuple[RuleRow, ...]
+    example: Example | None
+    finding: Finding | None
+    summary: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {
+            "code": self.code,
+            "framework": self.framework,
+            "summary": self.summary,
+            "rows": [
+                {name: getattr(row, name) for name in ("severity", "phase", "versions", "source")}
+                | {"native": row.native if isinstance(row.native, str) else None}
+                for row in self.rows
+            ],
+            "example": self.example,
+            "finding": None if self.finding is None else self.finding.to_dict(),
+        }
+
+
+def rule(code: str) -> RulePage | None:
+    """The page of a rule; None where no installed adapter knows the code."""
+    frameworks = known_rules().get(code.upper())
+    return None if frameworks is None else _page(code.upper(), frameworks)
+
+
+def known_rules() -> dict[str, str]:
+    """Code of every rule that has a page to its framework. An adapter built upon another one has that one's rules."""
+    found: dict[str, str] = {}
+    for framework, adapter in plugins.adapters().items():
+        if not adapter.rule_table or "rule_table" in vars(type(adapter)):
+            codes = [row.code for row in plugins.rows(adapter)] + list(adapter.examples())
+            found |= {code: framework for code in codes if code not in found}
+    return dict(sorted(found.items()))
+
+
+def read_example(framework: str, example: Example) -> Reading:
+    """A reading of an example, as `batchbridge.read` would give it."""
+    return reader.read_source(source_of(example), plugins.adapters()[framework], context_of(example))
+
+
+def broken_by(reading: Reading) -> dict[str, Finding | str]:
+    """Codes of what a reading breaks: with the finding, or, of what holds for every run of its kind, with the words of
+    `explain`."""
+    defects = () if reading.behaviour is None else reading.behaviour.defects
+    said: dict[str, Finding | str] = {defect.code: defect.summary for defect in defects}
+    return said | {finding.code: finding for finding in reversed(reading.findings)}
+
+
+def context_of(example: Example) -> Context:
+    """The version and the sizes that an example is read under."""
+    return Context(
+        framework_version=example["version"],
+        world_size=example.get("world_size"),
+        dataset_size=example.get("dataset_size"),
+    )
+
+
+def source_of(example: Example) -> Source:
+    """An example as `batchbridge.read` takes it."""
+    argv = tuple(example.get("argv", ()))
+    return Source(values=parse_arguments(argv), argv=argv) if argv else Source(values=example.get("values", {}))
+
+
+def _page(code: str, framework: str) -> RulePage:
+    adapter = plugins.adapters()[framework]
+    example = adapter.examples().get(code)
+    rows = tuple(row for row in plugins.rows(adapter) if row.code == code)
+    page = RulePage(code=code, framework=framework, rows=rows, example=example, finding=None, summary="")
+    if example is None:
+        return page
+    said = broken_by(read_example(framework, example)).get(code, "")
+    if isinstance(said, str):
+        return replace(page, summary=said)
+    return replace(page, finding=said, summary=said.message)

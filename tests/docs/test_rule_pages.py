@@ -1,0 +1,138 @@
+"""docs/rules is what `batchbridge rule` says; every page's configuration breaks its rule, and its fixes mend it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from batchbridge.cli.main import main
+from batchbridge.contract import plugins
+from batchbridge.diagnosis import doctor
+from batchbridge.kit.error_texts import quotations
+from batchbridge.render.rule import page as shown
+from batchbridge.rule_page import RulePage, broken_by, known_rules, read_example, rule
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., tuple[int, str, str]]
+NOT_IN_A_FILE = ("BB-TRL-054",)
+"""Rules about a trainer's own configuration object: no file breaks them."""
+
+
+def module(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+make_rules, rule_examples = module("docs/make_rules.py"), module("tests/repository/rule_examples.py")
+PAGES: dict[str, RulePage] = {
+    code: page
+    for code, framework in known_rules().items()
+    if framework in make_rules.OURS and (page := rule(code)) is not None
+}
+WITH_AN_EXAMPLE = [code for code in PAGES if code not in NOT_IN_A_FILE]
+
+
+def test_the_pages_are_what_the_tables_say() -> None:
+    there = {file.name: file.read_text(encoding="utf-8") for file in (ROOT / "docs" / "rules").glob("*.md")}
+    assert there == make_rules.pages(), "python docs/make_rules.py"
+
+
+def test_every_rule_of_every_adapter_has_a_page() -> None:
+    rows = {row.code for name in make_rules.OURS for row in plugins.rows(plugins.adapters()[name])}
+    assert rows <= set(PAGES)
+    assert len(PAGES) > 320
+    assert {framework for page in PAGES.values() for framework in [page.framework]} == set(make_rules.OURS)
+
+
+@pytest.mark.parametrize("code", WITH_AN_EXAMPLE)
+def test_the_configuration_breaks_the_rule(code: str) -> None:
+    page = PAGES[code]
+    assert page.example is not None
+    assert code in broken_by(read_example(page.framework, page.example))
+    assert page.summary
+
+
+@pytest.mark.parametrize("code", WITH_AN_EXAMPLE)
+def test_the_page_shows_the_configuration_that_was_read(code: str) -> None:
+    page = PAGES[code]
+    assert page.example is not None
+    ((language, block),) = re.findall(r"^```(\w+)\n(.*?)^```$", shown(page), re.MULTILINE | re.DOTALL)
+    if language == "sh":
+        assert shlex.split(block.replace("\\\n", " ")) == list(page.example["argv"])
+    else:
+        assert (yaml.safe_load(block) or {}) == page.example["values"]
+
+
+FIXED = [code for code in WITH_AN_EXAMPLE if (found := PAGES[code].finding) and any(fix.changes for fix in found.fixes)]
+
+
+@pytest.mark.parametrize("code", FIXED)
+def test_every_fix_that_names_settings_mends_the_configuration(code: str) -> None:
+    page = PAGES[code]
+    assert page.finding is not None
+    assert page.example is not None
+    fixes = [fix for fix in page.finding.fixes if fix.changes]
+    not_mending = [fix.text for fix in fixes if not rule_examples.mended(page.framework, code, page.example, fix)]
+    assert not_mending == []
+
+
+def test_most_errors_have_a_fix_that_is_executed() -> None:
+    errors = [code for code, page in PAGES.items() if page.finding is not None and page.finding.severity == "error"]
+    assert len(set(FIXED) & set(errors)) > len(errors) / 2
+
+
+def test_an_example_that_breaks_nothing_is_caught() -> None:
+    example = {"values": {"num_generations": 8}, "version": "1.16.0", "world_size": 1}
+    assert "BB-TRL-021" not in broken_by(read_example("trl", example))
+
+
+@pytest.mark.parametrize("code", [code for code in WITH_AN_EXAMPLE if PAGES[code].finding is not None])
+def test_doctor_knows_the_message_of_the_example(code: str) -> None:
+    native = getattr(PAGES[code].finding, "native", None)
+    if list(quotations(native)):
+        assert doctor(str(native))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_the_command_prints_the_page(run: Run) -> None:
+    code, out, _ = run("rule", "bb-trl-021")
+    assert (code, out) == (0, shown(PAGES["BB-TRL-021"]))
+    assert "## A configuration that breaks it" in out
+    assert "## Ways out" in out
+
+
+def test_the_command_has_json(run: Run) -> None:
+    shown = json.loads(run("rule", "BB-VERL-004", "--json")[1])
+    assert shown["code"] == shown["finding"]["code"] == "BB-VERL-004"
+    assert shown["rows"][0]["severity"] == "error"
+
+
+def test_a_code_that_nobody_knows_is_a_usage_error_with_the_nearest(run: Run) -> None:
+    code, _, err = run("rule", "BB-TRL-0621")
+    assert code == 64
+    assert "BB-TRL-062" in err
+
+
+def test_a_page_says_what_a_text_holds_and_no_mark_of_markdown_comes_of_it() -> None:
+    assert make_rules.escaped("a <b> *c*\n```sh\na <b> *c*\n```\n") == "a &lt;b> \\*c\\*\n```sh\na <b> *c*\n```\n"
