@@ -60,7 +60,10 @@ def test_v_is_version(run: Run) -> None:
         (("Convert", "x"), "tip: a similar command exists: 'convert'"),
         (("help", "docter"), "tip: a similar command exists: 'doctor'"),
         (("frobnicate",), "commands: explain, check, "),
-        (("check", "recipe.yaml", "--framework", "TOY"), "--framework TOY: no such adapter; tip: a similar framework"),
+        (
+            ("check", "recipe.yaml", "--framework", "tois"),
+            "--framework tois: no such adapter; tip: a similar framework",
+        ),
         (("check", "recipe.yaml", "--framework", "xyz"), "--framework xyz: no such adapter; installed: toy"),
         (
             ("convert", "recipe.yaml", "--to", "toyy"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from batchbridge import Fix
 from batchbridge.kit.rule_table import BUILDING, GENERATING, STARTING, UPDATING
@@ -155,11 +156,19 @@ def _estimator_known(run: Run) -> str | None:
     )
 
 
-def _estimator_of_v0(run: Run) -> str | None:
-    estimator = ESTIMATORS.get(run[ESTIMATOR])
-    if not run.v1 or estimator is None or not estimator.needs:
-        return None
-    return f"{ESTIMATOR} = {estimator.name} needs {estimator.needs}, and the V1 trainer does not hand that over"
+def _of_v0(*names: str) -> Callable[[Run], str | None]:
+    """Estimators that need what RayPPOTrainer alone hands them."""
+
+    def broken(run: Run) -> str | None:
+        if not run.v1 or run[ESTIMATOR] not in names:
+            return None
+        needs = ESTIMATORS[run[ESTIMATOR]].needs
+        return f"{ESTIMATOR} = {run[ESTIMATOR]} needs {needs}, and the V1 trainer does not hand that over"
+
+    return broken
+
+
+_SQUARES_MISSING = "AssertionError: Step-dependent optimal baseline requires sum_pi_squared from actor."
 
 
 def _no_squares(run: Run) -> str | None:
@@ -291,19 +300,30 @@ LATER = (
         "verl 0.9.1 core_algos.get_adv_estimator_fn",
         setting(ESTIMATOR, "grpo"),
     ),
-    GENERATING(
-        "BB-VERL-088",
-        _estimator_of_v0,
-        (ESTIMATOR, "trainer.use_v1"),
-        "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: 'reward_baselines'",
-        "verl 0.9.1 trainer/ppo/v1/utils.py compute_advantage_for_multi_trajectories",
-        setting("trainer.use_v1", False),
+    *(
+        GENERATING(
+            "BB-VERL-088",
+            _of_v0(*names),
+            (ESTIMATOR, "trainer.use_v1"),
+            native,
+            "verl 0.9.1 trainer/ppo/v1/utils.py compute_advantage_for_multi_trajectories",
+            setting("trainer.use_v1", False),
+        )
+        for names, native in (
+            (
+                ("remax",),
+                "TypeError: compute_remax_outcome_advantage() missing 1 required positional argument: "
+                "'reward_baselines'",
+            ),
+            (("gdpo",), 'KeyError: \'key "prompts" not found in TensorDict with keys ...'),
+            (("optimal_token_baseline", "tir_optimal_token_baseline"), _SQUARES_MISSING),
+        )
     ),
     GENERATING(
         "BB-VERL-088",
         _no_squares,
         (ESTIMATOR, SQUARES),
-        "AssertionError: Step-dependent optimal baseline requires sum_pi_squared from actor.",
+        _SQUARES_MISSING,
         "verl 0.9.1 trainer/ppo/ray_trainer.py compute_advantage",
         setting(SQUARES, True),
     ),

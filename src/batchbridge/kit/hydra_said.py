@@ -90,7 +90,7 @@ class HydraProgram:
         for index, word in enumerate(argv):
             if "=" in word:
                 break
-            if word.endswith(".py") or (index and argv[index - 1] == "-m"):
+            if word.endswith(".py") or word in self.entries or (index and argv[index - 1] == "-m"):
                 module = word.removesuffix(".py").replace("/", ".").lstrip(".")
                 inside = [module[module.find(name) :] for name in self.entries if f".{name}" in f".{module}"]
                 return inside[0] if inside else module, list(argv[index + 1 :])
