@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import batchbridge
+from batchbridge.contract import plugins
 
 HERE = Path(__file__).parent
 Asked = tuple[str, dict[str, Any]]
@@ -43,7 +44,8 @@ def of_checkout(framework: str, folder: Path, dataset_size: int) -> Iterator[Ask
             if not found.native and codes & {"BB010", "BB012"}:
                 break  # no training command, or none of that number
             said = batchbridge.check(file, framework=framework, command=number, dataset_size=dataset_size)
-            yield framework, said.to_dict()
+            if not any(finding.code in plugins.adapters()[framework].no_run for finding in said.findings):
+                yield framework, said.to_dict()  # else it trains nothing, or fine-tunes
             number += 1
 
 
@@ -52,7 +54,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for framework in sorted({framework for framework, _ in asked} - {"unknown"}):
         verdicts: Counter[str] = Counter()
-        any_of, alone, evidence = Counter[str](), Counter[str](), Counter[str]()
+        any_of, alone, evidence, engines = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
         for found in (found for which, found in asked if which == framework):
             if found["verdict"] == "invalid":
                 verdicts["invalid"] += 1
@@ -62,6 +64,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             if enforcement["verdict"] == "enforced":
                 evidence[enforcement["evidence"] or "no evidence"] += 1
             names = {obstacle["name"] for obstacle in enforcement["obstacles"]}
+            engines["another engine" if "engine" in names else "its first engine"] += 1
             any_of.update(names)
             if len(names) == 1:
                 alone.update(names)
@@ -69,6 +72,7 @@ def table(asked: list[Asked]) -> dict[str, Any]:
             "commands": sum(verdicts.values()),
             "verdicts": dict(verdicts),
             "evidence": dict(evidence),
+            "engines": dict(engines),
             "obstacles": {name: [count, alone[name]] for name, count in any_of.most_common()},
         }
     return said
@@ -96,6 +100,14 @@ def page(counted: dict[str, dict[str, Any]]) -> str:
             lines.append(
                 f"| {framework} | {said['commands']} | {of[0]} | {share} | " + " | ".join(map(str, of[1:])) + " |"
             )
+        for framework, said in frameworks.items():
+            if others := said["engines"].get("another engine"):
+                first, done = said["engines"].get("its first engine", 0), said["verdicts"].get("enforced", 0)
+                lines += [
+                    "",
+                    f"{framework}: {others} of the valid ones have another engine than FSDP, of which none is",
+                ]
+                lines[-1] += f" enforced; of the other {first} {done} are ({100 * done / max(first, 1):.0f} %)."
         lines += ["", "| framework | what stands in the way of valid commands: in how many, and alone in how many |"]
         lines.append("|---|---|")
         for framework, said in frameworks.items():

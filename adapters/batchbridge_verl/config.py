@@ -76,7 +76,7 @@ class VerlAdapter(FramedAdapter):
         if module in ENTRIES:
             return 1.0
         keys = _keys(source)
-        if module is not None and PROGRAM.does_something_else(module):
+        if module is not None and PROGRAM.is_not_read(module):
             return 0.4
         score = 0.9 * ("actor_rollout_ref" in keys) + 0.4 * bool(keys & {"data.train_batch_size"})
         if "defaults" in source.values and isinstance(source.values["defaults"], list):

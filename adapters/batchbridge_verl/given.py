@@ -44,13 +44,16 @@ OTHERS: Mapping[str, str] = {
     "verl.trainer.main_generation": "generates, and trains nothing",
     "verl.trainer.main_eval": "evaluates, and trains nothing",
     "verl.model_merger": "merges checkpoints, and trains nothing",
-    "verl.experimental.fully_async_policy": "trains while it generates, with sizes of its own, and is not read",
+}
+_ASYNCHRONOUS = "trains while it generates, with sizes of its own, and is not read"
+UNREAD: Mapping[str, str] = {
+    "verl.experimental.fully_async_policy": _ASYNCHRONOUS,
+    "recipe.fully_async_policy": _ASYNCHRONOUS,
     "verl.experimental.vla": "trains robots' models with a trainer of its own, and is not read",
-    "recipe.fully_async_policy": "trains while it generates, with sizes of its own, and is not read",
 }
 """Beginnings of verl's other programs. Source: verl 0.4.0 to 0.9.1, and upstream 1dda039."""
 _CODES = ("BB-VERL-007", "BB-VERL-008", "BB-VERL-011", "BB-VERL-089", "BB-VERL-090")
-PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, CONFIGS, ENGINE, _CODES)
+PROGRAM = HydraProgram("verl", ENTRIES, OTHERS, UNREAD, CONFIGS, ENGINE, _CODES)
 
 
 def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Defaults) -> list[Finding]:

@@ -61,8 +61,8 @@ def test_v_is_version(run: Run) -> None:
         (("help", "docter"), "tip: a similar command exists: 'doctor'"),
         (("frobnicate",), "commands: explain, check, "),
         (
-            ("check", "recipe.yaml", "--framework", "tois"),
-            "--framework tois: no such adapter; tip: a similar framework",
+            ("check", "recipe.yaml", "--framework", "toyz"),
+            "--framework toyz: no such adapter; tip: a similar framework",
         ),
         (("check", "recipe.yaml", "--framework", "xyz"), "--framework xyz: no such adapter; installed: toy"),
         (

@@ -41,15 +41,19 @@ class HydraSaid(Said):
 
 @dataclass(frozen=True)
 class HydraProgram:
-    """A framework's programs. title: its name in sentences. entries: module that starts one to the program's name, the
-    first being meant where none is named, and where somebody's own starts. others: beginnings of its modules that do
-    something else, and what. configs: its own configurations. group: a key that its defaults list may override. codes:
-    of a program or configuration that is not read, of an override that is not, of a key that is given twice, of a
-    program that is somebody's own, and of one that does something else."""
+    """A framework's programs.
+
+    title: its name in sentences. entries: module that starts one to the program's name, the first being meant where
+    none is named, and where somebody's own starts. others: beginnings of its modules that do something else, and what.
+    unread: of those that train by rollouts in a way of their own, and how. configs: its own configurations. group: a
+    key that its defaults list may override. codes: of a program or configuration that is not read, of an override that
+    is not, of a key that is given twice, of a program that is somebody's own, and of one that does something else.
+    """
 
     title: str
     entries: Mapping[str, str]
     others: Mapping[str, str]
+    unread: Mapping[str, str]
     configs: Collection[str]
     group: str
     codes: tuple[str, str, str, str, str]
@@ -65,10 +69,11 @@ class HydraProgram:
         result = HydraSaid(entry=self.entries.get(module or "", usual), entry_from_words=True)
         if module is None:
             words = [word for word in words if "=" in word or word.startswith("~")]
-        elif what := self.does_something_else(module):
+        elif what := _of(self.others, module) or _of(self.unread, module):
             result.entry = None
+            code = self.codes[4 if _of(self.others, module) else 0]
             text = f"{module} {what}; read here are {', '.join(self.entries)}, and programs of one's own like them"
-            result.findings.append(Finding(self.codes[4], "error", "config", text, (Where(module),), undecided=True))
+            result.findings.append(Finding(code, "error", "config", text, (Where(module),), undecided=True))
         elif module not in self.entries:
             first = next(iter(self.entries))
             text = f"{module} is no program of {self.title}'s: it is read as {first}, and what it changes is not seen"
@@ -96,9 +101,9 @@ class HydraProgram:
                 return inside[0] if inside else module, list(argv[index + 1 :])
         return None, list(argv)
 
-    def does_something_else(self, module: str) -> str | None:
-        """What a module of the framework's does, where that is no training that is read."""
-        return next((what for name, what in self.others.items() if module.startswith(name)), None)
+    def is_not_read(self, module: str) -> bool:
+        """Whether a module of the framework's does something else, or trains in a way of its own."""
+        return _of(self.others, module) is not None or _of(self.unread, module) is not None
 
     def _override(self, word: str, source: Source, result: HydraSaid) -> Override | None:
         key, _, value = word.partition("=")
@@ -168,6 +173,10 @@ class HydraProgram:
 
     def _not_read(self, result: HydraSaid, text: str, place: Where, *fixes: Fix) -> None:
         result.findings.append(Finding(self.codes[0], "error", "config", text, (place,), fixes, undecided=True))
+
+
+def _of(table: Mapping[str, str], module: str) -> str | None:
+    return next((what for name, what in table.items() if module.startswith(name)), None)
 
 
 def _without_flags(words: list[str], result: HydraSaid) -> list[str]:

@@ -315,7 +315,7 @@ def test_a_configuration_that_is_not_found_leaves_the_run_open():
 
 def test_another_program_of_verl_is_no_training():
     reading = read(["python3", "-m", "verl.trainer.main_generation_server", "trainer.nnodes=1"])
-    assert (reading.verdict, codes(reading)) == ("undecided", ["BB-VERL-007"])
+    assert (reading.verdict, codes(reading)) == ("undecided", ["BB-VERL-090"])
 
 
 def test_the_devices_that_are_asked_about_win_over_those_of_the_command():

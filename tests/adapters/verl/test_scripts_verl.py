@@ -177,18 +177,20 @@ def test_verls_own_program_is_none_of_ones_own(tmp_path: Path, program: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("module", "what"),
+    ("module", "code", "what"),
     [
-        ("verl.trainer.sft_trainer", "supervised fine-tuning"),
-        ("verl.trainer.fsdp_sft_trainer", "supervised fine-tuning"),
-        ("verl.trainer.main_generation_server", "trains nothing"),
-        ("verl.experimental.fully_async_policy.fully_async_main", "trains while it generates"),
+        ("verl.trainer.sft_trainer", "BB-VERL-090", "supervised fine-tuning"),
+        ("verl.trainer.fsdp_sft_trainer", "BB-VERL-090", "supervised fine-tuning"),
+        ("verl.trainer.main_generation_server", "BB-VERL-090", "trains nothing"),
+        ("verl.experimental.fully_async_policy.fully_async_main", "BB-VERL-007", "trains while it generates"),
     ],
 )
-def test_what_verls_other_programs_do_is_said_and_nothing_is_judged(tmp_path: Path, module: str, what: str) -> None:
+def test_what_verls_other_programs_do_is_said_and_nothing_is_judged(
+    tmp_path: Path, module: str, code: str, what: str
+) -> None:
     found = check(tmp_path, f"torchrun -m {module} data.train_batch_size=64 optim.lr=1e-5\n", framework="verl")
     assert found.verdict == "undecided"
-    assert [finding.code for finding in found.findings] == ["BB-VERL-090"]
+    assert [finding.code for finding in found.findings] == [code]
     assert what in found.findings[0].message
 
 
