@@ -122,6 +122,30 @@ def test_what_is_no_exact_pin_decides_nothing(recipe: Path, file: str, text: str
     assert pinned(recipe, "trl") is None
 
 
+@pytest.mark.parametrize(
+    ("said", "version"), [("0.8.0", "0.8.0"), ("0.10.0.dev\n", "0.9.1"), ("0.8.0.dev0", None), ("main", None)]
+)
+def test_a_checkout_of_the_framework_says_its_version(recipe: Path, said: str, version: str | None) -> None:
+    """A state between two known releases decides nothing."""
+    Path("verl", "version").mkdir(parents=True)
+    Path("verl", "version", "version").write_text(said)
+    Path("run.yaml").write_text("data.train_batch_size: 64\nactor_rollout_ref.rollout.n: 4\n")
+    found = batchbridge.check(Path("run.yaml").absolute(), framework="verl", world_size=8)
+    assert (found.judged is None) is (version is not None)
+    if version is not None:
+        assert found.reading.framework_version == version
+        (note,) = (finding for finding in found.findings if finding.code == "BB024")
+        assert f"verl/version/version:1 pins {said.strip()}, which is taken" in note.message
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("0.8.0.dev0", "undecided"), ("main", "undecided"), ("0.3.0", "invalid")]
+)
+def test_what_is_no_release_leaves_the_verdict_open(recipe: Path, version: str, verdict: str) -> None:
+    found = batchbridge.check({"data.train_batch_size": 64}, framework="verl", version=version, world_size=8)
+    assert found.verdict == verdict
+
+
 def test_a_pin_that_nobody_knows_decides_nothing(recipe: Path) -> None:
     Path("setup.py").write_text('"trl==0.2.0"')
     assert batchbridge.check(recipe, world_size=8).judged is not None

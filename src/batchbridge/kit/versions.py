@@ -129,11 +129,19 @@ def unknown_version(
             fixes=(Fix(f"name the version: {newest}, say"),),
             undecided=True,
         )
+    release = is_release(version)
     return Finding(
         codes[1],
         "error",
         "config",
-        f"{project} {version} is not known here; known are {known}",
+        f"{project} {version} is not known here; known are {known}"
+        if release
+        else f"{project} {version} is no release, and what its settings mean is not known; known are {known}",
         where=(Where("framework version", version),),
-        fixes=(Fix(f"name a known version, the newest being {newest}"),),
+        fixes=(
+            Fix(
+                f"name {'a known version' if release else 'the release before or after it'}, the newest being {newest}"
+            ),
+        ),
+        undecided=not release,
     )

@@ -29,10 +29,21 @@ class Pin(NamedTuple):
 def pinned(beside: Path, distribution: str) -> Pin | None:
     """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two."""
     for folder in beside.resolve().parents[:LEVELS]:
-        found = [pin for name in FILES for pin in _pins(folder / name, distribution)]
+        found = [pin for name in FILES for pin in _pins(folder / name, distribution)] or _own(folder, distribution)
         if found:
             return found[0] if len({pin.version for pin in found}) == 1 else None
     return None
+
+
+def _own(folder: Path, distribution: str) -> list[Pin]:
+    """What a checkout of the framework calls itself, in `verl/version/version`, say."""
+    place = f"{distribution}/version/version"
+    try:
+        file = folder / place
+        text = file.read_text(encoding="utf-8").strip() if file.is_file() and file.stat().st_size < MAX_BYTES else ""
+    except (OSError, ValueError):
+        return []
+    return [Pin(text, f"{place}:1")] if re.fullmatch(r"[0-9][\w.+]*", text) else []
 
 
 def _pins(file: Path, distribution: str) -> list[Pin]:
