@@ -36,14 +36,15 @@ def pinned(beside: Path, distribution: str) -> Pin | None:
 
 
 def _own(folder: Path, distribution: str) -> list[Pin]:
-    """What a checkout of the framework calls itself, in `verl/version/version`, say."""
+    """The release that a checkout of the framework calls itself, in `verl/version/version`, say. A state between two
+    releases, or after the last, has settings of neither."""
     place = f"{distribution}/version/version"
     try:
         file = folder / place
         text = file.read_text(encoding="utf-8").strip() if file.is_file() and file.stat().st_size < MAX_BYTES else ""
     except (OSError, ValueError):
         return []
-    return [Pin(text, f"{place}:1")] if re.fullmatch(r"[0-9][\w.+]*", text) else []
+    return [Pin(text, f"{place}:1")] if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text) else []
 
 
 def _pins(file: Path, distribution: str) -> list[Pin]:

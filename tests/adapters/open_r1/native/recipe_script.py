@@ -1,5 +1,5 @@
 """A script of our own with the structure of Open-R1's grpo.py: TrlParser over three dataclasses, `--config RECIPE`,
-TRL's GRPOTrainer. It knows nothing of BatchBridge; the test puts it at src/open_r1/grpo.py of a folder."""
+TRL's GRPOTrainer. It knows nothing of BatchBridge until it ends; the test puts it at src/open_r1/grpo.py of a folder."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import trl
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config
+
+from batchbridge.testing.leaving import leave
 
 # DeepSpeed would compile an exchange of its own, behind a lock that a process which is killed meanwhile leaves behind.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -64,3 +66,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()  # gloo's threads may abort a process that ends by itself
