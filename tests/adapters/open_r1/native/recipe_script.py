@@ -1,5 +1,5 @@
 """A script of our own with the structure of Open-R1's grpo.py: TrlParser over three dataclasses, `--config RECIPE`,
-TRL's GRPOTrainer. It knows nothing of BatchBridge until it ends; the test puts it at src/open_r1/grpo.py of a folder."""
+TRL's GRPOTrainer. Until it ends it knows nothing of BatchBridge; the test puts it at src/open_r1/grpo.py."""
 
 from __future__ import annotations
 
