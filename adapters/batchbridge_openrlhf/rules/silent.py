@@ -182,7 +182,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         "BB-ORL-067",
         _no_token,
         ("train.agent_func_path", MICRO),
-        "ZeroDivisionError: float division by zero",
+        "ZeroDivisionError at merged_status[k] = value / denom",
         "measured: openrlhf 0.10.4 to 0.11.2 ActorPPOTrainer.ppo_train; read: 0.9.8 to 0.10.3",
         lambda facts: (Fix("return at least one action token for every completion"),),
         ">=0.9.8",
