@@ -177,19 +177,19 @@ def sequence(place: Path) -> Run:
 @pytest.fixture(scope="module")
 def opo(place: Path) -> Run:
     """An estimator that the schema has no words for."""
-    return run(place / "e", 2, THREE, "algorithm.adv_estimator=opo", BATCHBRIDGE_JITTER_SEED="14")
+    return run(place / "ea", 2, THREE, "algorithm.adv_estimator=opo", BATCHBRIDGE_JITTER_SEED="14")
 
 
 @pytest.fixture(scope="module")
 def remax(place: Path) -> Run:
     """Another one: RayPPOTrainer generates a greedy completion beside each one that is drawn."""
-    return run(place / "f", 2, THREE, *V0, "algorithm.adv_estimator=remax", BATCHBRIDGE_JITTER_SEED="15")
+    return run(place / "eb", 2, THREE, *V0, "algorithm.adv_estimator=remax", BATCHBRIDGE_JITTER_SEED="15")
 
 
 @pytest.fixture(scope="module")
 def own_program(place: Path) -> Run:
     mine = "batchbridge_on_cpu.verl.own_program"
-    return run(place / "h", 1, THREE, program=mine, BATCHBRIDGE_JITTER_SEED="16")
+    return run(place / "ec", 1, THREE, program=mine, BATCHBRIDGE_JITTER_SEED="16")
 
 
 UNBALANCED = (THREE, *V0, "trainer.balance_batch=False")
