@@ -61,8 +61,8 @@ def test_json_is_exactly_the_readings_dict_with_its_enforcement(run: Run, recipe
 def test_every_obstacle_is_said_with_its_remedy_where_one_asks(run: Run, recipe: Path, command: str) -> None:
     (one,) = batchbridge.check("recipe.yaml").enforcement.obstacles
     short, long = (run(command, "recipe.yaml", *more)[1] for more in ((), ("-v",)))
-    assert f"run and wrap: refused: {one.name} (-v says why, and what to do)\n" in short
-    assert f"run and wrap: refused: {one.name}\n  {one.name}: {one.reason}\n    remedy: {one.remedy}\n" in long
+    assert f"  run and wrap: refused: {one.name} (-v says why, and what to do)\n" in short
+    assert f"  run and wrap: refused: {one.name}\n    {one.name}: {one.reason}\n      remedy: {one.remedy}\n" in long
     assert one.remedy not in short
 
 

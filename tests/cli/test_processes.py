@@ -140,8 +140,9 @@ def test_a_terminal_gets_tables_that_fit_and_no_escaped_escape_codes(
 
 def test_severities_and_verdicts_have_colours(toy_site: Path, recipe: Path) -> None:
     shown = on_a_terminal(toy_site, ["check", "recipe.yaml", "--set", "toy.step=9"])
-    assert ": \x1b[31minvalid\x1b[0m (" in shown
-    assert " \x1b[31merror\x1b[0m  " in shown
+    assert "  \x1b[31mINVALID\x1b[0m  " in shown
+    assert "\n  \x1b[31merror\x1b[0m  toy.step = 9 " in shown
+    assert "\n  \x1b[33mwarning\x1b[0m :6  " in shown
 
 
 def test_a_dumb_terminal_gets_plain_text(toy_site: Path, recipe: Path) -> None:

@@ -92,7 +92,7 @@ def reading_options(function: _F) -> _F:
 
 
 verbose_option = click.option(
-    "-v", "--verbose", is_flag=True, help="Say what stands in the way of a run that is followed, and what to do."
+    "-v", "--verbose", is_flag=True, help="Notes, whole values, sources; what `run` and `wrap` refuse, and what to do."
 )
 
 

@@ -13,8 +13,8 @@ INDENT = 2
 """Blanks that a section puts before the lines of a table."""
 _COLOURS = {"error": "31", "invalid": "31", "undecided": "33", "warning": "33", "valid": "32"}
 _COLOURED = re.compile(
-    r"^(?:(?P<code> *[A-Z][A-Z0-9-]*\d )(?P<kind>error|undecided|warning)(?=  )"
-    r"|(?P<name>.*: )(?P<verdict>valid|invalid|undecided)(?= \())",
+    r"^(?:(?P<indent> {0,2})(?P<kind>error|undecided|warning)(?= (?::|\S+:\d+ | ))"
+    r"|(?P<name>\S.*  )(?P<verdict>VALID|INVALID|UNDECIDED)(?=  ))",
     re.MULTILINE,
 )
 """The severity of a finding, and the verdict of `batchbridge.render.text.summary`."""
@@ -32,11 +32,13 @@ def coloured(text: str) -> str:
     """
     if not _is_terminal() or os.environ.get("NO_COLOR"):
         return text
-    return _COLOURED.sub(lambda found: _colour(found["code"] or found["name"], found["kind"] or found["verdict"]), text)
+    return _COLOURED.sub(
+        lambda found: _colour(found["indent"] or found["name"] or "", found["kind"] or found["verdict"]), text
+    )
 
 
 def _colour(before: str, word: str) -> str:
-    return f"{before}\x1b[{_COLOURS[word]}m{word}\x1b[0m"
+    return f"{before}\x1b[{_COLOURS[word.lower()]}m{word}\x1b[0m"
 
 
 def _is_terminal() -> bool:

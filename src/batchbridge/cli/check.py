@@ -1,4 +1,4 @@
-"""`batchbridge check`: findings, one line that sums them up, and one about a run of it."""
+"""`batchbridge check`: the verdict, the batches, whether a run of it would be followed, and the findings."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ def command(
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run), whose own arguments
     stand behind --; without FILE a command stands there. - is what is piped in. --set adds to it, or replaces what it
-    says. The last line says whether `batchbridge run` or `wrap` would follow such a run. Of several files each is
-    judged by itself, of a folder every run in it; the exit code is of the worst.
+    says. The verdict stands first, then what a rollout and an optimizer step have, whether `batchbridge run` and `wrap`
+    work with it, errors and warnings; -v shows the notes. Of several files each is judged by itself, of a folder every
+    run in it; the exit code is of the worst.
     """
     from batchbridge import check
 

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from batchbridge.render import findings as shown
+from batchbridge.render.findings import PHASES as PHASES  # others have it from here
+from batchbridge.render.findings import one_line as one_line  # others have it from here
+from batchbridge.render.findings import paths_from_here, shortened, shown_path
 
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
-    from batchbridge.meaning.findings import Finding, Where
     from batchbridge.meaning.spec import LossTerm, Spec
 
 Table = Callable[[Sequence[str], Sequence[Sequence[str]]], str]
 """Draws (headers, rows); the commands pass rich's on a terminal."""
-
-PHASES = {
-    "config": "while reading the configuration",
-    "construction": "while building the trainer",
-    "worker_start": "while starting the workers",
-    "first_rollout": "at the first rollout, after model load",
-    "optimizer_step": "at some optimizer step",
-    "never": "never",
-}
-"""When the native framework would notice, in words."""
 
 NO_UNITS = ("", "kind", "1", "see unit", "flag", "seed")
 """Units that say nothing beside a value."""
@@ -47,11 +42,16 @@ def check(
     judged: Judged | None = None,
     devices: tuple[int, ...] = (),
 ) -> str:
-    """The findings of a reading, one line that sums them up, and one that says whether its run would be followed."""
-    lines = [line for finding in reading.findings for line in _finding(finding)]
-    followed = _followed(reading, enforcement, verbose)
-    said = [*_releases(name, judged), *lines, summary(name, reading), *_devices(devices), *followed]
-    return clean("\n".join([*said, *_pages(reading, verbose)]))
+    """The verdict on a reading, its batches, whether its run would be followed, then the findings."""
+    said = [
+        *_releases(name, judged),
+        summary(name, reading, verbose=verbose),
+        *(f"  {line}" for line in _batches(reading)),
+        *(f"  {line}" for line in _devices(devices)),
+        *(f"  {line}" for line in _followed(reading, enforcement, verbose)),
+        *(f"  {line}" for line in shown.lines(name, reading, verbose=verbose)),
+    ]
+    return _printable(said)
 
 
 def explain(
@@ -65,40 +65,77 @@ def explain(
     devices: tuple[int, ...] = (),
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
-    followed = _followed(reading, enforcement, verbose)
-    sections = ["\n".join([*_releases(name, judged), summary(name, reading), *_devices(devices), *followed])]
+    head = [*_releases(name, judged), summary(name, reading, verbose=verbose)]
+    head += [f"  {line}" for line in (*_devices(devices), *_followed(reading, enforcement, verbose))]
+    sections = ["\n".join(head)]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
-        sections.append(_section("Specification", _fields(reading.spec, reading.provenance, table)))
+        sections.append(_section("Specification", _fields(name, reading.spec, reading.provenance, table, verbose)))
         sections.append(_section("Derived", _derived(reading.derived, table)))
     if reading.behaviour is not None:
-        title = f"What {reading.framework} {reading.framework_version or ''}".rstrip() + " does on its own"
-        sections.append(_section(title, _behaviour(reading.behaviour)))
-    if reading.findings:
-        lines = [line for finding in reading.findings for line in _finding(finding)]
-        sections.append(_section("Findings", [*lines, *_pages(reading, verbose)]))
-    return clean("\n\n".join(sections))
+        title = f"What {_framework(reading)} does on its own"
+        sections.append(_section(title, _behaviour(reading.behaviour, verbose)))
+    if lines := list(shown.lines(name, reading, verbose=verbose)):
+        sections.append(_section("Findings", lines))
+    return _printable(["\n\n".join(sections)])
 
 
-def summary(name: str, reading: Reading) -> str:
-    """`run.yaml: trl 1.16.0: invalid (1 error, 2 warnings)`."""
-    counts = [
-        (sum(finding.severity == "error" and not finding.undecided for finding in reading.findings), "error"),
-        (sum(finding.undecided for finding in reading.findings), "undecided"),
-        (sum(finding.severity == "warning" and not finding.undecided for finding in reading.findings), "warning"),
-        (sum(finding.severity == "note" and not finding.undecided for finding in reading.findings), "note"),
-    ]
-    said = [f"{count} {word}{'s' if count > 1 and word != 'undecided' else ''}" for count, word in counts if count]
-    framework = f"{reading.framework} {reading.framework_version or ''}".rstrip()
-    framework += "".join(f", with a guess, {one_line(where)}" for where in reading.guessed)
-    return f"{one_line(name)}: {framework}: {reading.verdict} ({', '.join(said) or 'no findings'})"
+def _printable(lines: Iterable[str]) -> str:
+    return clean(paths_from_here("\n".join(lines)))
+
+
+def _framework(reading: Reading) -> str:
+    return f"{reading.framework} {reading.framework_version or ''}".rstrip()
+
+
+def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
+    """`run.yaml  trl 1.16.0  8 devices  INVALID  1 error, 2 warnings`."""
+    framework = _framework(reading)
+    parts = [one_line(shown_path(name)), one_line("framework unknown" if framework == "unknown" else framework)]
+    guess = next(iter(reading.guessed), None)
+    if reading.spec is not None:
+        parts.append(_count(reading.spec.topology.world_size, "device"))
+        parts[-1] += "" if guess is None else f" (a guess: {one_line(guess)})"
+    elif guess is not None:
+        parts.append(f"a guess: {one_line(guess)}")
+    return "  ".join([*parts, reading.verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
+
+
+def _batches(reading: Reading) -> Iterator[str]:
+    """`1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions`."""
+    if reading.spec is None:
+        return
+    rollout, step = reading.spec.rollout, reading.spec.optimizer_step
+    group, steps = rollout.completions_per_prompt, reading.derived.get("optimizer_steps_per_rollout")
+    if rollout.prompts_per_rollout is None:
+        said = f"prompts are streamed, {_count(group, 'completion')} each"
+    else:
+        total = _count(reading.spec.completions_per_rollout, "completion")
+        said = f"{_count(rollout.prompts_per_rollout, 'prompt')} x {number(group)} = {total} per rollout"
+    sizes = ((getattr(step, name), unit) for name, unit in _STEP_UNITS.items())
+    size = next((_count(value, unit) for value, unit in sizes if value is not None), None)
+    of = "" if size is None else f" of {size}"
+    if steps is None:
+        yield f"{said}; optimizer steps{of}" if of else said
+    elif steps < 1:
+        yield f"{said}; an optimizer step{of} takes {number(1 / steps)} rollouts"
+    else:
+        passes = f" in {_count(step.passes_per_rollout, 'pass', 'passes')}" if step.passes_per_rollout > 1 else ""
+        yield f"{said}; {_count(steps, 'optimizer step')}{of}{passes}"
+
+
+_STEP_UNITS = {
+    "completions_per_step": "completion",
+    "tokens_per_step": "token",
+    "micro_batches_per_step": "micro-batch",
+}
 
 
 def _releases(name: str, judged: Judged | None) -> Iterator[str]:
     """What every known release says, where no version was named."""
     if judged is not None:
         reading = judged.reading
-        yield f"{one_line(name)}: {reading.framework}, no version named: judged under every known one"
+        yield f"{one_line(shown_path(name))}: {reading.framework}, no version named: judged under every known one"
         yield from map(one_line, judged.lines())
         hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
         how = hows.get(reading.verdict, "the newest")
@@ -158,14 +195,6 @@ def _escaped(line: str) -> str:
     )
 
 
-def one_line(value: object) -> str:
-    """A value in one line: numbers short, the ends of lines as blanks."""
-    text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
-    if isinstance(value, tuple):
-        text = ", ".join(map(str, value)) or "none"
-    return " ".join(text.split("\n"))
-
-
 def number(value: int | float | None) -> str:
     """A count for a person: `1,234`, `2.5`, or a dash where it is open."""
     if value is None:
@@ -175,43 +204,6 @@ def number(value: int | float | None) -> str:
 
 def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"  {line}" for line in lines)])
-
-
-def _finding(finding: Finding) -> Iterator[str]:
-    kind = "undecided" if finding.undecided else finding.severity
-    first = _place(finding.where[0]) if finding.where else None
-    place = "" if first is None else f"    {one_line(first)}"
-    yield f"{finding.code} {kind}  {one_line(finding.message)}{place}"
-    keys = [where for where in finding.where if where.key is not None]
-    if keys:
-        yield "  at: " + ", ".join(one_line(_key(where, first)) for where in keys)
-    if finding.native is not None:
-        yield f"  natively: {one_line(finding.native)}; noticed {PHASES[finding.phase]}"
-    if finding.fixes:
-        yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
-    if finding.source is not None:
-        yield f"  source: {one_line(finding.source)}"
-
-
-def _pages(reading: Reading, verbose: bool) -> Iterator[str]:
-    """Where more is said of each finding's rule."""
-    codes = dict.fromkeys(finding.code for finding in reading.findings)
-    if verbose and codes:
-        yield f"more about a rule: batchbridge rule {next(iter(codes))} (or rules/{next(iter(codes))}.md on the site)"
-
-
-def _place(where: Where) -> str | None:
-    """`file:line`, as far as it is known."""
-    if where.file is None or where.line is None:
-        return where.file
-    return f"{where.file}:{where.line}"
-
-
-def _key(where: Where, shown: str | None) -> str:
-    """`key = value (file:line)`, the place left out where it is already shown."""
-    text = str(where.key) if where.value is None else f"{where.key} = {one_line(where.value)}"
-    place = _place(where)
-    return text if place is None or place == shown else f"{text} ({place})"
 
 
 def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
@@ -304,7 +296,7 @@ def _count(value: int | float | None, one: str, many: str | None = None) -> str:
     return f"{number(value)} {one if value == 1 else many or one + 's'}"
 
 
-def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> Iterator[str]:
+def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: Table, verbose: bool) -> Iterator[str]:
     """Every field that the source says or that follows from it, in schema order; then the schema's own defaults."""
     from batchbridge.meaning.spec import walk
 
@@ -312,14 +304,19 @@ def _fields(spec: Spec, provenance: Mapping[str, Provenance], table: Table) -> I
     for path, value, quantity in walk(spec):
         if path in provenance:
             unit = "" if quantity.unit in NO_UNITS else quantity.unit
-            rows.append((path, one_line(value), unit, one_line(_origin(provenance[path]))))
+            origin = provenance[path]
+            said = _origin(origin) if verbose else shortened(_short_origin(name, value, origin))
+            rows.append((path.removeprefix("carried."), one_line(value), unit, one_line(said)))
         elif value in (None, ()):
             unset.append(path)
         else:
             defaults.append(f"{path} = {one_line(value)}")
     yield from table(("field", "value", "unit", "from"), rows).splitlines()
-    yield from _listing("by the schema's default:", defaults)
-    yield from _listing("unknown, unlimited or off:", unset)
+    if verbose:
+        yield from _listing("at the schema's defaults:", defaults)
+        yield from _listing("unknown, unlimited or off:", unset)
+    else:
+        yield f"{len(defaults) + len(unset)} more fields are at the schema's defaults, unknown or off (-v shows them)"
 
 
 def _listing(title: str, items: Sequence[str]) -> Iterator[str]:
@@ -345,14 +342,35 @@ def _origin(origin: Provenance) -> str:
     return detail if origin.key is None else f"{origin.key} = {one_line(origin.value)} ({detail})"
 
 
+def _short_origin(name: str, value: object, origin: Provenance) -> str:
+    """Key and place: `num_generations (:4)`; the value only where it is another word than the field's."""
+    if origin.key is None:
+        return origin.detail.removeprefix("derived: ")
+    if origin.origin == "file" and origin.file is not None and origin.line is not None:
+        own = os.path.normpath(origin.file) == os.path.normpath(name)
+        place = f"{'' if own else shown_path(origin.file)}:{origin.line}"
+    else:
+        place = origin.detail if origin.origin == "object" else origin.origin
+    said = "" if one_line(origin.value) == one_line(value) else f" = {one_line(origin.value)}"
+    return f"{origin.key}{said} ({place})"
+
+
 def _derived(derived: Mapping[str, Any], table: Table) -> Iterator[str]:
     from batchbridge.meaning.derived import UNITS
 
-    rows = [(name, number(derived.get(name)), unit) for name, unit in UNITS.items()]
-    yield from table(("number", "value", "unit"), rows).splitlines()
+    rows = [
+        (name, quantity(name, value, unit)) for name, unit in UNITS.items() if (value := derived.get(name)) is not None
+    ]
+    yield from table(("number", "value"), rows).splitlines()
 
 
-def _behaviour(behaviour: Behaviour) -> Iterator[str]:
+def quantity(name: str, value: int | float | None, unit: str) -> str:
+    """A derived number with its unit, where its name does not say that: `optimizer_steps_per_rollout: 1`."""
+    said = all(word in name.split("_") for word in unit.split())
+    return number(value) if said or unit in NO_UNITS else f"{number(value)} {unit}"
+
+
+def _behaviour(behaviour: Behaviour, verbose: bool) -> Iterator[str]:
     yield f"order: {one_line(behaviour.order)}"
     yield f"membership: {one_line(behaviour.membership)}"
     scope = _SCOPES[behaviour.denominator_scope]
@@ -362,6 +380,7 @@ def _behaviour(behaviour: Behaviour) -> Iterator[str]:
     for open_point in behaviour.undecided:
         yield f"not fixed by the configuration: {one_line(open_point)}"
     for defect in behaviour.defects:
-        yield f"known defect {defect.code}: {one_line(defect.summary)} (source: {one_line(defect.source)})"
-    if behaviour.source:
+        source = f" (source: {one_line(defect.source)})" if verbose else ""
+        yield f"known defect {defect.code}: {one_line(defect.summary)}{source}"
+    if behaviour.source and verbose:
         yield f"source: {one_line(behaviour.source)}"

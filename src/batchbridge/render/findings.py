@@ -1,0 +1,187 @@
+"""Findings for people: what is wrong, where, what the framework itself does and when, and the way out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
+    from batchbridge.meaning.findings import Finding, Where
+
+WIDEST = 60
+"""Characters of a setting's value that are shown; a chat template has thousands."""
+FIXES = 3
+"""Ways out that are shown of a finding."""
+ALIKE = 3
+"""Warnings of one rule that are shown one by one."""
+
+PHASES = {
+    "config": "while reading the configuration",
+    "construction": "while building the trainer",
+    "worker_start": "while starting the workers",
+    "first_rollout": "at the first rollout, after model load",
+    "optimizer_step": "at some optimizer step",
+    "never": "never",
+}
+"""When the native framework would notice, in words; the earliest first."""
+
+KINDS = ("error", "undecided", "warning", "note")
+
+
+def kind_of(finding: Finding) -> str:
+    """One of `KINDS`, the most severe first."""
+    return "undecided" if finding.undecided else finding.severity
+
+
+def counts(findings: Sequence[Finding], *, verbose: bool) -> str:
+    """`1 error, 2 warnings, 5 notes (-v shows them)`; "no findings"."""
+    kinds = [kind_of(finding) for finding in findings]
+    numbers = [(kinds.count(kind), kind) for kind in KINDS]
+    said = [f"{count} {kind}{'s' if count > 1 and kind != 'undecided' else ''}" for count, kind in numbers if count]
+    hidden = " (-v shows them)" if "note" in kinds and not verbose else ""
+    return f"{', '.join(said)}{hidden}" if said else "no findings"
+
+
+def lines(name: str, reading: Reading, *, verbose: bool) -> Iterator[str]:
+    """The findings of the configuration `name`, the most severe first and of these the one that its framework notices
+    first; notes, whole values, every fix and the sources only where `verbose`."""
+    phases = list(PHASES)
+    found = sorted(reading.findings, key=lambda one: (KINDS.index(kind_of(one)), phases.index(one.phase)))
+    shown: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        shown.setdefault((kind_of(finding), finding.code), []).append(finding)
+    for (kind, code), alike in shown.items():
+        if verbose:
+            for finding in alike:
+                yield from _whole(name, reading, finding)
+        elif kind != "note":
+            most = ALIKE if kind == "warning" and len(alike) > ALIKE + 1 else len(alike)
+            for place, finding in enumerate(alike[:most]):
+                yield from _compact(name, reading, finding, first=not place)
+            if most < len(alike):
+                yield f"{kind}  {len(alike) - most} more of {code} (-v shows them)"
+    if verbose and found:
+        code = found[0].code
+        yield f"more about a rule: batchbridge rule {code} (or rules/{code}.md on the site)"
+
+
+def _compact(name: str, reading: Reading, finding: Finding, *, first: bool) -> Iterator[str]:
+    yield _head(name, finding, _short(finding, finding.message))
+    keys = [_key(name, finding, where, cut=True) for where in finding.where if _worth_a_word(reading, finding, where)]
+    if keys:
+        yield f"  at: {', '.join(keys)}"
+    if first and (native := _native(reading, finding)):
+        yield f"  {_short(finding, native)}"
+    if finding.fixes:
+        texts = [_short(finding, fix.text) for fix in finding.fixes[:FIXES]]
+        more = len(finding.fixes) - len(texts)
+        yield f"  fix: {', or '.join(texts)}{f', or {more} more (-v)' if more else ''}"
+
+
+def _whole(name: str, reading: Reading, finding: Finding) -> Iterator[str]:
+    yield _head(name, finding, finding.message)
+    keys = [_key(name, finding, where, cut=False) for where in finding.where if where.key is not None]
+    if keys:
+        yield f"  at: {', '.join(keys)}"
+    if native := _native(reading, finding):
+        yield f"  {native}"
+    if finding.fixes:
+        yield f"  fix: {', or '.join(one_line(fix.text) for fix in finding.fixes)}"
+    if finding.source is not None:
+        yield f"  source: {one_line(finding.source)}"
+
+
+def _head(name: str, finding: Finding, message: str) -> str:
+    """`warning :25  what is wrong    BB-VERL-042`."""
+    place = _place(name, _first(finding))
+    return f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
+
+
+def _native(reading: Reading, finding: Finding) -> str | None:
+    """What the framework itself says or does, and when."""
+    if finding.native is None:
+        return None
+    framework = one_line(reading.framework)
+    if finding.phase == "never":
+        return f"{framework} never reports it: {one_line(finding.native)}"
+    return f"{framework} {PHASES[finding.phase]}: {one_line(finding.native)}"
+
+
+def _worth_a_word(reading: Reading, finding: Finding, where: Where) -> bool:
+    """Whether a place says more than the finding's first line: not a default that nobody set, nor what stands there."""
+    if where.key is None or (where.file is None and reading.given and where.key not in reading.given):
+        return False
+    if str(where.key).rpartition(".")[2] not in finding.message:
+        return True
+    if where.file is not None:
+        return where != _first(finding)
+    return where.value is not None and one_line(where.value) not in finding.message
+
+
+def _first(finding: Finding) -> Where | None:
+    """The first place in a file."""
+    return next((where for where in finding.where if where.file is not None), None)
+
+
+def _key(name: str, finding: Finding, where: Where, *, cut: bool) -> str:
+    """`key = value (:2)`, the place left out where the first line has it."""
+    value = one_line(where.value)
+    text = str(where.key) if where.value is None else f"{where.key} = {shortened(value) if cut else value}"
+    place, first = _place(name, where), _place(name, _first(finding))
+    return one_line(text if not place or place == first else f"{text} ({place})")
+
+
+def _place(name: str, where: Where | None) -> str:
+    """`:25` in the file `name` itself, `other.yaml:3` in another one; empty where it stands in none."""
+    if where is None or where.file is None:
+        return ""
+    own = os.path.normpath(where.file) == os.path.normpath(name)
+    if where.line is None:
+        return "" if own else shown_path(where.file)
+    return f":{where.line}" if own else f"{shown_path(where.file)}:{where.line}"
+
+
+def _short(finding: Finding, text: str) -> str:
+    """`text` with the finding's long values cut."""
+    for where in finding.where:
+        for value in {str(where.value), repr(where.value), one_line(where.value)}:
+            if len(value) > WIDEST:
+                text = text.replace(value, shortened(value))
+    return one_line(text)
+
+
+def shortened(value: str) -> str:
+    """The first `WIDEST` characters of a value."""
+    return value if len(value) <= WIDEST else f"{value[: WIDEST - 3]}..."
+
+
+def shown_path(path: str) -> str:
+    """A path as seen from the present folder, where that is shorter."""
+    if not Path(path).is_absolute():
+        return path
+    try:
+        relative = os.path.relpath(path)
+    except OSError:  # the present folder is gone
+        return path
+    return relative if len(relative) < len(path) else path
+
+
+def paths_from_here(text: str) -> str:
+    """`text` in which what lies below the present folder is named from there."""
+    try:
+        here = str(Path.cwd())
+    except OSError:  # it is gone
+        return text
+    return re.sub(rf"(?<![\w./-]){re.escape(here)}/", "", text) if here != "/" else text
+
+
+def one_line(value: object) -> str:
+    """A value in one line: numbers short, the ends of lines as blanks."""
+    text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
+    if isinstance(value, tuple):
+        text = ", ".join(map(str, value)) or "none"
+    return " ".join(text.split("\n"))
