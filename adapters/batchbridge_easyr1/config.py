@@ -205,7 +205,7 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
     for key in unknown:
         place, name = said.places[key], key.rpartition(".")[2]
         fixes = [Fix(f"write {other}", {key: None, other: place.value}) for other in near.get(key, ())]
-        text, native = f"{key} is no setting of EasyR1 {version}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
+        text, native = f"EasyR1 {version} has no setting {key}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
         ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
         found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))
     return found

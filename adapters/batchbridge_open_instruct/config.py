@@ -268,7 +268,9 @@ def _version_finding(version: str | None, checkout: str | None, script: str) -> 
     message = f"open-instruct {version} is not known here; {script} is read in {known}"
     if checkout is not None:
         message = f"{script} is not read in open-instruct {version}, only in {known}"
-    fix = Fix(f"name a known checkout, if yours has the same defaults: {SCRIPTS[script][-1]}, say")
+    fix = Fix(
+        f"name a known checkout, if yours has the same defaults, for example --framework-version {SCRIPTS[script][-1]}"
+    )
     return Finding("BB-OI-002", "error", "config", message, (Where("framework version", shown(version)),), (fix,))
 
 
@@ -276,7 +278,7 @@ def _unknown_key(place: Where, near: Sequence[str], checkout: str, script: str, 
     """elsewhere: the known checkouts of the script that have every flag that was given."""
     key = place.key or ""
     removed = tables.REMOVED.get(key) if script == GRPO_FAST else None
-    message = f"{key} is no setting of open-instruct in {checkout}"
+    message = f"open-instruct in {checkout} has no setting {key}"
     if removed is not None:
         message += f": {script} lost it on {removed[0]} ({removed[1]})"
     elif script != PPO and any(tables.has_flag(one, key.removeprefix("no_")) for one in SCRIPTS[PPO]):

@@ -111,7 +111,7 @@ def _rho(reading: Reading) -> bool | None:
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "script",
-        "only grpo_fast.py is followed",
+        "BatchBridge works with grpo_fast.py alone",
         only_asked,
         configured=lambda reading: reading.native.get(settings.SCRIPT) not in (None, settings.GRPO_FAST),
         remedy="start grpo_fast.py",

@@ -261,7 +261,7 @@ def _strays(given: Given) -> Iterator[Finding]:
 def _unknown(name: str, place: Where, near: Sequence[str], version: str) -> Finding:
     here = tables.names_of(version)
     spelled = [here[identity] for identity in tables.spellings().get(name, ()) if identity in here]
-    message = f"{name} is no option of openrlhf {version}"
+    message = f"openrlhf {version} has no option {name}"
     if spelled:
         message += f"; it is spelled {spelled[0]} there"
     elif elsewhere := tables.releases_with(name):

@@ -209,10 +209,8 @@ class TrlAdapter(FramedAdapter):
             fixes = [Fix(f"use {gone.instead}" if gone.instead else f"remove {key}", {key: None})]
         else:
             elsewhere = sorted(versions_of(self.groups, key))
-            message = (
-                f"{key} is no setting of {self.framework} under trl {version} with transformers "
-                f"{tables.transformers_of(version)}"
-                + (f"; it is one under trl {' or '.join(elsewhere)}" if elsewhere else "")
+            message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}" + (
+                f"; trl {' or '.join(elsewhere)} has it" if elsewhere else ""
             )
             fixes = [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
             fixes.append(Fix(f"remove {key}", {key: None}))

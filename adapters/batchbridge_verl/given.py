@@ -131,7 +131,7 @@ def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[s
     _, newer, source = GONE.get(key, ("", None, f"composed configuration of verl {version}"))
     fixes = [Fix(f"use {newer}", {key: None, newer: place.value})] if newer is not None else []
     fixes += [Fix(f"write {name}", {key: None, name: place.value}) for name in near]
-    text = f"{key} is no setting of verl {version} with the {engine} engine"
+    text = f"verl {version} has no setting {key} with the {engine} engine"
     code = CODES.unknown_key
     if appended:
         unread = f"{text}: nothing reads it"

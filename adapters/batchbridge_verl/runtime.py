@@ -139,7 +139,7 @@ def _candidates(reading: Reading) -> bool:
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "main_ppo_sync",
-        "the trainer of verl.trainer.main_ppo_sync is not followed",
+        "BatchBridge does not work with the trainer of verl.trainer.main_ppo_sync",
         only_asked,
         configured=lambda reading: (
             run_of(reading).entry == "main_ppo_sync" and holds("<0.9.0", run_of(reading).version)
@@ -148,14 +148,14 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "one_step_off",
-        "the trainer of verl's one_step_off_policy recipe is not followed: it is no trainer of verl's own package",
+        "BatchBridge does not work with the trainer of verl's one_step_off_policy recipe: verl's own package lacks it",
         only_asked,
         configured=lambda reading: run_of(reading).entry == "one_step_off",
         remedy="start verl.trainer.main_ppo",
     ),
     Refusal(
         "own_program",
-        "a program of one's own is followed where it builds verl's own trainer",
+        "BatchBridge works with a program of one's own where it builds verl's own trainer",
         only_asked,
         configured=lambda reading: None if run_of(reading).own_program else False,
         remedy="batchbridge run tells when the trainer is built",
@@ -204,7 +204,7 @@ REFUSALS: tuple[Refusal, ...] = (
     ),
     Refusal(
         "distillation",
-        "a teacher's loss has weights of its own, and a distillation alone (with fused kernels, say) makes no "
+        "a teacher's loss has weights of its own, and a distillation alone (with fused kernels, for example) makes no "
         "log-probabilities that could be measured",
         lambda trainer, request: bool(trainer.use_teacher_policy),
         configured=lambda reading: is_on(setting(reading, "distillation.enabled")),

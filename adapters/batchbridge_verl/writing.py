@@ -67,7 +67,7 @@ def settings_for(spec: Spec, problems: Problems, version: str = NEWEST) -> dict[
     for key in [key for key in values if not reads(key, version, to.engine, known)]:
         # Of itself it holds; what does not shows when `write` reads its own work.
         if values[key] is not None and values[key] != BY_KEY[key].default:
-            reason = f"{key} is no setting of verl {version} with the {to.engine} engine"
+            reason = f"verl {version} has no setting {key} with the {to.engine} engine"
             problems.no_setting(reason, key, written, NEWEST)
         del values[key]
     engine = {ENGINE: to.engine} if to.engine != "fsdp" else {}

@@ -15,7 +15,7 @@ from batchbridge.cli.main import main
 from batchbridge.render import formats
 
 Run = Callable[..., tuple[int, str, str]]
-MESSAGE = "toy.step = 9 (completions) is no multiple of 2 devices; nearest: toy.step = 8"
+MESSAGE = "toy.step = 9 (completions) is no multiple of 2 devices; fix: toy.step = 8"
 
 
 @pytest.fixture
@@ -136,9 +136,7 @@ def test_a_recipe_of_open_r1_has_the_line_that_its_owner_asked_for(
     Path("config_codeforces.yaml").write_text(text, encoding="utf-8")
     words = ("--framework", "open_r1", "--framework-version", "0.18.0", "--world-size", "8")
     assert main(("check", "./config_codeforces.yaml", *words, "--output-format", "concise")) == 2
-    line = (
-        "config_codeforces.yaml:4: BB-TRL-003 error: vllm_device is gone since trl 0.18.0; nearest: remove vllm_device"
-    )
+    line = "config_codeforces.yaml:4: BB-TRL-003 error: vllm_device is gone since trl 0.18.0; fix: remove vllm_device"
     assert capsys.readouterr().out.splitlines()[0] == line
 
 

@@ -105,7 +105,7 @@ def test_what_a_source_gives() -> None:
     assert {key: (place.file, place.line) for key, place in places.items()} == {"train.size": ("a.yaml", 2)}
     told = {(finding.code, finding.message) for finding in found}
     assert told == {
-        ("BB-TOY-004", "train.sise is no setting of toy"),
+        ("BB-TOY-004", "toy has no setting train.sise"),
         ("BB-TOY-005", "seed = no: expected a whole number"),
         ("BB-TOY-004", "the key 3 is no text, and every setting's name is"),
     }

@@ -112,7 +112,7 @@ def _uncarried(facts: Facts) -> str | None:
 
 
 _UNCARRIED = {
-    "algo.kl.target": "the KL coefficient follows the KL",
+    "algo.kl.target": "the KL coefficient moves with the KL",
     "train.enable_ema": "moving average of the weights",
     "ds.lora.rank": "LoRA",
     "ds.load_in_4bit": "quantised weights",
@@ -139,7 +139,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         _idle_first_step,
         ("actor.lr_warmup_ratio",),
         "parameters are unchanged by the first step",
-        "measured: openrlhf 0.11.2 with cosine_with_min_lr",
+        "openrlhf 0.11.2 with cosine_with_min_lr, as it runs",
         fixed(actor__lr_warmup_ratio=0.0),
     ),
     NOTE(
@@ -183,7 +183,7 @@ SILENT_RULES: tuple[Rule, ...] = (
         _no_token,
         ("train.agent_func_path", MICRO),
         "ZeroDivisionError at merged_status[k] = value / denom",
-        "measured: openrlhf 0.10.4 to 0.11.2 ActorPPOTrainer.ppo_train; read: 0.9.8 to 0.10.3",
+        "openrlhf 0.9.8 to 0.11.2 ActorPPOTrainer.ppo_train",
         lambda facts: (Fix("return at least one action token for every completion"),),
         ">=0.9.8",
     ),

@@ -7,6 +7,8 @@ is about `rollouts`, about optimizer `steps`, or about single settings (`ignored
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batchbridge import Finding, Reading, Where
 from batchbridge.kit import Defect, rule_table
 from batchbridge_trl.rules.facts import Facts, Rule, facts_of
@@ -22,6 +24,8 @@ __all__ = ["RULES", "Facts", "Rule", "check", "defects", "facts_of"]
 
 RULES: tuple[Rule, ...] = (*VALIDATED, *LATER, *ROLLOUTS, *STEPS_AND_WEIGHTS, *IGNORED)
 """Every rule and known defect."""
+MANY_SETTINGS = "BB-TRL-075"
+"""The rule about any of many settings: it points at those that somebody set."""
 
 
 def check(reading: Reading) -> list[Finding]:
@@ -36,7 +40,16 @@ def check(reading: Reading) -> list[Finding]:
         known = [key for key in keys if key not in rows or not rows[key].fixed]
         return reading.where(*(key for key in known if key in reading.given or reading.native.get(key) is not None))
 
-    return rule_table.checked(reading.framework, RULES, facts, facts.version, where)
+    found = rule_table.checked(reading.framework, RULES, facts, facts.version, where)
+    return [_about_what_is_set(finding, reading) if finding.code == MANY_SETTINGS else finding for finding in found]
+
+
+def _about_what_is_set(finding: Finding, reading: Reading) -> Finding:
+    """A finding about the settings that somebody set, of the many that its rule is about."""
+    set_ones = tuple(
+        where for where in finding.where if where.key in reading.given or f"{where.key} = " in finding.message
+    )
+    return replace(finding, where=set_ones)
 
 
 def defects(facts: Facts) -> tuple[Defect, ...]:

@@ -32,7 +32,7 @@ def _width_constant(run: Run) -> str | None:
         return None
     return (
         f"{_FACTOR} is null: the loss is divided by the padded width of each micro-batch, so the gradient depends on "
-        "the split (0.5 to 1.7 relative); the constant told here is data.max_response_length"
+        "the split (0.5 to 1.7 relative); data.max_response_length is taken for the constant here"
     )
 
 
@@ -50,8 +50,8 @@ def _micro_batch_scope(run: Run) -> str | None:
         return None
     if run[AGGREGATION] == "token-mean":
         return (
-            "token-mean divides by the tokens of each micro-batch on each device, then by the number of micro-batches: "
-            "the gradient depends on the micro-batch size, the devices, and which completions meet"
+            "token-mean divides by each micro-batch's own tokens: the gradient depends on the micro-batch size and the "
+            "devices"
         )
     if run[AGGREGATION] in ("seq-mean-token-mean", "seq-mean-token-sum") and holds(">=0.6.1", run.version):
         return "the mean over sequences leaves fully masked ones out, micro-batch by micro-batch"
@@ -211,7 +211,7 @@ UNREPORTED = (
         _width_constant,
         (_FACTOR, AGGREGATION),
         "agg_loss divides by loss_mask.shape[-1]",
-        "verl 0.9.1 core_algos.py:1190 (measured: exp_engine)",
+        "verl 0.9.1 core_algos.py:1190",
         lambda run: setting(_FACTOR, run["data.max_response_length"])(run),
     ),
     SILENT(
@@ -228,7 +228,7 @@ UNREPORTED = (
         _geometric_mean,
         (MODE, MICRO, DYNAMIC),
         "torch.mean per micro-batch, summed",
-        "verl 0.9.1 core_algos.py:2000 (measured: exp_engine_lm)",
+        "verl 0.9.1 core_algos.py:2000",
         setting(MODE, "vanilla"),
     ),
     SILENT(
@@ -236,7 +236,7 @@ UNREPORTED = (
         _per_micro_statistics,
         (MODE,),
         "covariances and top-k are taken per micro-batch",
-        "verl 0.9.1 core_algos (measured: exp_engine_lm)",
+        "verl 0.9.1 core_algos",
         setting(MODE, "vanilla"),
     ),
     SILENT(
@@ -276,7 +276,7 @@ UNREPORTED = (
         _micro_batch_scope,
         (AGGREGATION, MICRO, DYNAMIC),
         "a micro-batch's loss is divided by the number of micro-batches or scaled by its rows; ranks are averaged",
-        "verl 0.6.1 dp_actor.py:434; emulated in exp_agg",
+        "verl 0.6.1 dp_actor.py:434",
         _engine_workers,
         "<0.8.0",
     ),
@@ -309,7 +309,7 @@ UNREPORTED = (
         "BB-VERL-044",
         _adaptive_penalty,
         ("algorithm.kl_ctrl.type",),
-        "AdaptiveKLController follows target_kl",
+        "AdaptiveKLController moves it towards target_kl",
         "verl 0.9.1 core_algos.AdaptiveKLController",
         setting("algorithm.kl_ctrl.type", "fixed"),
     ),

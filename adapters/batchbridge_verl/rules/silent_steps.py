@@ -248,7 +248,7 @@ SILENT_STEPS = (
         _order_by_workers,
         (WORKERS, "data.seed"),
         "StatefulDataLoader with workers draws the sampler twice per epoch",
-        "torchdata StatefulDataLoader (measured: exp_order2)",
+        "torchdata StatefulDataLoader",
         setting(WORKERS, 0),
     ),
     NOTE(
@@ -296,7 +296,7 @@ SILENT_STEPS = (
         _unseeded,
         ("data.seed", "data.shuffle"),
         "torch.Generator() has a fixed default seed",
-        "verl 0.6.1 to 0.9.1 create_rl_sampler (measured: exp_order)",
+        "verl 0.6.1 to 0.9.1 create_rl_sampler",
         setting("data.seed", 42),
     ),
     OPEN(
@@ -337,7 +337,7 @@ SILENT_STEPS = (
         _ordered_by_length,
         ("trainer.balance_batch",),
         "get_seqlen_balanced_partitions, then each partition ordered by workload",
-        "verl 0.9.1 ray_trainer.py _balance_batch (measured: exp_order)",
+        "verl 0.9.1 ray_trainer.py _balance_batch",
         setting("trainer.balance_batch", False),
         ">=0.4.1",
     ),
@@ -346,7 +346,7 @@ SILENT_STEPS = (
         _strided_steps,
         (PROMPTS, MINI, *DEVICES),
         "rows are dispatched in contiguous blocks, and each replica cuts its own block into mini-batches",
-        "verl 0.9.1 engine_workers.py train_mini_batch (measured: exp_order)",
+        "verl 0.9.1 engine_workers.py train_mini_batch",
         lambda run: (fix({MINI: run[PROMPTS]}),),
     ),
     NOTE(

@@ -111,8 +111,8 @@ def without_runtime(framework: str, *, attaches: bool) -> Enforcement:
         reason = f"the adapter of {framework} attaches by code of its own, which says nothing before a trainer stands"
         remedy = "wrap the trainer: what is raised then has every reason"
         return Enforcement(obstacles=(Obstacle(name="unforeseen", reason=reason, remedy=remedy, certain=False),))
-    reason = f"the adapter of {framework} reads and writes configurations; it follows no running trainer"
-    remedy = "convert the configuration to a framework whose runs are followed (`batchbridge adapters` lists them)"
+    reason = f"the adapter of {framework} reads and writes configurations; `run` and `wrap` do not work with it"
+    remedy = "convert the configuration to a framework that they work with (`batchbridge adapters` lists them)"
     return Enforcement(obstacles=(Obstacle(name="no_runtime", reason=reason, remedy=remedy),))
 
 

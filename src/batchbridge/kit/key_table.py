@@ -211,7 +211,7 @@ def read_values(source: Source, rows: Mapping[str, Key], framework: str, codes: 
             *(Fix(f"write {name}", {key: None, name: said[key]}) for name in near),
             Fix(f"remove {key[:60]}", {key: None}),
         )
-        message = f"{key[:60]} is no setting of {framework}"
+        message = f"{framework} has no setting {key[:60]}"
         return Finding(codes.unknown_key, "error", "config", message, (place(key),), fixes)
 
     def wrong(key: str, error: WrongValue) -> Finding:

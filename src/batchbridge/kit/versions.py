@@ -126,7 +126,7 @@ def unknown_version(
             "config",
             f"the version of {project} is not known{doubt}, and the same keys mean other things in other versions; "
             f"known are {known}{hint}",
-            fixes=(Fix(f"name the version: {newest}, say"),),
+            fixes=(Fix(f"name the version, for example --framework-version {newest}"),),
             undecided=True,
         )
     release = is_release(version)

@@ -33,7 +33,7 @@ def place(report: Report, finding: Finding) -> tuple[str, int | None]:
 
 def message(finding: Finding) -> str:
     """One printable line, with the nearest fix."""
-    fix = f"; nearest: {finding.fixes[0].text}" if finding.fixes else ""
+    fix = f"; fix: {finding.fixes[0].text}" if finding.fixes else ""
     return _printable(f"{finding.message}{fix}")
 
 
@@ -45,7 +45,7 @@ def fingerprint(name: str, finding: Finding) -> str:
 
 
 def concise(reports: Sequence[Report]) -> str:
-    """`recipe.yaml:27: BB-TRL-003 error: message; nearest: fix`, a line for each finding."""
+    """`recipe.yaml:27: BB-TRL-003 error: message; fix: ...`, a line for each finding."""
     return "\n".join(_line(report, finding) for report, finding in _all(reports))
 
 

@@ -90,16 +90,25 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
             continue
         low, high = quantity.minimum, quantity.maximum
         if isinstance(value, float) and not math.isfinite(value):
-            yield Violation(f"{path} = {value} ({quantity.unit}) is not a finite number", (path,))
+            yield Violation(f"{_said(path)} = {value} ({quantity.unit}) is not a finite number", (path,))
         elif low is not None and value < low:
             bound = int(low) if isinstance(value, int) else low
             yield Violation(
-                f"{path} = {value} ({quantity.unit}) is below its minimum of {low:g}", (path,), (Fix(f"{bound:g}"),)
+                f"{_said(path)} = {value} ({quantity.unit}) is below its minimum of {low:g}",
+                (path,),
+                (Fix(f"{bound:g}"),),
             )
         elif high is not None and value > high:
             yield Violation(
-                f"{path} = {value} ({quantity.unit}) is above its maximum of {high:g}", (path,), (Fix(f"{high:g}"),)
+                f"{_said(path)} = {value} ({quantity.unit}) is above its maximum of {high:g}",
+                (path,),
+                (Fix(f"{high:g}"),),
             )
+
+
+def _said(path: str) -> str:
+    """A canonical field for a person: `carried` says no more than that the batches do not depend on it."""
+    return path.removeprefix("carried.")
 
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")
