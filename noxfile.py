@@ -177,6 +177,13 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", "build", "--strict", "--quiet", "--site-dir", str(Path(session.create_tmp()) / "site"))
 
 
+@nox.session
+def pages(session: nox.Session) -> None:
+    """Writes every cheap generated page anew, by name only: `nox -s pages -- --goldens`, and the recorded texts."""
+    install(session, "core", *TEST, "jsonschema", "-e", ".")
+    session.run("python", "docs/make_pages.py", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session(python=interpreters())
 def core(session: nox.Session) -> None:
     """Every test that needs no framework; hydra's own parser is held against our reading of its overrides."""

@@ -256,7 +256,8 @@ def main() -> None:
     asked = parser.parse_args()
     chosen = sources(frozenset(filter(None, asked.only.split(","))))
     if not asked.texts and not asked.against:
-        record = digests(chosen)
+        # What was not read stays as it was: another framework's sources, and the corpus's where that is absent.
+        record = (recorded() if asked.only or not CORPUS.exists() else {}) | digests(chosen)
         RECORD.write_text(json.dumps(record, indent=0, sort_keys=True) + "\n", encoding="utf-8")
         print(f"{sum(map(len, record.values()))} digests of {len(record)} sources")
         return

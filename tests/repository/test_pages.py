@@ -1,0 +1,84 @@
+"""`nox -s pages` knows every writer of a generated page, and writes a page whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def make_pages() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_pages", ROOT / "docs" / "make_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_pages"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def words(make_pages: ModuleType) -> set[str]:
+    return {word for step in (*make_pages.EXAMPLES, *make_pages.PAGES, *make_pages.GOLDENS) for word in step.words}
+
+
+def test_every_maker_of_pages_is_started(make_pages: ModuleType) -> None:
+    makers = {f"docs/{file.name}" for file in (ROOT / "docs").glob("make_*.py")} - {"docs/make_pages.py"}
+    assert len(makers) >= 3
+    assert makers <= words(make_pages)
+
+
+def test_every_test_file_that_can_write_its_goldens_is_started(make_pages: ModuleType) -> None:
+    files = [file for file in (ROOT / "tests").rglob("test_*.py") if file != Path(__file__)]
+    writing = {
+        file.relative_to(ROOT).as_posix() for file in files if make_pages_variable() in file.read_text(encoding="utf-8")
+    }
+    assert len(writing) >= 5
+    assert writing <= words(make_pages)
+    for name in writing:
+        body = (ROOT / name).read_text(encoding="utf-8").partition(make_pages_variable() + '")')[0]
+        (*_, test) = re.findall(r"^def (test_\w+)", body, re.MULTILINE)
+        assert any(part in test for part in make_pages.COMPARING.split(" or ")), f"{name}: {test} is not selected"
+
+
+def make_pages_variable() -> str:
+    """The variable's name, not found in this file's own text."""
+    return "BATCHBRIDGE_UPDATE_" + "GOLDEN"
+
+
+def test_every_advice_of_a_test_names_a_step(make_pages: ModuleType) -> None:
+    files = [*(ROOT / "tests").rglob("test_*.py")]
+    advised = {
+        script
+        for file in files
+        for script in re.findall(r'== [^\n]*, "(?:run: )?python (\S+\.py)', file.read_text(encoding="utf-8"))
+    }
+    assert len(advised) >= 4
+    assert advised <= words(make_pages)
+
+
+def test_every_file_that_a_step_writes_is_there(make_pages: ModuleType) -> None:
+    for step in (*make_pages.EXAMPLES, *make_pages.PAGES, *make_pages.GOLDENS):
+        assert step.writes
+        for pattern in step.writes:
+            assert any(ROOT.glob(pattern)), pattern
+    assert [step.into for step in make_pages.PAGES if step.into] == ["docs/reported_cases.md"]
+
+
+def test_a_step_that_fails_leaves_its_page_as_it_was(
+    make_pages: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_pages, "ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    make_pages.run(make_pages.Step(("-c", "print('new')"), (), "page.md"))
+    assert page.read_text(encoding="utf-8") == "new\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        make_pages.run(make_pages.Step(("-c", "print('half'); 1 / 0"), (), "page.md"))
+    assert page.read_text(encoding="utf-8") == "new\n"
