@@ -51,6 +51,7 @@ class EasyR1Adapter(FramedAdapter):
     no_configuration = "BB-EZR1-007"
     trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
+    checkout = ("verl/__init__.py", "examples/config.yaml", "verl/trainer/main.py")
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     releases = ("0.3.0", "0.3.1", "0.3.2", tables.NEWEST)
