@@ -18,7 +18,7 @@ from batchbridge.kit.values import shown, spec_of
 from batchbridge.kit.writing import Problems
 from batchbridge_easyr1 import settings as tables
 from batchbridge_easyr1.installed import installed_version
-from batchbridge_easyr1.meaning import meaning
+from batchbridge_easyr1.meaning import RENAMED, meaning
 from batchbridge_easyr1.run import Run
 from batchbridge_easyr1.settings import EXAMPLE, EXAMPLE_NAME, FREE_GROUPS, GPUS, NODES, groups_of, keys_of, settings_of
 
@@ -51,6 +51,7 @@ class EasyR1Adapter(FramedAdapter):
     no_configuration = "BB-EZR1-007"
     trainers = frozenset({("verl.trainer.ray_trainer", "RayPPOTrainer")})  # verl's stands in another module
     distribution: ClassVar[str | None] = None  # its distribution is called verl, as verl's own
+    checkout = ("verl/__init__.py", "examples/config.yaml", "verl/trainer/main.py")
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     releases = ("0.3.0", "0.3.1", "0.3.2", tables.NEWEST)
@@ -204,7 +205,12 @@ def _unknown_keys(said: Said, version: str) -> list[Finding]:
     near = near_names(unknown, known, cutoff=0.85)
     for key in unknown:
         place, name = said.places[key], key.rpartition(".")[2]
-        fixes = [Fix(f"write {other}", {key: None, other: place.value}) for other in near.get(key, ())]
+        newer = next((new for new, old in RENAMED.items() if old == key and new in known), None)
+        others = (other for other in near.get(key, ()) if other != newer)
+        fixes = [Fix(f"write {other}", {key: None, other: place.value}) for other in others]
+        if newer is not None:
+            change = {key: None, newer: said.values[key]}
+            fixes.insert(0, Fix(f"write {newer}, its new name", change, safe=newer not in said.places))
         text, native = f"EasyR1 {version} has no setting {key}", f"omegaconf: ConfigKeyError: Key '{name}' not in ..."
         ways, source = (*fixes, Fix(f"remove {key}")), NATIVELY.source
         found.append(Finding(CODES.unknown_key, "error", "config", text, (place,), ways, native=native, source=source))

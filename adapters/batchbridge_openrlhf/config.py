@@ -47,6 +47,8 @@ class OpenRlhfAdapter(FramedAdapter):
         }
     )
     distribution: ClassVar[str | None] = "openrlhf"
+    no_run = ("BB-ORL-005",)
+    checkout = ("version.txt", "openrlhf/cli/train_ppo_ray.py")
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     releases = tables.RELEASES

@@ -93,7 +93,7 @@ class TrlAdapter(FramedAdapter):
         parsed = source.path is not None or bool(source.argv) or source.native is not None
 
         def unknown(key: str, near: Sequence[str]) -> Finding:
-            finding = self._unknown_key(places[key], near, version)
+            finding = self._unknown_key(places[key], near, version, given)
             return _perhaps_the_scripts(finding, script) if script else finding
 
         def wrong(key: str, error: WrongValue) -> Finding:
@@ -201,12 +201,12 @@ class TrlAdapter(FramedAdapter):
         )
         return Source(native=trainer.args), context  # type: ignore[attr-defined]  # a GRPOTrainer has it
 
-    def _unknown_key(self, place: Where, near: Sequence[str], version: str) -> Finding:
+    def _unknown_key(self, place: Where, near: Sequence[str], version: str, given: Mapping[str, Any]) -> Finding:
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
         if gone is not None:
             message = f"{key} is gone since {gone.since}" + (f"; {gone.instead} says it now" if gone.instead else "")
-            fixes = [Fix(f"use {gone.instead}" if gone.instead else f"remove {key}", {key: None})]
+            fixes = [gone.fix(given[key], settings_of(self.groups, version), given)]
         else:
             elsewhere = sorted(versions_of(self.groups, key))
             message = f"trl {version} with transformers {tables.transformers_of(version)} has no setting {key}" + (

@@ -24,7 +24,7 @@ OF_FILTERS = frozenset({"pass_rate_min", "pass_rate_max"})
 _OF_GRPO = frozenset(
     {
         *("num_generations", "steps_per_generation", "generation_batch_size", "num_iterations", "scale_rewards"),
-        *("max_completion_length", "reward_funcs", "reward_weights", "beta", "epsilon", "use_vllm"),
+        *("max_completion_length", "reward_funcs", "reward_weights", "epsilon", "use_vllm"),
     }
 )
 _SFT_SCRIPTS = ("trl/scripts/sft.py", "open_r1/sft.py")
@@ -62,6 +62,8 @@ def not_judged(argv: Sequence[str], places: Mapping[str, Where]) -> Finding | No
         "supervised fine-tuning (SFTConfig), which has no rollouts and no groups of completions: no batch rule of GRPO "
         "applies, and nothing of it is judged"
     )
+    if "beta" in places and not fine_tunes(argv):
+        message = message.replace("supervised fine-tuning (SFTConfig)", "preference tuning (DPO: beta, and no rewards)")
     if filters := OF_FILTERS & set(places):
         told = filters
         message = "a filter of prompts by their pass rate, which trains nothing: nothing of it is judged"

@@ -312,8 +312,14 @@ TRL_GROUPS = (
 _OLD_TRAINING_ARGUMENTS = "transformers TrainingArguments: in 4.57.6, not in 5.23.0"
 GONE = (
     Gone("max_prompt_length", "trl 0.28.0", None, "trl GRPOConfig 0.28.0; prompts are not cut since 0.26.0"),
-    Gone("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0"),
-    Gone("wandb_log_unique_prompts", "trl 0.27.0", "log_unique_prompts", "trl GRPOConfig 0.27.0"),
+    Gone("torch_dtype", "trl 0.27.0", "dtype", "trl ModelConfig 0.27.0", same="dtype"),
+    Gone(
+        "wandb_log_unique_prompts",
+        "trl 0.27.0",
+        "log_unique_prompts",
+        "trl GRPOConfig 0.27.0",
+        same="log_unique_prompts",
+    ),
     Gone("use_liger_loss", "trl 0.28.0", "use_liger_kernel", "trl GRPOConfig 0.28.0"),
     Gone("vllm_device", "trl 0.18.0", None, "trl GRPOConfig 0.18.0; vllm_mode says where generation runs"),
     Gone(
@@ -321,25 +327,56 @@ GONE = (
     ),
     Gone("vllm_dtype", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
     Gone("vllm_enable_prefix_caching", "trl 0.18.0", None, "trl GRPOConfig 0.18.0"),
-    Gone("vllm_guided_decoding_regex", "trl 0.28.0", "vllm_structured_outputs_regex", "trl GRPOConfig 0.28.0"),
+    Gone(
+        "vllm_guided_decoding_regex",
+        "trl 0.28.0",
+        "vllm_structured_outputs_regex",
+        "trl GRPOConfig 0.28.0",
+        same="vllm_structured_outputs_regex",
+    ),
     Gone("gradient_checkpointing_use_reentrant", "trl 0.27.0", None, "trl ScriptArguments 0.27.0"),
-    Gone("warmup_ratio", "transformers 5", "warmup_steps (below 1 it is a share)", _OLD_TRAINING_ARGUMENTS),
-    Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
-    Gone("evaluation_strategy", "transformers 4.46", "eval_strategy", "transformers TrainingArguments 4.56.2"),
-    Gone("per_gpu_train_batch_size", "transformers 5", "per_device_train_batch_size", _OLD_TRAINING_ARGUMENTS),
-    Gone("per_gpu_eval_batch_size", "transformers 5", "per_device_eval_batch_size", _OLD_TRAINING_ARGUMENTS),
-    Gone("no_cuda", "transformers 5", "use_cpu", _OLD_TRAINING_ARGUMENTS),
+    Gone(
+        *("warmup_ratio", "transformers 5", "warmup_steps (below 1 it is a share)", _OLD_TRAINING_ARGUMENTS),
+        same="warmup_steps",
+    ),
+    Gone("overwrite_output_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS, unread=True),
+    Gone(
+        "evaluation_strategy",
+        "transformers 4.46",
+        "eval_strategy",
+        "transformers TrainingArguments 4.56.2",
+        same="eval_strategy",
+    ),
+    Gone(
+        "per_gpu_train_batch_size",
+        "transformers 5",
+        "per_device_train_batch_size",
+        _OLD_TRAINING_ARGUMENTS,
+        same="per_device_train_batch_size",
+    ),
+    Gone(
+        "per_gpu_eval_batch_size",
+        "transformers 5",
+        "per_device_eval_batch_size",
+        _OLD_TRAINING_ARGUMENTS,
+        same="per_device_eval_batch_size",
+    ),
+    Gone("no_cuda", "transformers 5", "use_cpu", _OLD_TRAINING_ARGUMENTS, same="use_cpu"),
     Gone("adafactor", "transformers 5", "optim", _OLD_TRAINING_ARGUMENTS),
     Gone("group_by_length", "transformers 5", "train_sampling_strategy", _OLD_TRAINING_ARGUMENTS),
     Gone("logging_dir", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
     Gone("save_safetensors", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
     Gone("push_to_hub_model_id", "transformers 5", "hub_model_id", _OLD_TRAINING_ARGUMENTS),
-    Gone("push_to_hub_token", "transformers 5", "hub_token", _OLD_TRAINING_ARGUMENTS),
+    Gone("push_to_hub_token", "transformers 5", "hub_token", _OLD_TRAINING_ARGUMENTS, same="hub_token"),
     Gone("include_tokens_per_second", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
     Gone("half_precision_backend", "transformers 5", None, _OLD_TRAINING_ARGUMENTS),
-    Gone("torchdynamo", "transformers 5", "torch_compile_backend", _OLD_TRAINING_ARGUMENTS),
+    Gone(
+        "torchdynamo", "transformers 5", "torch_compile_backend", _OLD_TRAINING_ARGUMENTS, same="torch_compile_backend"
+    ),
 )
-"""Keys that published recipes still hold and that newer versions do not take: looked up where a version has no row."""
+"""Keys that published recipes still hold and that newer versions do not take: looked up where a version has no row.
+`same`: transformers 4.57.6 TrainingArguments copies the old value to the new key; TRL's own keys a release renamed.
+`unread`: no line of transformers 4.57.6 but the field's own names it."""
 
 PACKAGED_ACCELERATE_CONFIGS = {
     **dict.fromkeys(("fsdp1", "fsdp2", "multi_gpu", "zero1", "zero2", "zero3"), 8),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from batchbridge import Fix
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.versions import holds
 
@@ -19,12 +21,33 @@ class Group:
 
 
 class Gone(NamedTuple):
-    """A key that newer versions do not know: since when, what says it now (None: nothing), and the source."""
+    """A key that newer versions do not know: since when, what says it now (None: nothing), and the source.
+
+    same: the key that means the same with the same value, where there is one. unread: nothing ever read its value.
+    """
 
     key: str
     since: str
     instead: str | None
     source: str
+    same: str | None = None
+    unread: bool = False
+
+    def fix(self, value: Any, takes: Mapping[str, Key], given: Mapping[str, Any]) -> Fix:
+        """What becomes of the key and its value: safe where `same` is a setting that is not given as well and takes the
+        value, or where the key was never read."""
+        fits = self.same is not None and self.same in takes and self.same not in given
+        if fits and self.same is not None and not takes[self.same].fixed and self._alike(value):
+            return Fix(f"use {self.instead}", {self.key: None, self.same: value}, safe=True)
+        text = f"use {self.instead}" if self.instead else f"remove {self.key}"
+        return Fix(text, {self.key: None}, safe=self.unread)
+
+    def _alike(self, value: Any) -> bool:
+        """Whether a value means under the new name what it meant. transformers 5 reads warmup_steps below 1 as a share
+        of all steps, and 1 as one step, where warmup_ratio 1 was all of them."""
+        if self.key != "warmup_ratio":
+            return value is not None
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
 
 @lru_cache(maxsize=64)

@@ -55,6 +55,7 @@ class VerlAdapter(FramedAdapter):
         {("verl.trainer.ppo.ray_trainer", "RayPPOTrainer"), ("verl.trainer.ppo.v1.trainer_base", "PPOTrainer")}
     )
     distribution: ClassVar[str | None] = "verl"
+    checkout = ("verl/version/version",)
     versions: ClassVar[str] = tables.VERSIONS
     newest_version: ClassVar[str] = tables.NEWEST
     releases = tuple(DIGESTS)

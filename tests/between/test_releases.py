@@ -11,6 +11,7 @@ from registered import adapters
 
 import batchbridge
 from batchbridge.cli.main import main
+from batchbridge.contract import plugins
 from batchbridge.reading.pins import pinned
 
 RECIPE = """\
@@ -136,6 +137,30 @@ def test_a_checkout_of_the_framework_says_its_version(recipe: Path, said: str, v
         assert found.reading.framework_version == version
         (note,) = (finding for finding in found.findings if finding.code == "BB024")
         assert f"verl/version/version:1 pins {said.strip()}, which is taken" in note.message
+
+
+@pytest.mark.parametrize(
+    ("framework", "file", "said", "beside", "version", "place"),
+    [
+        (
+            *("easyr1", "verl/__init__.py", '"""x"""\n__version__ = "0.3.3.dev0"\n'),
+            *(("examples/config.yaml", "verl/trainer/main.py"), "0.3.3.dev0", "verl/__init__.py:2"),
+        ),
+        ("openrlhf", "version.txt", "0.11.0\n", ("openrlhf/cli/train_ppo_ray.py",), "0.11.0", "version.txt:1"),
+        ("openrlhf", "version.txt", "0.11.0\n", (), None, ""),
+        ("openrlhf", "version.txt", "a text\n", ("openrlhf/cli/train_ppo_ray.py",), None, ""),
+    ],
+    ids=["a known state", "a release", "somebody else's version.txt", "no version"],
+)
+def test_a_checkout_is_known_by_its_files(
+    recipe: Path, framework: str, file: str, said: str, beside: tuple[str, ...], version: str | None, place: str
+) -> None:
+    for name, text in ((file, said), *((name, "") for name in beside)):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text)
+    adapter = plugins.adapters()[framework]
+    found = pinned(recipe, adapter.distribution, adapter.checkout, adapter.releases)
+    assert found == (None if version is None else (version, place))
 
 
 @pytest.mark.parametrize(

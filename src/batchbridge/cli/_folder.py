@@ -79,10 +79,10 @@ def no_run(reading: Reading) -> Finding | None:
     """Why a file is no run that anybody judges; None: it is one."""
     from batchbridge.contract import plugins
 
-    codes = {"BB005", "BB010", "BB020"}
+    wrong = [one for one in reading.findings if one.severity == "error"]
     if (adapter := plugins.adapters().get(reading.framework)) is not None:
-        codes = set(adapter.no_run)
-    return next((one for one in reading.findings if one.code in codes and one.severity == "error"), None)
+        return next((one for one in wrong if one.code in adapter.no_run and one.undecided), None)
+    return next((one for one in wrong if one.code in ("BB005", "BB010", "BB020")), None)
 
 
 def _size(reading: Reading) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,8 @@ FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit code 0 for less; default: undecided.")
 @click.option("--baseline", metavar="FILE", help="Findings that stand in it do not count.")
 @click.option("--write-baseline", is_flag=True, help="Write all that counts now to the baseline.")
+@click.option("--fix", is_flag=True, help="Write safe fixes, such as a key's new name, into YAML files.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and write nothing.")
 def command(
     as_json: bool,
     verbose: bool,
@@ -42,6 +45,8 @@ def command(
     fail_on: str | None,
     baseline: str | None,
     write_baseline: bool,
+    fix: bool,
+    diff: bool,
     more: tuple[str, ...],
     **source: Any,
 ) -> int:
@@ -65,7 +70,13 @@ def command(
         own = project(file)
         known = known or own.baseline
         selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
-        found = check(**asked_for(**source, file=file, own=own), keep=selection.counts)
+        asked = asked_for(**source, file=file, own=own)
+        found = check(**asked, keep=selection.counts)
+        if fix or diff:
+            from batchbridge.cli import _fix
+
+            _fix.usage(file, source)
+            found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=not diff)
         if lines is not None:
             lines.append(_folder.line(found))
             if lines[-1].word == "skipped":
@@ -85,7 +96,7 @@ def command(
         said = "\n".join(_folder.told(lines))
     else:
         said = _shown(reports, form, verbose, several=lines is not None)
-    if said:
+    if said and not diff:
         click.echo(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)

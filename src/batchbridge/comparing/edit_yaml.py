@@ -51,6 +51,43 @@ def edit(text: str, changes: Mapping[str, Any]) -> str:
     return result
 
 
+def rename(text: str, names: Mapping[str, str]) -> str:
+    """`text` with each dotted key of `names` under its new name, in the same group; its value, comments and place stay.
+    Raises `CannotEdit`."""
+    before = _values(text)
+    root, _ = _compose(text)
+    edits = []
+    for old, new in names.items():
+        if old.rpartition(".")[0] != new.rpartition(".")[0]:
+            raise CannotEdit(f"{old} would move to another group as {new}")
+        key = None if root is None else _key_of(root, tuple(old.split(".")))
+        if key is None or key.kind != "scalar" or key.anchor is not None:
+            raise CannotEdit(f"{old} does not stand in the file under this name")
+        group = key.value.rpartition(".")[0]  # of a key that is written dotted
+        name = new.rpartition(".")[2]
+        edits.append(_Edit(key.start, key.end, scalar(f"{group}.{name}" if group else name, text[key.start : key.end])))
+    result = _apply(text, edits)
+    renamed = {}
+    for key_, value in before.items():
+        old = next((old for old in names if key_ == old or key_.startswith(f"{old}.")), "")
+        renamed[names[old] + key_[len(old) :] if old else key_] = value
+    if len(renamed) != len(before):
+        raise CannotEdit("a new name is there already")
+    _verify(renamed, _values(result), {})
+    return result
+
+
+def _key_of(item: _Item, path: _Path) -> _Item | None:
+    """The key at `path` below a mapping, as it is written there."""
+    for key, value in item.pairs:
+        head = tuple(key.value.split("."))
+        if head == path:
+            return key
+        if path[: len(head)] == head and value.kind == "mapping":
+            return _key_of(value, path[len(head) :])
+    return None
+
+
 def _above(key: str, changes: Mapping[str, Any]) -> Iterator[str]:
     """The keys of `changes` that hold `key`."""
     parts = key.split(".")

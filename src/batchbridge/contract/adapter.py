@@ -34,6 +34,9 @@ class Adapter(ABC):
     """The name everywhere: `trl`, `verl`, ..."""
     distribution: ClassVar[str | None] = None
     """The PyPI name whose installed version is the default `framework_version`; None if there is none."""
+    checkout: ClassVar[tuple[str, ...]] = ()
+    """Files by which a checkout of the framework is known, seen from its root. The first says the release that the
+    checkout calls itself, the default for a configuration in it: text alone, or a line `__version__ = "1.2"`."""
     versions: ClassVar[str]
     """Versions whose configuration is read, as a PEP 440 specifier; others fail closed with a finding."""
     newest_version: ClassVar[str] = ""

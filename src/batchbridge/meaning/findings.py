@@ -35,10 +35,14 @@ class Where:
 
 @dataclass(frozen=True)
 class Fix:
-    """One way out, in the user's keys: `changes` maps native keys to legal values; `text` says it for a person."""
+    """One way out, in the user's keys: `changes` maps native keys to legal values, or to None where a key goes; `text`
+    says it for a person. `safe`: with `changes` the run is the one that was meant, whatever else is set, so that
+    `batchbridge check --fix` may write them: a renamed key (None for the old name, the value for the new one), or one
+    that nothing reads (None); never a choice among legal numbers."""
 
     text: str
     changes: Mapping[str, Any] = field(default_factory=dict)
+    safe: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Finding:
             "phase": self.phase,
             "message": self.message,
             "where": [vars(where) for where in self.where],
-            "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
+            "fixes": [{"text": fix.text, "changes": dict(fix.changes), "safe": fix.safe} for fix in self.fixes],
             "native": self.native,
             "source": self.source,
             "undecided": self.undecided,

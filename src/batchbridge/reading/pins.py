@@ -6,6 +6,7 @@ Files are searched as text, and nothing in them is run. Only exact pins count, a
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,25 +27,37 @@ class Pin(NamedTuple):
     place: str
 
 
-def pinned(beside: Path, distribution: str) -> Pin | None:
-    """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two."""
+def pinned(
+    beside: Path, distribution: str | None, checkout: tuple[str, ...] = (), releases: Collection[str] = ()
+) -> Pin | None:
+    """What the nearest folder above the file `beside` pins for `distribution`; None where it pins nothing, or two.
+
+    checkout: files that a checkout of the framework has, seen from its root; the first says the version that it calls
+    itself, which counts where it is one of `releases`, or looks like a release.
+    """
     for folder in beside.resolve().parents[:LEVELS]:
-        found = [pin for name in FILES for pin in _pins(folder / name, distribution)] or _own(folder, distribution)
+        found = [pin for name in FILES for pin in _pins(folder / name, distribution)] if distribution else []
+        found = found or _own(folder, checkout, releases)
         if found:
             return found[0] if len({pin.version for pin in found}) == 1 else None
     return None
 
 
-def _own(folder: Path, distribution: str) -> list[Pin]:
-    """The release that a checkout of the framework calls itself, in `verl/version/version`, say. A state between two
-    releases, or after the last, has settings of neither."""
-    place = f"{distribution}/version/version"
+def _own(folder: Path, checkout: tuple[str, ...], releases: Collection[str]) -> list[Pin]:
+    """The release that a checkout of the framework calls itself. A state between two releases, or after the last, has
+    settings of neither."""
     try:
-        file = folder / place
-        text = file.read_text(encoding="utf-8").strip() if file.is_file() and file.stat().st_size < MAX_BYTES else ""
+        if not checkout or not all((folder / name).is_file() for name in checkout):
+            return []
+        file = folder / checkout[0]
+        text = file.read_text(encoding="utf-8") if file.stat().st_size < MAX_BYTES else ""
     except (OSError, ValueError):
         return []
-    return [Pin(text, f"{place}:1")] if re.fullmatch(r"[0-9]+(\.[0-9]+)*", text) else []
+    said = re.search(r'^__version__ = "([^"\n]+)"', text, re.MULTILINE)
+    version = said[1] if said else text.strip()
+    known = version in releases or re.fullmatch(r"[0-9]+(\.[0-9]+)*", version)
+    line = text.count("\n", 0, said.start()) + 1 if said else 1
+    return [Pin(version, f"{checkout[0]}:{line}")] if known else []
 
 
 def _pins(file: Path, distribution: str) -> list[Pin]:

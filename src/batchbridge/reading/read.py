@@ -81,7 +81,7 @@ def read(
     if adapter is None:
         return _unread(framework, said, [*loaded.problems, *findings, *_plugin_warnings()])
     reading = read_source(loaded, adapter, said)
-    if reading.framework_version is None and loaded.path is not None and adapter.distribution is not None:
+    if reading.framework_version is None and loaded.path is not None and (adapter.distribution or adapter.checkout):
         reading = _pinned(loaded, adapter, said, loaded.path) or reading
     return dataclasses.replace(reading, findings=_ordered([*reading.findings, *findings])) if findings else reading
 
@@ -90,10 +90,11 @@ def _pinned(source: Source, adapter: Adapter, said: Context, path: Path) -> Read
     """The reading under the version that the configuration's repository pins; None where it pins none that is read."""
     from batchbridge.reading.pins import pinned
 
-    pin = pinned(path, adapter.distribution or "")
+    pin = pinned(path, adapter.distribution, adapter.checkout, adapter.releases)
     if pin is None:
         return None
-    text = f"no version of {adapter.distribution} was named: {pin.place} pins {pin.version}, which is taken"
+    name = adapter.distribution or adapter.framework
+    text = f"no version of {name} was named: {pin.place} pins {pin.version}, which is taken"
     note = Finding("BB024", "note", "config", text, fixes=(Fix("name another with --framework-version"),))
     reading = read_source(source, adapter, dataclasses.replace(said, framework_version=pin.version))
     known = reading.spec is not None or bool(reading.native)

@@ -406,3 +406,12 @@ def test_importing_a_plugin_module_imports_neither_yaml_nor_a_framework(module):
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
     )
+
+
+def test_a_preference_recipe_is_not_judged_as_a_broken_grpo_recipe() -> None:
+    dpo = {"beta": 0.1, "max_seq_length": 2048, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16}
+    (found,) = batchbridge.check({**dpo, "learning_rate": 5e-7, "dpo_loss_type": "dpo_norm"}).findings
+    assert (found.code, found.undecided) == ("BB-TRL-081", True)
+    assert found.message.startswith("preference tuning (DPO: beta, and no rewards), which has no rollouts")
+    grpo = batchbridge.check({**dpo, "reward_funcs": ["accuracy"]}, version="1.16.0", framework="trl", world_size=8)
+    assert "BB-TRL-003" in {finding.code for finding in grpo.findings}
