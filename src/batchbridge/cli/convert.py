@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion
     from batchbridge.comparing.edit_file import Into
 
+SCRIPTS = (".sh", ".bash")
 EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
@@ -24,7 +25,7 @@ EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "un
 @click.option("--to-version", metavar="VERSION", help="Its version; default: what the repository pins, or the newest.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
-@click.option("--format", "form", metavar="FORM", help="One of the target's forms (yaml, python, ...).")
+@click.option("--format", "form", metavar="FORM", help="One of the target's forms; default: as FILE's name says.")
 @click.option(
     "--into",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -84,9 +85,10 @@ def command(
         code = FINE
     if edited is not None and edited.problems and code == FINE:
         code = INVALID
+    shown = _form(found, form, output if edited is None else Path("file.yaml"))
     text = None
     if code == FINE and found.written is not None:
-        text = _text(found.written.text, form) if edited is None else edited.text
+        text = found.written.text[shown] if edited is None else edited.text
     target = output or into
     if as_json:
         from batchbridge.render import json
@@ -99,7 +101,7 @@ def command(
         how = between.Writing(
             version=why,
             file=None if target is None else str(target),
-            form=_form(found, form if edited is None else "yaml"),
+            form=shown,
             written=text is not None and not dry_run,
             source=None if source["file"] in (None, "-") else _again(source, reading),
             verbose=verbose,
@@ -135,8 +137,21 @@ def _version(adapter: Adapter, asked: str | None, places: list[Path | None]) -> 
     return None, newest
 
 
-def _form(found: Conversion, asked: str | None) -> str:
-    return asked or ("" if found.written is None else next(iter(found.written.text), ""))
+_SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python"}
+
+
+def _form(found: Conversion, asked: str | None, output: Path | None) -> str:
+    """The form that is written: what is asked for, what the name of FILE says, or the target's first."""
+    from batchbridge.comparing.outside import FILES
+
+    forms = {} if found.written is None else found.written.text
+    if asked is not None:
+        if forms and asked not in forms:
+            raise click.UsageError(f"--format {asked}: this framework is written as {', '.join(forms)}")
+        return asked
+    suffix = "" if output is None else output.suffix.lower()
+    named = [form for form in forms if form == _SUFFIXES.get(suffix) or (suffix in SCRIPTS and form not in FILES)]
+    return next(iter([*named, *forms]), "")
 
 
 def _again(source: dict[str, Any], reading: Reading) -> tuple[str, ...] | None:
@@ -184,10 +199,3 @@ def _write(text: str, target: Path, edited: Into | None) -> None:
             save(text, target, edited.path)
     except OSError as error:
         raise click.UsageError(f"{target}: cannot be written: {error.strerror}") from None
-
-
-def _text(texts: Any, form: str | None) -> str:
-    """The text in the form that was asked for; the target's first form by default."""
-    if form is not None and form not in texts:
-        raise click.UsageError(f"--format {form}: this framework is written as {', '.join(texts)}")
-    return str(texts[form or next(iter(texts))])

@@ -69,22 +69,25 @@ def carry_over(
     back = read(written.values)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
-        return written, tuple(_left(source, left, own, said, ()))
-    if own is not None and own.outside == adapter.outside:
-        offers = [[_as_it_stands(key, value, own)] for key, value in left.items() if key not in written.values]
+        return written, tuple(_left(source, left, own, said, set()))
+    same_words = own is not None and own.outside == adapter.outside
+    if same_words and own is not None:
+        whole = _as_given(left, source)
+        offers = [[_as_it_stands(key, value, own)] for key, value in whole.items() if key not in written.values]
         missing = {name: row for row, name in ((row, row.name) for row in rows.values()) if row.needed}
         there = {said_as.row.name for said_as in said}
         offers += [list(_blanks(rows, name, said)) for name in missing if name not in there]
     else:
         offers = [list(_offers(rows, name, said, back)) for name in SHARED]
     reports = _accepted([offer for offer in offers if offer], written, back, read)
-    reports += _left(source, left, own, said, [key for report in reports for key in report.keys])
+    told = {key for report in reports for key in report.keys}
+    reports += _left(source, left, own, said, told | (set(written.values) if same_words else set()), same_words)
     return _with_settings(adapter, written, back, reports), tuple(reports)
 
 
 def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
     """Reports of settings of which nothing is written."""
-    return tuple(_left(source, left, own, _said(source, left, own), ()))
+    return tuple(_left(source, left, own, _said(source, left, own), set()))
 
 
 # ---- the source
@@ -109,13 +112,13 @@ def _said(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list
         given = next((left[one] for one in spellings if one in left), None)
         if given is None and key in source.given and source.given[key].value is not None:
             given = source.given[key].value
-        if given is not None and not _open(given):
-            found.append(_Said(row, key, given, row.read(given, source)))
+        if given is not None:
+            found.append(_Said(row, key, given, None if _open(given) else row.read(given, source)))
     return found
 
 
 def _open(value: Any) -> bool:
-    """Whether a value depends on what only running a script would tell, or is cut for messages."""
+    """Whether a value depends on what only running a script would tell, or another setting; or is cut for messages."""
     return isinstance(value, str) and ("$" in value or value.endswith("..."))
 
 
@@ -134,6 +137,28 @@ def _has(row: SharedSetting, version: str) -> bool:
         return not row.versions or holds(row.versions, version)
     except ValueError:  # no version, or a number of more digits than Python reads
         return False
+
+
+def _groups(key: str) -> Iterator[str]:
+    """The groups that a dotted key stands in."""
+    parts = key.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _as_given(left: Mapping[str, Any], source: Reading) -> dict[str, Any]:
+    """Settings as the source gave them: one that is a mapping is whole again."""
+    found: dict[str, Any] = {}
+    for key, value in left.items():
+        group = next((group for group in _groups(key) if group in source.given), None)
+        if group is None:
+            found[key] = value
+            continue
+        *parents, leaf = key[len(group) + 1 :].split(".")
+        at = found.setdefault(group, {})
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[leaf] = value
+    return found
 
 
 def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
@@ -211,17 +236,22 @@ def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading
 
 
 def _left(
-    source: Reading, left: Mapping[str, Any], own: Adapter | None, said: list[_Said], told: object
+    source: Reading,
+    left: Mapping[str, Any],
+    own: Adapter | None,
+    said: list[_Said],
+    told: set[str],
+    same_words: bool = False,
 ) -> Iterator[OutsideReport]:
-    """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one."""
+    """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
+    a framework with the same words could have had it."""
     shared = {one.key: one.row.name for one in said}
-    done = set(told) if isinstance(told, (list, tuple)) else set()
     for key, value in left.items():
         plain = key.lstrip("+~")
-        if key in done or plain in done:
+        if {key, plain, *_groups(key)} & told:
             continue
         decides = None if own is None else own.decides(plain)
-        read_by_own = decides is None and plain in source.native
+        read_by_own = decides is None and plain in source.native and not same_words
         yield OutsideReport(
             keys=(key,),
             value=value,

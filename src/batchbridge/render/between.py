@@ -111,7 +111,7 @@ def _problems(reading: Reading) -> Iterator[str]:
 _STATUS_TITLES = {
     "inexpressible": "Lost: {framework} cannot say it",
     "approximate": "Approximate",
-    "rare": "Different in rare steps only, and written: --strict refuses it",
+    "rare": "Different in rare steps only (--strict refuses that)",
     "patched": "Patched: the configuration cannot say it, wrap brings it about",
     "filled": "Open in the source, filled by {framework}'s default",
     "equivalent": "Equivalent: another value, the same meaning",
@@ -244,7 +244,7 @@ def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
     framework = [] if how.form not in FILES else ["--framework", found.framework]
     version = found.framework_version or ""
     world = found.back.spec.topology.world_size
-    said = _says_its_devices(found.back)
+    said = _says_its_devices(found)
     devices = [] if said else ["--world-size", str(world)]
     yield from ("", "Next")
     yield f"  batchbridge check {' '.join([file, *framework, '--framework-version', version, *devices])}"
@@ -256,9 +256,12 @@ def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
         yield f"  batchbridge diff {' '.join([quote(name), file, *map(quote, how.source), *b, *both])}"
 
 
-def _says_its_devices(reading: Reading) -> bool:
-    origin = reading.provenance.get("topology.world_size")
-    return origin is not None and any(key in reading.given for key in origin.keys)
+def _says_its_devices(found: Conversion) -> bool:
+    """Whether the written configuration says on how many devices it trains."""
+    if found.written is None or found.back is None:
+        return False
+    origin = found.back.provenance.get("topology.world_size")
+    return origin is not None and any(key in found.written.values for key in origin.keys)
 
 
 def edits(found: Into, done: str) -> str:
