@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -115,10 +116,8 @@ class EasyR1Adapter(FramedAdapter):
 
     def texts_of(self, values: Mapping[str, Any], version: str) -> Mapping[str, str]:
         """config.yaml and a launch command."""
-        import json
-
         header = f"# EasyR1 {version}\n"
-        words = [f"python3 -m {ENTRY}", *(shell_word(f"{key}={json.dumps(value)}") for key, value in values.items())]
+        words = [f"python3 -m {ENTRY}", *(shell_word(f"{key}={_word(value)}") for key, value in values.items())]
         return {"arguments": header + " \\\n    ".join(words) + "\n", "yaml": header + nested_yaml(values)}
 
     def asked_version(self, context: Context) -> tuple[str | None, str]:
@@ -146,6 +145,17 @@ class EasyR1Adapter(FramedAdapter):
         from batchbridge_easyr1.runtime import source_of
 
         return source_of(trainer)
+
+
+def _word(value: Any) -> str:
+    """A value as OmegaConf reads it behind `key=`: a text without quotes where it is read as that text."""
+    import json
+
+    try:
+        plain = isinstance(value, str) and re.fullmatch(r"[\w./@:-]+", value) and parse_scalar(value) == value
+    except ValueError:
+        plain = False
+    return str(value) if plain else json.dumps(value)
 
 
 def _said(source: Source, version: str) -> Said:

@@ -162,7 +162,8 @@ class OpenInstructAdapter(FramedAdapter):
             for key, value in values.items()
             if key != SCRIPT
         ]
-        head = f"# open-instruct, checkout of {version}; dataset, model and engines are to be added\n"
+        missing = "" if "model_name_or_path" in values else "dataset, model and "
+        head = f"# open-instruct, checkout of {version}; {missing}engines are to be added\n"
         argv = [*program, *(word for words in options for word in words)]
         return {
             "argv": "\n".join(argv) + "\n",

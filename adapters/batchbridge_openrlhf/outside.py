@@ -1,14 +1,79 @@
-"""What options of OpenRLHF decide that the schema has no field for; see `Adapter.decides`."""
+"""What options of OpenRLHF decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
 
-MODEL = ("actor.model_name_or_path", "ds.lora.*", "ds.load_in_4bit", "actor.freeze_visual_encoder")
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchbridge import Reading
+from batchbridge.kit import SharedSetting
+from batchbridge.kit.shared_settings import as_count, as_flag, as_text, from_hub, never, rollouts, whole_rollouts
+
+
+def _data(value: Any, reading: Reading) -> Any:
+    split = reading.given.get("data.prompt_split")
+    return from_hub(value, reading) if split is None or split.value == "train" else None
+
+
+def _loggers(value: Any, reading: Reading) -> Any:
+    """A key of Weights & Biases, which is nobody's to write."""
+    return ("wandb",) if as_text(value, reading) else None
+
+
+def _own(value: Any, reading: Reading) -> Any:
+    """A flag that is only ever given to turn something on."""
+    return value or None
+
+
+_NEWEST: Mapping[str, SharedSetting] = {
+    "actor.model_name_or_path": SharedSetting(
+        "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
+    ),
+    "data.prompt_dataset": SharedSetting(
+        "train_data", "the prompts", _data, beside=("data.prompt_split",), needed="a data set's name, or a file"
+    ),
+    "data.input_key": SharedSetting("prompt_column", "the prompts", as_text),
+    "reward.remote_url": SharedSetting(
+        "rewards", "the rewards", as_text, never, needed="a Python file with reward_func, or a reward server's address"
+    ),
+    "logger.wandb.key": SharedSetting("loggers", "", _loggers, never),
+    "ckpt.output_dir": SharedSetting("output_folder", "", as_text),
+    "ckpt.save_steps": SharedSetting("save_every", "", rollouts, whole_rollouts),
+    "ckpt.max_num": SharedSetting("kept_checkpoints", "", as_count),
+    "logger.wandb.project": SharedSetting("project", "", as_text),
+    "logger.wandb.run_name": SharedSetting("run_name", "", as_text),
+    "actor.gradient_checkpointing_enable": SharedSetting("gradient_checkpointing", "", as_flag, _own),
+}
+_OLDER = {
+    "actor.model_name_or_path": "pretrain",
+    "data.prompt_dataset": "prompt_data",
+    "data.input_key": "input_key",
+    "reward.remote_url": "remote_rm_url",
+    "logger.wandb.key": "use_wandb",
+    "ckpt.output_dir": "save_path",
+    "ckpt.save_steps": "save_steps",
+    "ckpt.max_num": "max_ckpt_num",
+    "logger.wandb.project": "wandb_project",
+    "logger.wandb.run_name": "wandb_run_name",
+    "actor.gradient_checkpointing_enable": "gradient_checkpointing",
+}
+"""Names before 0.10.2."""
+
+SHARED: Mapping[str, SharedSetting] = {
+    **{key: replace(row, versions=">=0.10.2") for key, row in _NEWEST.items()},
+    **{_OLDER[key]: replace(row, versions="<0.10.2") for key, row in _NEWEST.items()},
+}
+"""Options that other frameworks have, too."""
+
+MODEL = ("ds.lora.*", "ds.load_in_4bit", "actor.freeze_visual_encoder")
 PROMPTS = ("data.*",)
 REWARDS = ("reward.*", "train.agent_func_path")
 NOTHING = (
-    *("logger.*", "eval.*", "local_rank", "ckpt.save_*", "ckpt.path", "ckpt.output_dir", "ckpt.max_*"),
+    *("logger.*", "eval.*", "local_rank", "ckpt.save_*", "ckpt.path", "ckpt.max_*"),
     *("reward.num_*", "reward.offload", "data.dataloader_num_workers", "*.gradient_checkpointing_*"),
 )
 
-OUTSIDE = {
+OUTSIDE: Mapping[str, str | SharedSetting] = {
+    **SHARED,
     **dict.fromkeys(NOTHING, ""),
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),

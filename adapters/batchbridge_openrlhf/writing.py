@@ -81,7 +81,8 @@ def shell(values: Mapping[str, Any], version: str) -> str:
     """The command for a shell, one option per line."""
     lines = ["python3 -m openrlhf.cli.train_ppo_ray"]
     lines += [shlex.join([f"--{name}", *_words(value)]) for name, value in values.items()]
-    return f"# for openrlhf {version}; add models, data, reward and generation engines\n" + " \\\n  ".join(lines) + "\n"
+    missing = "" if {"actor.model_name_or_path", "pretrain"} & values.keys() else "models, data, rewards and "
+    return f"# for openrlhf {version}; add {missing}generation engines\n" + " \\\n  ".join(lines) + "\n"
 
 
 def _words(value: Any) -> list[str]:

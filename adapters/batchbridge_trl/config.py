@@ -159,11 +159,16 @@ class TrlAdapter(FramedAdapter):
 
     def write(self, spec: Spec, framework_version: str | None = None) -> Written:
         """YAML for `trl grpo --config` and a Python call; the world size stands in a comment. See `Adapter.write`."""
+        written = super().write(spec, framework_version)
+        text = self.forms(written.values, written.framework_version or "", spec.topology.world_size)
+        return dataclasses.replace(written, text=text)
+
+    def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
+        """See `Adapter.forms`."""
         from batchbridge_trl.forms import python_text, yaml_text
 
-        written = super().write(spec, framework_version)
-        settings = written.values, written.framework_version, spec.topology.world_size
-        return dataclasses.replace(written, text={"yaml": yaml_text(*settings), "python": python_text(*settings)})
+        said = values, framework_version, world_size
+        return {"yaml": yaml_text(*said), "python": python_text(*said)}
 
     def difference(self, version: str) -> str:
         """See `declared`."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchbridge.kit.config_texts import yaml_value
+from batchbridge_trl.settings import TRAINER_GROUPS
+from batchbridge_trl.tables import settings_of
 
 
 def yaml_text(values: Mapping[str, Any], version: str | None, world: int) -> str:
@@ -16,11 +18,16 @@ def yaml_text(values: Mapping[str, Any], version: str | None, world: int) -> str
 
 
 def python_text(values: Mapping[str, Any], version: str | None, world: int) -> str:
-    """A call that constructs; run it in the processes that train, since GRPOConfig reads the world size there."""
+    """A call that constructs; run it in the processes that train, since GRPOConfig reads the world size there. What
+    is no argument of GRPOConfig stands in comments above it."""
+    own = settings_of(TRAINER_GROUPS, version or "")
+    beside = {key: value for key, value in values.items() if key not in own}
     lines = [
         f"# for trl {version}, {world} process{'es' if world > 1 else ''}",
+        *(f"# for the trainer or the script: {key} = {value!r}" for key, value in beside.items()),
         "from trl import GRPOConfig",
         "",
         "args = GRPOConfig(",
     ]
-    return "\n".join([*lines, *(f"    {key}={value!r}," for key, value in values.items()), ")"]) + "\n"
+    said = (f"    {key}={value!r}," for key, value in values.items() if key not in beside)
+    return "\n".join([*lines, *said, ")"]) + "\n"

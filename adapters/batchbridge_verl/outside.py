@@ -1,4 +1,51 @@
-"""What settings of verl decide that the schema has no field for; see `Adapter.decides`."""
+"""What settings of verl decide that the schema has no field for; see `Adapter.decides`, `shared_settings`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from batchbridge import Reading
+from batchbridge.kit import SharedSetting
+from batchbridge.kit.shared_settings import as_count, as_flag, as_names, as_text, never, rollouts, whole_rollouts
+
+LOGGERS = ("wandb", "tensorboard", "swanlab", "mlflow", "trackio", "clearml")
+"""What `trainer.logger` names beside the console and files. Source: verl 0.4.0 to 0.9.1 utils/tracking.py."""
+PARQUET = "parquet files in verl's form"
+FUNCTION = "a Python file with compute_score"
+
+
+def _loggers(value: Any, reading: Reading) -> Any:
+    names = as_names(value, reading)
+    return None if names is None else tuple(name for name in names if name not in ("console", "file"))
+
+
+def _logger(value: Any, reading: Reading) -> Any:
+    return ["console", *value] if set(value) <= set(LOGGERS) else None
+
+
+SHARED: Mapping[str, SharedSetting] = {
+    "actor_rollout_ref.model.path": SharedSetting(
+        "model", "the model", as_text, needed="a model's folder or name on the Hugging Face Hub"
+    ),
+    "data.train_files": SharedSetting("train_data", "the prompts", never, never, needed=PARQUET),
+    "data.val_files": SharedSetting(
+        "validation_data", "", never, never, needed="parquet files to validate on: verl always asks for some"
+    ),
+    "reward.custom_reward_function.path": SharedSetting(
+        "rewards", "the rewards", as_text, never, versions=">=0.7.1", needed=FUNCTION
+    ),
+    "custom_reward_function.path": SharedSetting(
+        "rewards", "the rewards", as_text, never, versions="<0.7.1", needed=FUNCTION
+    ),
+    "trainer.logger": SharedSetting("loggers", "", _loggers, _logger),
+    "trainer.default_local_dir": SharedSetting("output_folder", "", as_text),
+    "trainer.save_freq": SharedSetting("save_every", "", rollouts, whole_rollouts),
+    "trainer.max_actor_ckpt_to_keep": SharedSetting("kept_checkpoints", "", as_count),
+    "trainer.project_name": SharedSetting("project", "", as_text),
+    "trainer.experiment_name": SharedSetting("run_name", "", as_text),
+    "actor_rollout_ref.model.enable_gradient_checkpointing": SharedSetting("gradient_checkpointing", "", as_flag),
+    "actor_rollout_ref.model.trust_remote_code": SharedSetting("trust_remote_code", "", as_flag),
+}
+"""Settings that other frameworks have, too."""
 
 MODEL = (
     "*.model.path",
@@ -7,11 +54,10 @@ MODEL = (
     "*.model.exclude_modules",
     "*.model.override_config.*",
 )
-PROMPTS = ("data.train_files", "data.*_key", "data.custom_cls.*", "data.truncation", "data.apply_chat_template_kwargs*")
+PROMPTS = ("data.*_key", "data.custom_cls.*", "data.truncation", "data.apply_chat_template_kwargs*")
 REWARDS = ("custom_reward_function.*", "reward_model.*", "reward.*", "distillation.*", "*.multi_turn.*")
 NOTHING = (
-    *("trainer.logger", "trainer.project_name", "trainer.experiment_name", "trainer.save_freq", "trainer.test_freq"),
-    *("trainer.val_*", "trainer.log_*", "trainer.default_local_dir", "trainer.max_*_ckpt_to_keep", "trainer.device"),
+    *("trainer.test_freq", "trainer.val_*", "trainer.log_*", "trainer.max_*_ckpt_to_keep", "trainer.device"),
     *("*.val_kwargs.*", "data.val_*", "data.validation_shuffle", "global_profiler.*", "*.profiler.*", "ray_kwargs.*"),
     *("*_offload", "*.offload_policy", "*.enable_gradient_checkpointing", "*.use_torch_compile", "*.nccl_timeout"),
     *(
@@ -31,7 +77,8 @@ NOTHING = (
     *("*.disable_log_stats", "*.trust_remote_code", "*.cudagraph_*", "*.mm_processor_cache_gb", "*_workers"),
 )
 
-OUTSIDE = {
+OUTSIDE: Mapping[str, str | SharedSetting] = {
+    **SHARED,
     **dict.fromkeys(NOTHING, ""),
     **dict.fromkeys(MODEL, "the model"),
     **dict.fromkeys(PROMPTS, "the prompts"),

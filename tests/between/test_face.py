@@ -60,7 +60,10 @@ def test_a_path_and_a_dict_are_converted(frameworks: None, tmp_path: Path, monke
     settings = {"per_device_train_batch_size": 8, "num_generations": 8, "num_train_epochs": 1, "beta": 0.04}
     again = batchbridge.convert({**settings, "output_dir": "x"}, "open_r1", world_size=8)
     assert again.written is not None
-    assert again.left_behind == {"output_dir": "x"}
+    assert again.left_behind == {}
+    assert again.written.values["output_dir"] == "x"
+    assert found.written is not None
+    assert found.written.values["dataset_name"] == "mine"
     assert found.source.dataset_size == 7_680
     with pytest.raises(ValueError, match="there is no adapter for framework 'none'"):
         batchbridge.convert(path, "none")

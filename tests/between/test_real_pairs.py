@@ -39,7 +39,7 @@ KEPT = {
     "open_r1": ("# mine", "a/b  # small", "report_to: [wandb]"),
     "easyr1": ("# mine", "# prompts", "logger: [file]"),
 }
-LEFT_BEHIND = {
+OUTSIDE = {
     "trl": {"output_dir", "reward_weights"},
     "open_r1": {"output_dir", "reward_weights", "dataset_name"},
     "verl": {"actor_rollout_ref.rollout.name", "trainer.experiment_name"},
@@ -104,9 +104,16 @@ def test_a_plain_configuration_becomes_one_of_the_targets_own_form(
 
     code = main((*words, "--json", "--dry-run"))
     account = json.loads(capsys.readouterr().out)
-    lossy = [field for field in account["fields"] if field["status"] in ("approximate", "inexpressible")]
+    other_meaning = [field for field in account["fields"] if field["status"] in ("approximate", "inexpressible")]
+    lossy = [field for field in other_meaning if not field["rare"]]
     assert (code, account["verdict"]) == ((3, "lossy") if lossy else (0, "complete"))
-    assert set(account["left_behind"]) >= LEFT_BEHIND[one]
+    assert main((*words, "--dry-run", "--strict")) == (3 if other_meaning else 0)
+    capsys.readouterr()
+    outside = {key for report in account["outside"] for key in report["keys"]}
+    assert outside >= OUTSIDE[one]
+    assert {report["keys"][0] for report in account["outside"] if report["status"] == "left"} == set(
+        account["left_behind"]
+    )
     said = {field["field"]: field for field in account["fields"]}
     assert all(said[path]["source"] is not None for path in CARRIED[one])
 
@@ -136,4 +143,4 @@ def test_a_plain_configuration_becomes_one_of_the_targets_own_form(
 
 
 def test_the_pairs_are_all_of_them() -> None:
-    assert sorted(FORM) == sorted(VERSIONS) == sorted(LEFT_BEHIND) == sorted(CARRIED) == sorted(adapters())
+    assert sorted(FORM) == sorted(VERSIONS) == sorted(OUTSIDE) == sorted(CARRIED) == sorted(adapters())

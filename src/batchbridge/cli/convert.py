@@ -11,19 +11,21 @@ from batchbridge.cli._input import InputCommand, input_options, source_and_readi
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, tip
 
 if TYPE_CHECKING:
+    from batchbridge import Adapter, Reading
     from batchbridge.comparing.convert import Conversion
     from batchbridge.comparing.edit_file import Into
 
+SCRIPTS = (".sh", ".bash")
 EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
 
 @click.command("convert", cls=InputCommand, short_help="Write a configuration in another framework's form.")
 @input_options
 @click.option("--to", required=True, metavar="NAME", help="The framework to write for.")
-@click.option("--to-version", metavar="VERSION", help="Its version; default: the newest that is known.")
+@click.option("--to-version", metavar="VERSION", help="Its version; default: what the repository pins, or the newest.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
-@click.option("--format", "form", metavar="FORM", help="One of the target's forms (yaml, python, ...).")
+@click.option("--format", "form", metavar="FORM", help="One of the target's forms; default: as FILE's name says.")
 @click.option(
     "--into",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -32,6 +34,8 @@ EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "un
 )
 @click.option("--dry-run", is_flag=True, help="Write no file; say what would become of every field.")
 @click.option("--allow-lossy", is_flag=True, help="Write it although something is approximate or lost.")
+@click.option("--strict", is_flag=True, help="Refuse differences that act in rare steps only, too.")
+@click.option("-v", "--verbose", is_flag=True, help="List every field and setting, exact ones too.")
 def command(
     as_json: bool,
     to: str,
@@ -42,12 +46,16 @@ def command(
     into: Path | None,
     dry_run: bool,
     allow_lossy: bool,
+    strict: bool,
+    verbose: bool,
     **source: Any,
 ) -> int:
     """Write a configuration in another framework's form, and say what became of every field.
 
     The configuration goes to standard output and the account to standard error; with -o the account goes to standard
-    output. A conversion that loses something is refused (exit code 3) unless --allow-lossy is given.
+    output. A conversion that loses something is refused (exit code 3) unless --allow-lossy is given; what differs in
+    rare steps only is written, and refused with --strict. Model, data, names and logs are carried over; what has to be
+    filled in is a variable.
 
     With --into an existing file of the target's is edited: only the keys that must change do, and everything else in
     it stays, comments, order and anchors included.
@@ -63,8 +71,9 @@ def command(
     if output is not None and output.exists() and not overwrite:
         raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     name, read, reading = source_and_reading(**source)
+    target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
-        found = convert(reading, to, version=to_version, given=dict(read.values))
+        found = convert(reading, to, version=target_version, given=dict(read.values), strict=strict)
     except ValueError as error:
         raise click.UsageError(f"--to-version {to_version}: {error}") from None
     edited = None
@@ -76,9 +85,10 @@ def command(
         code = FINE
     if edited is not None and edited.problems and code == FINE:
         code = INVALID
+    shown = _form(found, form, output if edited is None else Path("file.yaml"))
     text = None
     if code == FINE and found.written is not None:
-        text = _text(found.written.text, form) if edited is None else edited.text
+        text = found.written.text[shown] if edited is None else edited.text
     target = output or into
     if as_json:
         from batchbridge.render import json
@@ -88,19 +98,73 @@ def command(
     else:
         from batchbridge.render import between
 
-        account = between.conversion(name, found)
+        how = between.Writing(
+            version=why,
+            file=None if target is None else str(target),
+            form=shown,
+            written=text is not None and not dry_run,
+            source=None if source["file"] in (None, "-") else _again(source, reading),
+            verbose=verbose,
+        )
+        account = between.conversion(name, found, how)
         if edited is not None:
             account = f"{account}\n\n{between.edits(edited, _done(edited, text, output, dry_run))}"
         aside = target is None and not dry_run  # `convert ... > FILE` holds the configuration, or nothing
         click.echo(account, err=aside)
-        if found.verdict == "lossy" and text is None and found.written is not None:
-            click.echo("nothing was written: --allow-lossy accepts what is approximate or lost", err=aside)
     if text is not None and not dry_run:
         if target is not None:
             _write(text, target, edited)
         elif not as_json:
             click.echo(text, nl=not text.endswith("\n"))
     return code
+
+
+def _version(adapter: Adapter, asked: str | None, places: list[Path | None]) -> tuple[str | None, str]:
+    """The version to write for, and where it comes from: what is asked for, or what the repository of one of `places`
+    pins; None: the newest that can say it."""
+    from batchbridge.comparing.convert import unknown_version
+    from batchbridge.reading.pins import pinned
+
+    if asked is not None:
+        return asked, ""
+    newest = "the newest that can say it; --to-version names another"
+    for place in places if adapter.distribution else ():
+        pin = None if place is None else pinned(place, adapter.distribution or "")
+        if pin is not None:
+            if unknown_version(adapter, pin.version) is None:
+                return pin.version, f"pinned by {pin.place}"
+            return None, f"{pin.place} pins {pin.version}, which is not known: {newest}"
+    return None, newest
+
+
+_SUFFIXES = {".yaml": "yaml", ".yml": "yaml", ".json": "json", ".toml": "toml", ".py": "python"}
+
+
+def _form(found: Conversion, asked: str | None, output: Path | None) -> str:
+    """The form that is written: what is asked for, what the name of FILE says, or the target's first."""
+    from batchbridge.comparing.outside import FILES
+
+    forms = {} if found.written is None else found.written.text
+    if asked is not None:
+        if forms and asked not in forms:
+            raise click.UsageError(f"--format {asked}: this framework is written as {', '.join(forms)}")
+        return asked
+    suffix = "" if output is None else output.suffix.lower()
+    named = [form for form in forms if form == _SUFFIXES.get(suffix) or (suffix in SCRIPTS and form not in FILES)]
+    return next(iter([*named, *forms]), "")
+
+
+def _again(source: dict[str, Any], reading: Reading) -> tuple[str, ...] | None:
+    """The options that read the source again as the first side of `diff`; None where they are more than a few."""
+    if source["settings"] or source["env"] or source["words"] or source["command_number"]:
+        return None
+    world = None if reading.spec is None else str(reading.spec.topology.world_size)
+    said = {
+        "--framework-a": reading.framework if source["framework"] else None,
+        "--version-a": reading.framework_version,
+        "--world-size-a": world if source["world_size"] or source["gpus"] else None,
+    }
+    return tuple(word for option, value in said.items() if value is not None for word in (option, value))
 
 
 def _edited(into: Path, found: Conversion, form: str | None) -> Into:
@@ -135,10 +199,3 @@ def _write(text: str, target: Path, edited: Into | None) -> None:
             save(text, target, edited.path)
     except OSError as error:
         raise click.UsageError(f"{target}: cannot be written: {error.strerror}") from None
-
-
-def _text(texts: Any, form: str | None) -> str:
-    """The text in the form that was asked for; the target's first form by default."""
-    if form is not None and form not in texts:
-        raise click.UsageError(f"--format {form}: this framework is written as {', '.join(texts)}")
-    return str(texts[form or next(iter(texts))])

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from batchbridge.comparing.differences import UNIT_OF, Comparison, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
 from batchbridge.comparing.nearest_spec import Search
+from batchbridge.comparing.outside import OutsideReport, all_left, carry_over
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.errors import Problem
@@ -35,7 +36,8 @@ LOSSY: tuple[Status, ...] = ("approximate", "inexpressible")
 
 @dataclass(frozen=True, kw_only=True)
 class FieldReport:
-    """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source."""
+    """What became of one canonical field. `source` and `target` in the field's unit; `factor` is target / source. rare:
+    what is approximate or inexpressible of it acts in rare steps only (`Effect.rare`)."""
 
     field: str
     aspect: str
@@ -45,6 +47,7 @@ class FieldReport:
     target: Any
     reason: str = ""
     factor: float | None = None
+    rare: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types."""
@@ -56,9 +59,10 @@ class Conversion:
     """A conversion and its account.
 
     written: the target's configuration; None where none could be written. back: what it means, read again. refused:
-    problems of the target with the source's specification. left_behind: native keys of the source that no
-    canonical field came from; None where it is not known which keys were given. natively: what the target's own run
-    would do otherwise than its specification (scopes, known defects).
+    problems of the target with the source's specification. outside: what became of each setting outside the schema:
+    written, a variable to fill in, or left. left_behind: native keys of the source of which nothing was written; None
+    where it is not known which keys were given. natively: what the target's own run would do otherwise than its
+    specification (scopes, known defects). strict: differences that act in rare steps only count as lost, too.
     """
 
     source: Reading
@@ -68,18 +72,35 @@ class Conversion:
     back: Reading | None
     fields: tuple[FieldReport, ...] = ()
     refused: tuple[Problem, ...] = ()
+    outside: tuple[OutsideReport, ...] = ()
     left_behind: Mapping[str, Any] | None = None
     natively: tuple[str, ...] = ()
+    strict: bool = False
 
     def __repr__(self) -> str:
-        lost = sum(field.status in LOSSY for field in self.fields)
+        lost = len(self.lost)
         ways = f"{self.source.framework} to {self.framework} {self.framework_version or ''}"
         return brief(self, ways, self.verdict, f"{len(self.fields)} fields, {lost} lost or approximate")
 
     @property
+    def lost(self) -> tuple[FieldReport, ...]:
+        """Fields that mean something else in the target; those that do so in rare steps only where it is strict."""
+        return tuple(field for field in self.fields if field.status in LOSSY and (self.strict or not field.rare))
+
+    @property
+    def rare(self) -> tuple[FieldReport, ...]:
+        """Fields that mean something else in the target in rare steps only."""
+        return tuple(field for field in self.fields if field.status in LOSSY and field.rare)
+
+    @property
+    def variables(self) -> tuple[OutsideReport, ...]:
+        """What a person has to fill in before the written configuration runs."""
+        return tuple(report for report in self.outside if report.status == "fill in")
+
+    @property
     def lossy(self) -> bool:
-        """Whether any field means something else in the target, or nothing could be written."""
-        return self.written is None or any(field.status in LOSSY for field in self.fields)
+        """Whether anything is lost, or nothing could be written."""
+        return self.written is None or bool(self.lost)
 
     @property
     def verdict(self) -> Literal["complete", "lossy", "invalid", "undecided"]:
@@ -99,7 +120,10 @@ class Conversion:
             "values": None if self.written is None else dict(self.written.values),
             "text": None if self.written is None else dict(self.written.text),
             "fields": [field.to_dict() for field in self.fields],
+            "strict": self.strict,
             "refused": [problem.reason for problem in self.refused],
+            "outside": [report.to_dict() for report in self.outside],
+            "variables": [report.variable for report in self.variables],
             "left_behind": None if self.left_behind is None else dict(self.left_behind),
             "natively": list(self.natively),
             "findings": [finding.to_dict() for finding in (self.back or self.source).findings],
@@ -114,8 +138,12 @@ def convert(
     given: Mapping[str, Any] | None = None,
     world_size: int | None = None,
     dataset_size: int | None = None,
+    strict: bool = False,
 ) -> Conversion:
     """A configuration in another framework's form, with an account of every canonical field.
+
+    What lies outside the schema (model, data, names, logs) is written where both frameworks have such a setting; what
+    the target needs and cannot be mapped becomes a variable (`Conversion.variables`).
 
     Args:
         source: A `Reading`, or what `read` takes: a path, a dict, a list of arguments, a config or trainer object.
@@ -125,6 +153,7 @@ def convert(
             is no `Reading`.
         world_size: Devices that train the policy, where `source` is no `Reading`.
         dataset_size: Prompts in the dataset, where `source` is no `Reading`.
+        strict: Differences that act in rare steps only count as lost, too.
 
     Returns:
         The written configuration, what it means when it is read again, and what became of every field.
@@ -145,14 +174,19 @@ def convert(
     installed = plugins.adapters()
     if to not in installed:
         raise ValueError(f"there is no adapter for framework {to!r}; installed: {', '.join(installed) or 'none'}")
-    return convert_to(installed[to], reading, version=version, given=given)
+    return convert_to(installed[to], reading, version=version, given=given, strict=strict)
 
 
 def convert_to(
-    adapter: Adapter, reading: Reading, *, version: str | None = None, given: Mapping[str, Any] | None = None
+    adapter: Adapter,
+    reading: Reading,
+    *,
+    version: str | None = None,
+    given: Mapping[str, Any] | None = None,
+    strict: bool = False,
 ) -> Conversion:
     """As `convert`, with the target's adapter."""
-    if version is not None and (unknown := _unknown_version(adapter, version)) is not None:
+    if version is not None and (unknown := unknown_version(adapter, version)) is not None:
         raise ValueError(unknown)
     left = None if given is None else left_behind(reading, given)
     start = Conversion(
@@ -161,7 +195,9 @@ def convert_to(
         framework_version=version,
         written=None,
         back=None,
+        outside=all_left(reading, left or {}, _own(reading)),
         left_behind=left,
+        strict=strict,
     )
     if reading.spec is None:
         return start
@@ -189,10 +225,44 @@ def _searched(adapter: Adapter, reading: Reading, version: str | None, start: Co
     start = dataclasses.replace(start, framework_version=back.framework_version, written=written, back=back)
     if back.spec is None:
         return start
+    left = start.left_behind or {}
+    written, outside = carry_over(
+        reading,
+        left,
+        _own(reading),
+        adapter,
+        written,
+        lambda values: read_source(Source(values=values), adapter, context),
+    )
+    if written is not start.written:
+        back = read_source(Source(values=written.values), adapter, context)
+    if start.left_behind is not None:
+        still = {report.keys[0]: report.value for report in outside if report.status == "left"}
+        start = dataclasses.replace(start, left_behind=still)
+    start = dataclasses.replace(start, written=written, back=back, outside=outside)
     return dataclasses.replace(start, fields=tuple(account(adapter, reading, back)), natively=tuple(natively(back)))
 
 
-def _unknown_version(adapter: Adapter, version: str) -> str | None:
+def without_outside(found: Conversion) -> Conversion:
+    """A conversion of which only what the schema has was written."""
+    given = {key: place.value for key, place in found.source.given.items()}
+    keys = {
+        key: report.value if key == report.keys[0] else given.get(key)
+        for report in found.outside
+        for key in report.keys
+    }
+    outside = all_left(found.source, keys, _own(found.source))
+    return dataclasses.replace(found, outside=outside, left_behind=None if found.left_behind is None else keys)
+
+
+def _own(reading: Reading) -> Adapter | None:
+    """The adapter that has made `reading`."""
+    from batchbridge.contract import plugins
+
+    return plugins.adapters().get(reading.framework)
+
+
+def unknown_version(adapter: Adapter, version: str) -> str | None:
     """Why the adapter does not know a version outside its range: without any settings it then reads nothing at all."""
     try:
         if holds(adapter.versions, version):
@@ -259,6 +329,7 @@ def account(adapter: Adapter, reading: Reading, back: Reading) -> Iterator[Field
             target=other,
             reason=reason,
             factor=factor,
+            rare=status in LOSSY and effect.rare(one, other),
         )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively
+from batchbridge.comparing.convert import Conversion, FieldReport, Status, account, natively, without_outside
 from batchbridge.comparing.edit_yaml import REMOVED, edit, same
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source
@@ -194,6 +194,8 @@ class _Editing:
         # Keys of the written YAML form only: others (an engine that a defaults list names) are said elsewhere.
         said = parse_yaml(found.written.text[FORM], "").value
         named = {key for key, _ in flat(said)} if isinstance(said, dict) else set()
+        # Model, data and names are the file's own affair.
+        named -= {report.target_key for report in found.outside if report.target_key}
         self.wanted = {
             key: value
             for key, value in found.written.values.items()
@@ -210,7 +212,8 @@ class _Editing:
         if problems := self._errors(reading):
             return _refused(self.path, self.found, tuple(map(_said, problems)))
         values = parse_yaml(text, "").value
-        return self._into(text, reading, [Change(key, None, value, "added") for key, value in flat(values)], 0)
+        added = [Change(key, None, value, "added") for key, value in flat(values)]
+        return self._into(text, reading, added, 0, self.found)
 
     def edited(self) -> Into:
         """The edited text and its account, or why there is none."""
@@ -231,7 +234,8 @@ class _Editing:
         before = dict(flat(parse_yaml(self.text, "").value))
         listed = [self._change(key, value, before) for key, value in changes.items()]
         text = edit(self.text, changes) if changes else self.text
-        return self._into(text, reading, listed, sum(key not in changes for key in before))
+        kept = sum(key not in changes for key in before)
+        return self._into(text, reading, listed, kept, without_outside(self.found))
 
     def _change(self, key: str, value: Any, before: Mapping[str, Any]) -> Change:
         if value is REMOVED:
@@ -245,11 +249,11 @@ class _Editing:
         there = key in before or any(other.startswith(f"{key}.") for other in before)
         return Change(key, before.get(key), value, "set" if there else "added")
 
-    def _into(self, text: str, reading: Reading, changes: list[Change], kept: int) -> Into:
-        assert self.found.written is not None
-        written = dataclasses.replace(self.found.written, text={FORM: text})
+    def _into(self, text: str, reading: Reading, changes: list[Change], kept: int, found: Conversion) -> Into:
+        assert found.written is not None
+        written = dataclasses.replace(found.written, text={FORM: text})
         done = dataclasses.replace(
-            self.found,
+            found,
             written=written,
             back=reading,
             fields=self._account(reading),

@@ -31,7 +31,10 @@ class Effect:
     on: Literal["either side", "both sides"] = "either side"
     """Where the field must matter to count. A KL estimator is no further difference where one side has no KL at all."""
     of_surrogate: bool = False
-    """Part of one surrogate: that another one lacks it is no further difference."""
+    """Only compared when both losses use the same surrogate."""
+    rare: Callable[[Any, Any], bool] = lambda a, b: False
+    """Whether a difference between two values acts in rare steps only: when a gradient is not finite, or at bounds that
+    tokens of a run that goes well do not reach. `convert` writes such differences, and names them."""
 
     def counts(self, a: Spec, b: Spec) -> bool:
         """Whether a difference in this field has any effect."""
@@ -90,6 +93,15 @@ def _portions_matter(spec: Spec) -> bool:
 
 def _decays(spec: Spec) -> bool:
     return spec.carried.weight_decay != 0
+
+
+def _always(a: Any, b: Any) -> bool:
+    return True
+
+
+def _beyond(bound: float) -> Callable[[Any, Any], bool]:
+    """Whether every bound that is set is at least `bound`, or there is none."""
+    return lambda a, b: all(value is None or value >= bound for value in (a, b))
 
 
 def _adam(spec: Spec) -> bool:
@@ -162,16 +174,27 @@ EFFECTS: tuple[Effect, ...] = (
         "weights",
         "steps with completions without response tokens are divided by another number",
         matters=_counts_completions,
+        rare=_always,
     ),
     Effect("loss.kl.aggregation", "weights", f"KL term: {_TERM}", matters=_kl_in_loss),
     Effect("loss.kl.denominator_scope", "weights", "KL term: weights depend on the split", matters=_kl_in_loss),
     Effect("loss.kl.constant", "weights", "KL term: scaled by the ratio of the constants", matters=_kl_in_loss),
-    Effect("loss.kl.count_empty", "weights", "KL term: empty completions count, or do not", matters=_kl_in_loss),
+    Effect(
+        "loss.kl.count_empty",
+        "weights",
+        "KL term: empty completions count, or do not",
+        matters=_kl_in_loss,
+        rare=_always,
+    ),
     Effect("loss.entropy.aggregation", "weights", f"entropy term: {_TERM}", matters=_entropy_term),
     Effect("loss.entropy.denominator_scope", "weights", "entropy term: depends on the split", matters=_entropy_term),
     Effect("loss.entropy.constant", "weights", "entropy term: scaled by the constants", matters=_entropy_term),
     Effect(
-        "loss.entropy.count_empty", "weights", "entropy term: empty completions count, or not", matters=_entropy_term
+        "loss.entropy.count_empty",
+        "weights",
+        "entropy term: empty completions count, or not",
+        matters=_entropy_term,
+        rare=_always,
     ),
     # ---- clock: how long, and when the learning rate moves
     Effect("horizon.optimizer_steps", "clock", "the run ends elsewhere, and a decaying learning rate with it"),
@@ -198,8 +221,16 @@ EFFECTS: tuple[Effect, ...] = (
         "where policy and reference are far apart, KL is estimated from another log ratio",
         matters=_kl,
         on="both sides",
+        rare=_beyond(10.0),
     ),
-    Effect("objective.kl_clamp", "objective", "large KL values are cut", matters=_kl, on="both sides"),
+    Effect(
+        "objective.kl_clamp",
+        "objective",
+        "large KL values are cut",
+        matters=_kl,
+        on="both sides",
+        rare=_beyond(10.0),
+    ),
     Effect(
         "objective.clip_low",
         "objective",
@@ -220,6 +251,7 @@ EFFECTS: tuple[Effect, ...] = (
         "very large ratios of bad completions are cut",
         matters=_ratio_moves,
         of_surrogate=True,
+        rare=_beyond(3.0),
     ),
     Effect("objective.entropy_coefficient", "objective", "the entropy bonus is stronger or weaker", "unknown"),
     Effect("objective.reward_clip", "objective", "large rewards are cut"),
@@ -228,6 +260,7 @@ EFFECTS: tuple[Effect, ...] = (
         "objective",
         "a step with a non-finite gradient is skipped, applied or an error",
         "unknown",
+        rare=_always,
     ),
     # ---- carried: no batch settings
     Effect("carried.learning_rate", "carried", "every update is longer or shorter", "unknown"),

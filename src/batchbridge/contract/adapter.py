@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from batchbridge.contract.outside import SharedSetting
 from batchbridge.contract.reading import Context, NativeStep, Reading, Source, Written
 from batchbridge.meaning.findings import Finding
 from batchbridge.meaning.spec import Spec
@@ -69,8 +70,9 @@ class Adapter(ABC):
     """Own finding code to the core rule that it says in the user's words: the core's finding is then left out, of a
     reading that has the own one. No adapter can say that a rule of the core is wrong about its framework."""
     outside: ClassVar[str] = ""
-    """Where it is said what settings decide that no canonical field comes from, `module:NAME` of a mapping; see
-    `decides`."""
+    """Where it is said what settings decide that no canonical field comes from, `module:NAME` of a mapping from a
+    pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see `decides`
+    and `shared_settings`."""
 
     @abstractmethod
     def detect(self, source: Source) -> float:
@@ -109,8 +111,26 @@ class Adapter(ABC):
         """What a native key decides that no canonical field comes from: "the model", "the prompts"; "" where two runs
         that differ in it train alike; None: not known. Default: the first pattern of `outside` (`fnmatch`) that fits.
         """
-        patterns: Mapping[str, str] = _named(self.outside) if self.outside else {}
-        return next((what for pattern, what in patterns.items() if fnmatchcase(key.lstrip("+~"), pattern)), None)
+        what = self._outside(key)
+        return what.decides if isinstance(what, SharedSetting) else what
+
+    def shared_settings(self) -> Mapping[str, SharedSetting]:
+        """Settings outside the schema that `convert` carries over, by native key. Default: those of `outside`."""
+        return {key: row for key, row in self._patterns().items() if isinstance(row, SharedSetting)}
+
+    def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
+        """Settings as text, as in `Written.text`, for a conversion that adds some to those of `write`. Default: none,
+        and a conversion writes nothing but what the specification says."""
+        return {}
+
+    def _patterns(self) -> Mapping[str, str | SharedSetting]:
+        patterns: Mapping[str, str | SharedSetting] = _named(self.outside) if self.outside else {}
+        return patterns
+
+    def _outside(self, key: str) -> str | SharedSetting | None:
+        """The first row of `outside` that fits."""
+        key = key.lstrip("+~")
+        return next((what for pattern, what in self._patterns().items() if fnmatchcase(key, pattern)), None)
 
     def native_steps(
         self, reading: Reading, dataset_size: int, response_tokens: Mapping[tuple[int, int], int]

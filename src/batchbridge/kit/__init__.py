@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.attachment import Request
     from batchbridge.contract.error_text import Ask, ErrorText, Numbers
     from batchbridge.contract.evidence import Code, Package
+    from batchbridge.contract.outside import SharedSetting
     from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
     from batchbridge.kit.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
     from batchbridge.ledger import digest_floats, fingerprint, read_steps
@@ -82,6 +83,7 @@ __all__ = [
     "RolloutPlan",
     "Row",
     "Severity",
+    "SharedSetting",
     "StepPlan",
     "Surrogate",
     "Topology",
@@ -127,6 +129,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "Code",
                 "Package",
             ),
+            "contract.outside": ("SharedSetting",),
             "contract.reading": (
                 "Context",
                 "Defect",

@@ -51,6 +51,10 @@ class FramedAdapter(Adapter):
         """The forms in which settings are handed over."""
         return {}
 
+    def forms(self, values: Mapping[str, Any], framework_version: str, world_size: int) -> Mapping[str, str]:
+        """See `Adapter.forms`."""
+        return self.texts_of(values, framework_version)
+
     def is_configuration(self, native: object) -> bool:
         """Whether an object is a configuration of the framework's."""
         return False

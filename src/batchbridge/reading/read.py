@@ -6,6 +6,7 @@ Whatever goes wrong on the way, in the input or in a plugin, is a finding; only 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,7 @@ def read_source(source: Source, adapter: Adapter, context: Context) -> Reading:
         return _unread(adapter.framework, context, findings)
     if source.unknown:
         reading = _unknown_values(source, reading)
+    findings += _placeholders(source, reading)
     if reading.dataset_size is None:
         reading = dataclasses.replace(reading, dataset_size=context.dataset_size)
     return _checked(adapter, reading, findings)
@@ -155,6 +157,22 @@ def _unknown_values(source: Source, reading: Reading) -> Reading:
     open_keys = {spelling for key in source.unknown for spelling in (key, key.lstrip("+~"))}
     kept = [found for found, keys in zip(reading.findings, about, strict=True) if not keys & open_keys]
     return dataclasses.replace(reading, findings=(*kept, *unknown_values(source, matter)))
+
+
+_PLACEHOLDER = re.compile(r"""\[?['"]?(<[A-Za-z][\w ./-]*>)['"]?(, .*)?\]?""")
+"""A whole value, alone or the first of a list: a system prompt may have `<think>` in it."""
+
+
+def _placeholders(source: Source, reading: Reading) -> list[Finding]:
+    """Notes on values that somebody has yet to fill in, of settings that no canonical field comes from."""
+    matter = {key for origin in reading.provenance.values() for key in origin.keys} | set(source.unknown)
+    found = []
+    for key, where in reading.given.items():
+        left = _PLACEHOLDER.fullmatch(str(where.value)) if "<" in str(where.value)[:3] else None
+        if left is not None and key not in matter and key.lstrip("+~") not in matter:
+            place = (dataclasses.replace(where, value=None),)
+            found.append(Finding("BB018", "note", "config", f"{key} still has a placeholder, {left[1]}", place))
+    return found
 
 
 def _trainer(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
@@ -108,42 +111,157 @@ def _problems(reading: Reading) -> Iterator[str]:
 _STATUS_TITLES = {
     "inexpressible": "Lost: {framework} cannot say it",
     "approximate": "Approximate",
+    "rare": "Different in rare steps only (--strict refuses that)",
     "patched": "Patched: the configuration cannot say it, wrap brings it about",
     "filled": "Open in the source, filled by {framework}'s default",
     "equivalent": "Equivalent: another value, the same meaning",
 }
+_WITH_VERBOSE = ("equivalent",)
 
 
-def conversion(name: str, found: Conversion) -> str:
-    """The account of a conversion: every field that is not exact, then what is carried as it is and left behind."""
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """What a command does with a conversion. version: where the target's version comes from, for a person. file: what
+    is written, None for standard output. form: its form. written: whether there is anything. source: the options that
+    name the source again for `batchbridge diff`, None where no file is the whole of it."""
+
+    version: str = ""
+    file: str | None = None
+    form: str = ""
+    written: bool = False
+    source: tuple[str, ...] | None = None
+    verbose: bool = False
+
+
+def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
+    """The account of a conversion: what a person has to do, every field that is not exact, what comes next."""
+    how = how or Writing(verbose=True)
     target = one_line(f"{found.framework} {found.framework_version or ''}".rstrip())
-    counts: dict[str, int] = {}
-    for field in found.fields:
-        counts[field.status] = counts.get(field.status, 0) + 1
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    lines = [f"{one_line(name)}: {_who(found.source)} to {target}: {found.verdict}{f' ({said})' if said else ''}"]
+    version = f" ({how.version})" if how.version else ""
+    lines = [f"{one_line(name)}: {_who(found.source)} to {target}{version}: {found.verdict}"]
     for reading in (found.source, found.back):
         if reading is not None and reading.verdict != "valid":
             lines += [f"  {line}" for line in _problems(reading)]
+    lines += _to_do(found, how)
     for status, title in _STATUS_TITLES.items():
-        fields = [field for field in found.fields if field.status == status]
-        if fields:
+        fields = [field for field in found.fields if _group(field, found) == status]
+        if fields and (how.verbose or status not in _WITH_VERBOSE):
             lines += ["", title.format(framework=found.framework)]
             lines += [line for field in fields for line in _field(field)]
     if found.written is None and found.refused:
         lines += ["", f"{one_line(found.framework)} cannot express it"]
         lines += [f"  {one_line(problem.reason)}" for problem in found.refused]
-    exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
-    if exact:
-        lines += ["", "Exact"]
-        lines += [f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in exact)]
-    if found.left_behind and found.written is not None:
-        lines += ["", "Left behind: no canonical field comes from these keys"]
-        lines += [f"  {line}" for line in _wrapped(f"{k} = {one_line(v)}" for k, v in found.left_behind.items())]
     if found.natively:
         lines += ["", f"What {target} does on its own with the result (wrap repairs it where it may)"]
         lines += [f"  {one_line(line)}" for line in found.natively]
+    lines += _all_fields(found) if how.verbose else _counts(found)
+    lines += _next(name, found, how)
     return clean("\n".join(lines))
+
+
+def _group(field: FieldReport, found: Conversion) -> str:
+    return "rare" if field in found.rare and not found.strict else field.status
+
+
+def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
+    """What a person has to do, in the order in which it is done."""
+    if found.written is None or found.verdict in ("invalid", "undecided"):
+        return
+    if found.lost and not how.written:
+        many = len(found.lost)
+        yield (
+            f"  nothing was written: {many} {_plural('field', many)} would mean something else, see below; "
+            "--allow-lossy accepts that"
+        )
+        return
+    steps = []
+    if found.lost:
+        steps.append(f"look at what is lost ({len(found.lost)} {_plural('field', len(found.lost))}, below)")
+    names = [report.variable for report in found.variables]
+    command = how.form not in FILES
+    if names:
+        shown = ", ".join(names if command else (f"<{name}>" for name in names))
+        steps.append(f"fill in {shown}:")
+        steps += [f"     {report.variable:<{max(map(len, names))}}  {in_words(report)}" for report in found.variables]
+    if command and how.file is not None:
+        given = " ".join(f"{name}=..." for name in names)
+        steps.append(f"start it with: {given + ' ' if given else ''}bash {quote(how.file)}")
+    elif how.file is not None and names:
+        steps.append(f"write them into {one_line(how.file)}, whose first lines say what it is for")
+    unsaid = [report for report in found.outside if report.matters and report.value is not None]
+    if unsaid:
+        keys = ", ".join(f"{one_line(report.keys[0])} = {plain_text(report.value)}" for report in unsaid)
+        steps.append(f"look at these settings, for which {one_line(found.framework)} has none that fits: {keys}")
+    number = 0
+    for step in steps:
+        number += not step.startswith("     ")
+        yield from _hanging(step if step.startswith("     ") else f"  {number}. {step}")
+
+
+def _hanging(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 118, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False)
+
+
+def _all_fields(found: Conversion) -> Iterator[str]:
+    """What -v lists: exact fields, settings outside the schema that were written, and those that were not."""
+    exact = [field for field in found.fields if field.status == "exact" and field.target not in (None, ())]
+    if exact:
+        yield from ("", "Exact")
+        yield from (f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in exact))
+    mapped = [report for report in found.outside if report.status == "mapped"]
+    if mapped:
+        yield from ("", "Carried over: settings outside the schema")
+        yield from (
+            f"  {one_line(one.keys[0])} -> {one_line(one.target_key)} = {plain_text(one.target)}" for one in mapped
+        )
+    if found.left_behind and found.written is not None:
+        yield from ("", "Left behind: nothing was made of these keys")
+        items = (f"{key} = {plain_text(value)}" for key, value in found.left_behind.items())
+        yield from (f"  {line}" for line in _wrapped(map(one_line, items)))
+
+
+def _counts(found: Conversion) -> Iterator[str]:
+    idle = sum(report.status == "left" and not report.matters for report in found.outside)
+    said = [
+        (sum(field.status == "exact" for field in found.fields), "exact"),
+        (sum(field.status == "equivalent" for field in found.fields), "the same in other words"),
+        (sum(report.status == "mapped" for report in found.outside), "carried over from outside the schema"),
+        (idle, "left behind, without effect on what is trained"),
+    ]
+    shown = [f"{count} {text}" for count, text in said if count]
+    if shown and found.written is not None:
+        yield ""
+        yield from _hanging(f"Settings (-v lists them): {', '.join(shown)}")
+
+
+def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
+    """The commands that come next."""
+    if not how.written or found.back is None or found.back.spec is None:
+        return
+    file = "FILE" if how.file is None else quote(how.file)
+    framework = [] if how.form not in FILES else ["--framework", found.framework]
+    version = found.framework_version or ""
+    world = found.back.spec.topology.world_size
+    said = _says_its_devices(found)
+    devices = [] if said else ["--world-size", str(world)]
+    yield from ("", "Next")
+    yield f"  batchbridge check {' '.join([file, *framework, '--framework-version', version, *devices])}"
+    if how.source is not None:
+        b = [*(["--framework-b", found.framework] if framework else ()), "--version-b", version]
+        b += [] if said else ["--world-size-b", str(world)]
+        size = found.source.dataset_size
+        both = [] if size is None else ["--dataset-size", str(size)]
+        yield f"  batchbridge diff {' '.join([quote(name), file, *map(quote, how.source), *b, *both])}"
+
+
+def _says_its_devices(found: Conversion) -> bool:
+    """Whether the written configuration says on how many devices it trains."""
+    if found.written is None or found.back is None:
+        return False
+    origin = found.back.provenance.get("topology.world_size")
+    return origin is not None and any(key in found.written.values for key in origin.keys)
 
 
 def edits(found: Into, done: str) -> str:

@@ -1,0 +1,316 @@
+"""What lies outside the schema, carried from one framework's configuration to another's: model, data, rewards, logs.
+
+Adapters' tables say which settings share a word (`batchbridge.contract.outside`). What the target takes is written;
+what it needs and nobody can write for the user becomes a named variable; everything else is listed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchbridge.contract.adapter import Adapter
+from batchbridge.contract.outside import SHARED, SharedSetting
+from batchbridge.contract.reading import Reading, Written
+from batchbridge.kit.versions import holds
+
+Status = Literal["mapped", "fill in", "left"]
+"""mapped: the target has such a setting, and it is written. fill in: a variable stands there. left: it is in the source
+alone."""
+MOST_READ = 150
+"""Most configurations that are read back to find the settings that the target takes."""
+WIDEST = 60
+"""Characters of a value in a comment."""
+FILES = ("yaml", "json", "toml", "python", "argv")
+"""Forms that are no command in a shell script: a variable stands there as `<DATA>`."""
+WITHOUT_COMMENTS = ("json", "argv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutsideReport:
+    """What became of one setting outside the schema. keys: of the source, the first being `value`'s; none where the
+    source does not say it. target_key: of the target; `target` its value. variable: what a person fills in, and
+    `wanted` what that is. decides: as `Adapter.decides` of the source's framework."""
+
+    keys: tuple[str, ...]
+    value: Any
+    status: Status
+    decides: str | None = ""
+    shared: str = ""
+    target_key: str = ""
+    target: Any = None
+    variable: str = ""
+    wanted: str = ""
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is left and yet changes what is trained, may do so, or is one of the settings that are shared."""
+        return self.status == "left" and (self.decides != "" or bool(self.shared))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+Read = Callable[[Mapping[str, Any]], Reading]
+
+
+def carry_over(
+    source: Reading, left: Mapping[str, Any], own: Adapter | None, adapter: Adapter, written: Written, read: Read
+) -> tuple[Written, tuple[OutsideReport, ...]]:
+    """`written` with the settings that `adapter` shares with the source's framework, and what became of each.
+
+    left: given native keys of `source` that no canonical field came from; own: its adapter; read: what other values of
+    the target mean. Where `adapter` has no forms or shares nothing, `written` stays, and everything is left.
+    """
+    said = _said(source, left, own)
+    back = read(written.values)
+    rows = _rows(adapter, written)
+    if not rows or back.spec is None or not _forms(adapter, written, back, {}):
+        return written, tuple(_left(source, left, own, said, set()))
+    same_words = own is not None and own.outside == adapter.outside
+    if same_words and own is not None:
+        whole = _as_given(left, source)
+        offers = [[_as_it_stands(key, value, own)] for key, value in whole.items() if key not in written.values]
+        missing = {name: row for row, name in ((row, row.name) for row in rows.values()) if row.needed}
+        there = {said_as.row.name for said_as in said}
+        offers += [list(_blanks(rows, name, said)) for name in missing if name not in there]
+    else:
+        offers = [list(_offers(rows, name, said, back)) for name in SHARED]
+    reports = _accepted([offer for offer in offers if offer], written, back, read)
+    told = {key for report in reports for key in report.keys}
+    reports += _left(source, left, own, said, told | (set(written.values) if same_words else set()), same_words)
+    return _with_settings(adapter, written, back, reports), tuple(reports)
+
+
+def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
+    """Reports of settings of which nothing is written."""
+    return tuple(_left(source, left, own, _said(source, left, own), set()))
+
+
+# ---- the source
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A shared setting as the source says it; `value` is None where no other framework could take it."""
+
+    row: SharedSetting
+    key: str
+    raw: Any
+    value: Any
+
+
+def _said(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[_Said]:
+    found: list[_Said] = []
+    if own is None:
+        return found
+    for key, row in own.shared_settings().items():
+        spellings = (key, f"+{key}", f"++{key}")
+        given = next((left[one] for one in spellings if one in left), None)
+        if given is None and key in source.given and source.given[key].value is not None:
+            given = source.given[key].value
+        if given is not None:
+            found.append(_Said(row, key, given, None if _open(given) else row.read(given, source)))
+    return found
+
+
+def _open(value: Any) -> bool:
+    """Whether a value depends on what only running a script would tell, or another setting; or is cut for messages."""
+    return isinstance(value, str) and ("$" in value or value.endswith("..."))
+
+
+# ---- the target
+
+
+def _rows(adapter: Adapter, written: Written) -> Mapping[str, SharedSetting]:
+    """The shared settings of the version that is written for."""
+    version = written.framework_version
+    rows = adapter.shared_settings()
+    return {} if version is None else {key: row for key, row in rows.items() if _has(row, version)}
+
+
+def _has(row: SharedSetting, version: str) -> bool:
+    try:
+        return not row.versions or holds(row.versions, version)
+    except ValueError:  # no version, or a number of more digits than Python reads
+        return False
+
+
+def _groups(key: str) -> Iterator[str]:
+    """The groups that a dotted key stands in."""
+    parts = key.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts)))
+
+
+def _as_given(left: Mapping[str, Any], source: Reading) -> dict[str, Any]:
+    """Settings as the source gave them: one that is a mapping is whole again."""
+    found: dict[str, Any] = {}
+    for key, value in left.items():
+        group = next((group for group in _groups(key) if group in source.given), None)
+        if group is None:
+            found[key] = value
+            continue
+        *parents, leaf = key[len(group) + 1 :].split(".")
+        at = found.setdefault(group, {})
+        for parent in parents:
+            at = at.setdefault(parent, {})
+        at[leaf] = value
+    return found
+
+
+def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
+    """A setting of a framework that has the same words."""
+    plain = key.lstrip("+~")
+    return OutsideReport(
+        keys=(key,), value=value, status="mapped", decides=own.decides(key), target_key=plain, target=value
+    )
+
+
+def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[_Said], back: Reading) -> Iterator[OutsideReport]:
+    """What could be written for the word `name`, the first that the target takes being the one."""
+    for one in said:
+        for key, row in rows.items():
+            if row.name == one.row.name == name and one.value is not None:
+                target = row.write(one.value, back)
+                if target is not None:
+                    yield OutsideReport(
+                        keys=(one.key, *one.row.beside),
+                        value=one.raw,
+                        status="mapped",
+                        decides=one.row.decides,
+                        shared=name,
+                        target_key=key,
+                        target=target,
+                    )
+    yield from _blanks(rows, name, said)
+
+
+def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[_Said]) -> Iterator[OutsideReport]:
+    """Variables for settings that the target needs."""
+    source = next((one for one in said if one.row.name == name), None)
+    for key, row in rows.items():
+        if row.name == name and row.needed:
+            variable = SHARED[name].variable
+            yield OutsideReport(
+                keys=() if source is None else (source.key, *source.row.beside),
+                value=None if source is None else source.raw if source.value is None else source.value,
+                status="fill in",
+                decides=row.decides,
+                shared=name,
+                target_key=key,
+                target=row.blank(f"<{variable}>"),
+                variable=variable,
+                wanted=row.needed,
+            )
+
+
+def _accepted(offers: list[list[OutsideReport]], written: Written, back: Reading, read: Read) -> list[OutsideReport]:
+    """Of each list of offers the first that the target reads without a new error, the specification being the same."""
+    before = [finding for finding in back.findings if finding.severity == "error"]
+
+    def fits(reports: list[OutsideReport]) -> bool:
+        again = read({**{report.target_key: report.target for report in reports}, **written.values})
+        new = [one for one in again.findings if one.severity == "error" and not any(map(one.same_as, before))]
+        return not new and again.spec == back.spec
+
+    first = [offer[0] for offer in offers]
+    if fits(first):
+        return first
+    found: list[OutsideReport] = []
+    tried = 0
+    for offer in offers:
+        for report in offer:
+            tried += 1
+            if tried > MOST_READ:
+                return found
+            if fits([*found, report]):
+                found.append(report)
+                break
+    return found
+
+
+# ---- the account and the text
+
+
+def _left(
+    source: Reading,
+    left: Mapping[str, Any],
+    own: Adapter | None,
+    said: list[_Said],
+    told: set[str],
+    same_words: bool = False,
+) -> Iterator[OutsideReport]:
+    """Settings that nothing was made of. What the adapter reads stands in the specification, and is no such one; but
+    a framework with the same words could have had it."""
+    shared = {one.key: one.row.name for one in said}
+    for key, value in left.items():
+        plain = key.lstrip("+~")
+        if {key, plain, *_groups(key)} & told:
+            continue
+        decides = None if own is None else own.decides(plain)
+        read_by_own = decides is None and plain in source.native and not same_words
+        yield OutsideReport(
+            keys=(key,),
+            value=value,
+            status="left",
+            decides="" if read_by_own else decides,
+            shared=shared.get(plain, ""),
+        )
+
+
+def _forms(adapter: Adapter, written: Written, back: Reading, settings: Mapping[str, Any]) -> Mapping[str, str]:
+    world = 1 if back.spec is None else back.spec.topology.world_size
+    return adapter.forms({**settings, **written.values}, written.framework_version or "", world)
+
+
+def _with_settings(adapter: Adapter, written: Written, back: Reading, reports: list[OutsideReport]) -> Written:
+    """`written` with what `reports` say, in every form."""
+    settings = {report.target_key: report.target for report in reports if report.status != "left"}
+    if not settings:
+        return written
+    blanks = [report for report in reports if report.variable]
+    rows = adapter.shared_settings()
+    tokens = {report.variable: f"BATCHBRIDGE_FILLS_IN_{report.variable}" for report in blanks}
+    in_shell = {report.target_key: rows[report.target_key].blank(tokens[report.variable]) for report in blanks}
+    files = _forms(adapter, written, back, settings)
+    commands = _forms(adapter, written, back, {**settings, **in_shell})
+    remarks = [_remark(report, blanks) for report in blanks]
+    text = {}
+    for form in written.text:
+        shown = files[form]
+        if form not in FILES:
+            shown = commands[form]
+            for variable, token in tokens.items():
+                shown = shown.replace(token, f'"${{{variable}:?}}"')
+        text[form] = shown if form in WITHOUT_COMMENTS else _headed(shown, remarks)
+    return dataclasses.replace(written, values={**settings, **written.values}, text=text)
+
+
+def _headed(text: str, remarks: list[str]) -> str:
+    """`text` with comment lines behind those that it begins with."""
+    lines = text.splitlines(keepends=True)
+    head = next((place for place, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "".join([*lines[:head], *(f"# {remark}\n" for remark in remarks), *lines[head:]])
+
+
+def _remark(report: OutsideReport, blanks: list[OutsideReport]) -> str:
+    width = max(len(one.variable) for one in blanks)
+    return f"fill in: {report.variable:<{width}}  {in_words(report)}"
+
+
+def in_words(report: OutsideReport) -> str:
+    """What a person fills in for a variable: what the source says, what the target wants, where it stood."""
+    if not report.keys:
+        return f"{report.wanted} (the source does not say it)"
+    return f"{plain_text(report.value)} as {report.wanted} ({report.keys[0]})"
+
+
+def plain_text(value: Any) -> str:
+    """A value on one line, without control characters, of at most `WIDEST` characters."""
+    listed = isinstance(value, (list, tuple))
+    text = ", ".join(map(str, value)) if listed else str(value)
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

@@ -1,0 +1,71 @@
+"""Settings that the schema has no field for and that several frameworks have: models, data, rewards, names, logs.
+
+An adapter's table of what lies outside the schema (`Adapter.outside`) says of each what it decides, for `diff`, and
+with a `SharedSetting` how `convert` reads and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What several frameworks have a setting for. variable: its name where a person has to fill it in."""
+
+    variable: str
+    says: str
+
+
+SHARED: Mapping[str, Shared] = {
+    "model": Shared("MODEL", "the model: a folder, or a name on the Hugging Face Hub"),
+    "train_data": Shared("DATA", "prompts to train on: a name on the Hugging Face Hub"),
+    "validation_data": Shared("VAL_DATA", "prompts to validate on: a name on the Hugging Face Hub"),
+    "prompt_column": Shared("PROMPT_COLUMN", "the column of the data that has the prompt"),
+    "rewards": Shared("REWARDS", "how completions are rewarded, in words: no framework runs another one's functions"),
+    "loggers": Shared("LOGGERS", "where metrics go: a tuple of `wandb`, `tensorboard`, `swanlab`, `mlflow`, ..."),
+    "output_folder": Shared("OUTPUT_FOLDER", "the folder of checkpoints"),
+    "save_every": Shared("SAVE_EVERY", "rollouts between two checkpoints, a fraction (rollouts); 0: none is saved"),
+    "kept_checkpoints": Shared("KEPT_CHECKPOINTS", "the most checkpoints that are kept (checkpoints)"),
+    "project": Shared("PROJECT", "the project in which the run is logged"),
+    "run_name": Shared("RUN_NAME", "the name under which the run is logged"),
+    "gradient_checkpointing": Shared("GRADIENT_CHECKPOINTING", "whether activations are computed again: a flag"),
+    "trust_remote_code": Shared("TRUST_REMOTE_CODE", "whether a model's own code may run: a flag"),
+}
+"""The words that adapters share, in the order in which they are written."""
+
+
+def as_it_is(value: Any, reading: Reading) -> Any:
+    """The value itself."""
+    return value
+
+
+@dataclass(frozen=True)
+class SharedSetting:
+    """A native setting that the schema has no field for, and that other frameworks have, too.
+
+    name: one of `SHARED`. decides: as `Adapter.decides` gives it. read: from the native value to the shared one, None
+    where no other framework could take it. write: from the shared value to the native one, None where it has no such.
+    Both get the reading that the setting belongs to. versions: where it is written (PEP 440). beside: other keys that
+    `read` looks at. needed: what stands there in a run that can start, for a person; empty: it can start without.
+    blank: the native value around a variable's name that is yet to be filled in. Where several settings of a framework
+    have one name, the first that the version knows is written.
+    """
+
+    name: str
+    decides: str = ""
+    read: Callable[[Any, Reading], Any] = as_it_is
+    write: Callable[[Any, Reading], Any] = as_it_is
+    versions: str = ""
+    beside: tuple[str, ...] = ()
+    needed: str = ""
+    blank: Callable[[str], Any] = str
+
+    def __post_init__(self) -> None:
+        if self.name not in SHARED:
+            raise ValueError(f"SharedSetting {self.name!r}: known are {', '.join(SHARED)}")
