@@ -40,10 +40,20 @@ class Picture:
         ElementTree.SubElement(self._root, "title").text = title
         self._width, self.y = LEFT, LINE
 
-    def text(self, x: float, y: float, words: str, *, size: int = 13, colour: str = INK, anchor: str = "start") -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        size: int = 13,
+        colour: str = INK,
+        anchor: str = "start",
+        weight: str = "normal",
+    ) -> None:
         """Words that begin (or end, or stand centred) at x, on the base line y."""
         said = {"x": f"{x:g}", "y": f"{y:g}", "font-size": str(size), "fill": colour, "text-anchor": anchor}
-        said["class"] = "ink"
+        said |= {"class": "ink"} | ({"font-weight": weight} if weight != "normal" else {})
         ElementTree.SubElement(self._root, "text", said).text = words
         self._reach(x + (0.62 * size * len(words) if anchor == "start" else 0))
 

@@ -214,6 +214,11 @@ def _key(where: Where, shown: str | None) -> str:
     return text if place is None or place == shown else f"{text} ({place})"
 
 
+def meaning(reading: Reading) -> list[str]:
+    """The meaning of a reading in words, a sentence a line; nothing without a specification."""
+    return [] if reading.spec is None else list(_meaning(reading, reading.spec, reading.derived))
+
+
 def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt
