@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from batchbridge import Plan, Spec
-from batchbridge.meaning.spec import Horizon, LossTerm, OptimizerStep, Order, Rollout, Topology
+from batchbridge.meaning.spec import Horizon, LossTerm, MicroBatch, OptimizerStep, Order, Rollout, Topology
 from batchbridge.meaning.spec import Loss as LossOf
 from batchbridge.render.pictures import clock_picture, plan_picture, weights_picture
 
 FOLDER = Path(__file__).parent / "pictures"
 SPEC = Spec(
-    topology=Topology(world_size=1),
+    topology=Topology(world_size=2),
     rollout=Rollout(prompts_per_rollout=4, completions_per_prompt=4),
     optimizer_step=OptimizerStep(completions_per_step=8, passes_per_rollout=2, rollout_shuffle="groups"),
+    micro_batch=MicroBatch(completions_per_device=2),
     loss=LossOf(policy=LossTerm(aggregation="token_mean")),
     horizon=Horizon(epochs=2),
     order=Order(seed=42),

@@ -32,7 +32,7 @@ def test_an_example_is_a_command_line_that_parses(command: str, words: str) -> N
             body.commands[name].make_context(name, rest, parent=made)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff"])
+@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger export"])
 def test_every_help_shows_examples(command: str, run: Run) -> None:
     words = command.split()
     code, out, _ = run(*words, "--help")

@@ -93,7 +93,8 @@ def test_other_formats_have_the_runs_of_a_folder(run: Run, repository: Path) -> 
 def test_a_bar_is_for_somebody_who_looks(
     run: Run, repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number in range(20):
+    monkeypatch.setattr("batchbridge.cli._progress.PATIENCE_S", 0)
+    for number in range(3):
         Path(repository, f"{number}.yaml").write_text(VALID, encoding="utf-8")
     assert run("check", str(repository))[2] == ""
 

@@ -1,10 +1,13 @@
-"""`batchbridge ledger show|diff` over ledgers written by the real writer."""
+"""`batchbridge ledger show|diff|export` over ledgers written by the real writer."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from batchbridge import Spec
 from batchbridge.ledger import Header, StepRecord, Writer
@@ -90,3 +93,65 @@ def test_a_ledger_that_is_broken_says_where(run: Run, tmp_path: Path) -> None:
     code, out, err = run("ledger", "show", str(folder))
     assert (code, out) == (2, "")
     assert "rank-00000.jsonl:1" in err
+
+
+def test_the_summary_is_of_the_whole_run(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("ledger", "show", write(tmp_path / "a", (3, 4)), "--summary")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == f"{tmp_path / 'a'}: toy 2.0, verify, world size 1"
+    assert lines[1:7] == [
+        "  steps: 2: 0 to 1",
+        "  completions: 4, of which 0 have no trained token",
+        "  response tokens: 14",
+        "  skipped steps: 0 (the optimizer did not step)",
+        "  drift: not held against a plan: order.seed is open: the prompt order has no key",
+        "  resumed: never",
+    ]
+    assert "response_tokens  7      7     7      7     tokens in a step" in lines
+    assert lines[-1] == "0     4            14"
+
+
+@pytest.mark.parametrize("words", [("--summary", "--step", "0"), ("--summary", "--json"), ("--html", "x", "--json")])
+def test_the_whole_run_is_no_single_step(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    code, _, err = run("ledger", "show", write(tmp_path / "a", (3, 4)), *words)
+    assert code == 64
+    assert "--summary and --html are of the whole run" in err
+
+
+def test_a_ledger_that_cannot_be_read_has_no_summary(run: Run, tmp_path: Path) -> None:
+    for words in (("show", "--summary"), ("export", "--csv", str(tmp_path / "x.csv"))):
+        code, out, err = run("ledger", words[0], str(tmp_path), *words[1:])
+        assert (code, out) == (2, "")
+        assert "there is no rank-*.jsonl file" in err
+
+
+def test_export_writes_a_table_and_says_what_is_in_it(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    code, out, _ = run("ledger", "export", write(tmp_path / "a", (3, 4)), "--csv", str(file))
+    assert (code, out) == (0, f"{file}: 4 completions of 2 optimizer steps\n")
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.parametrize("words", [(), ("--csv", "a.csv", "--parquet", "a.parquet")])
+def test_export_is_asked_for_one_form(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    code, _, err = run("ledger", "export", write(tmp_path / "a", (3, 4)), *words)
+    assert code == 64
+    assert "give --csv FILE or --parquet FILE" in err
+
+
+def test_a_table_that_cannot_be_written_is_an_error_of_usage(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("ledger", "export", write(tmp_path / "a", (3, 4)), "--csv", str(tmp_path / "absent" / "x.csv"))
+    assert code == 64
+    assert "No such file or directory" in err
+
+
+def test_without_pyarrow_export_says_how_to_install_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "run.parquet"
+    code, _, err = run("ledger", "export", write(tmp_path / "a", (3, 4)), "--parquet", str(file))
+    assert code == 64
+    assert "--parquet needs pyarrow: pip install 'batchbridge[parquet]'" in err
+    assert not file.exists()

@@ -12,8 +12,19 @@ from xml.etree import ElementTree
 import pytest
 
 from batchbridge import Plan
-from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Order, Rollout, Spec, Topology
-from batchbridge.render.pictures import plan_picture
+from batchbridge.meaning.micro_batches import partition
+from batchbridge.meaning.spec import (
+    Horizon,
+    Loss,
+    LossTerm,
+    MicroBatch,
+    OptimizerStep,
+    Order,
+    Rollout,
+    Spec,
+    Topology,
+)
+from batchbridge.render.pictures import NOWHERE, WHERE, WIDEST, plan_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -70,3 +81,47 @@ def test_a_plan_s_picture_has_every_completion_in_its_step(passes: int, span: st
     trained = Counter({note: count for note, count in told.items() if "never" not in note})
     assert trained == expected
     assert sum(told.values()) == 2 * passes * 6
+
+
+def of_devices(prompts: int, group: int, micro_batch: MicroBatch) -> Plan:
+    spec = Spec(
+        topology=Topology(world_size=4, tensor_parallel=2),
+        rollout=Rollout(prompts_per_rollout=prompts, completions_per_prompt=group),
+        optimizer_step=OptimizerStep(completions_per_step=prompts * group // 2),
+        micro_batch=micro_batch,
+        loss=Loss(policy=LossTerm(aggregation="token_mean")),
+        horizon=Horizon(epochs=1),
+        order=Order(seed=1),
+    )
+    return Plan(spec, 2 * prompts)
+
+
+@pytest.mark.parametrize(("prompts", "group"), [(32, 16), (2, 256), (512, 1), (4, 2)])
+def test_a_plan_s_picture_is_never_wider_than_1200_pixels_and_lacks_nothing(prompts: int, group: int) -> None:
+    svg = plan_picture(of_devices(prompts, group, MicroBatch(completions_per_device=4)))
+    root = ElementTree.fromstring(svg)
+    assert float(root.get("width", "inf")) <= WIDEST == 1200
+    boxes = [box for box in root.iterfind(f"{SVG}rect") if box.get("class") != "ground"]
+    assert max(float(box.get("x", "inf")) + float(box.get("width", "inf")) for box in boxes) <= WIDEST
+    assert len(notes(svg)) == len(set(notes(svg))) == 2 * prompts * group
+
+
+def test_every_completion_has_the_device_and_micro_batch_that_deals_it() -> None:
+    plan = of_devices(4, 2, MicroBatch(completions_per_device=1))
+    svg = plan_picture(plan, rollouts=1)
+    expected = set()
+    for step in (plan.step(0), plan.step(1)):
+        for device, micro_batches in enumerate(partition([1] * 4, ranks=2, completions_per_device=1)):
+            for number, (row,) in enumerate(micro_batches):
+                assert row is not None
+                _, _, prompt, sample = step.members[row]
+                named = f"prompt {prompt}, sample {sample}: optimizer step {step.index}"
+                expected.add(f"{named}, device {device}, micro-batch {number}")
+    assert set(notes(svg)) == expected
+    assert WHERE in svg
+
+
+def test_a_token_budget_leaves_devices_open_and_the_picture_says_so() -> None:
+    svg = plan_picture(of_devices(4, 2, MicroBatch(tokens_per_device=4096)))
+    assert "device" not in "".join(notes(svg))
+    assert NOWHERE in svg

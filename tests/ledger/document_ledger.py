@@ -10,6 +10,7 @@ from pathlib import Path
 from scripted_ledger import header, record, rows_of
 
 from batchbridge.ledger import COLUMNS, SCALARS, Writer, diff
+from batchbridge.ledger.summary import FIGURES
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "ledger.md"
 
@@ -31,6 +32,7 @@ def parts() -> dict[str, str]:
         "scalars": _table("scalar", SCALARS),
         "columns": _table("column", COLUMNS),
         "diff": _code("text", text),
+        "figures": _table("figure", {name: f"{one.title}: {one.unit}" for name, one in FIGURES.items()}),
     }
 
 

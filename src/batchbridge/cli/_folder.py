@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-import click
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
 """Files of a folder that may be configurations or launch scripts; others are read where they are named."""
 _NOBODYS = "no adapter recognises it"
-MANY = 20
-"""Files that take longer than two seconds."""
 LONGEST = 80
 """Characters of a line about a file, its name apart."""
 
@@ -38,15 +33,6 @@ def files_of(path: str) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [str(Path(place, name)) for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
     return sorted(found)
-
-
-def bar(files: Sequence[str | None]) -> Iterator[str | None]:
-    """The files, one after the other; where there are many, and somebody looks, with a bar that says how far it is."""
-    if len(files) < MANY or not sys.stderr.isatty():
-        yield from files
-        return
-    with click.progressbar(files, file=sys.stderr, label="checked") as shown:
-        yield from shown
 
 
 class Line(NamedTuple):

@@ -11,6 +11,7 @@ import click
 
 from batchbridge.cli import _folder
 from batchbridge.cli._input import InputCommand, asked_for, input_options, verbose_option
+from batchbridge.cli._progress import progress
 from batchbridge.cli._project import FAIL_ON, project
 from batchbridge.cli._selection import Selection, exit_code
 from batchbridge.cli._tables import coloured
@@ -66,7 +67,8 @@ def command(
     named = [path for path in (source.pop("file"), *more) if path is not None]
     files = [file for path in named for file in _folder.files_of(path)]
     lines: list[_folder.Line] | None = None if files == named else []
-    for file in _folder.bar(files if named else [None]):
+    asked: list[str | None] = [*files] if named else [None]
+    for file in progress(asked, len(asked), "checked"):
         own = project(file)
         known = known or own.baseline
         selection = Selection.of(file, own, select, ignore, None if write_baseline else known)

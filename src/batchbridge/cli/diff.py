@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from batchbridge.cli._input import reading_from
+from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.comparing.differences import Comparison
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = click.IntRange(min=1)
@@ -59,7 +63,16 @@ def _for_each_side(function: _F) -> _F:
 @click.option("--command-a", type=_SIZE, metavar="NUMBER", help="Which command of launch script A.")
 @click.option("--command-b", type=_SIZE, metavar="NUMBER", help="Which command of launch script B.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
-def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...], as_json: bool, **sides: Any) -> int:
+@html_option
+def command(
+    a: str,
+    b: str | None,
+    dataset_size: int | None,
+    env: tuple[str, ...],
+    as_json: bool,
+    html_file: str | None,
+    **sides: Any,
+) -> int:
     """Say how configurations A and B differ in meaning, the largest effect first.
 
     A and B are files in their frameworks' own forms, or launch scripts. Without B, A is compared with itself:
@@ -88,6 +101,8 @@ def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...
         )
         readings.append(reading)
     found = compare(readings[0], readings[1])
+    if html_file is not None:
+        write_page(html_file, lambda: _page(names, found))
     if as_json:
         from batchbridge.render import json
 
@@ -97,3 +112,9 @@ def command(a: str, b: str | None, dataset_size: int | None, env: tuple[str, ...
 
         click.echo(between.comparison(names, found))
     return EXIT_CODES[found.verdict]
+
+
+def _page(names: tuple[str, str], found: Comparison) -> str:
+    from batchbridge.render import html
+
+    return html.comparison(names, found)

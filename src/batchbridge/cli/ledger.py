@@ -1,34 +1,52 @@
-"""`batchbridge ledger show|diff`: what a wrapped run recorded."""
+"""`batchbridge ledger show|diff|export`: what a wrapped run recorded."""
 
 from __future__ import annotations
 
 import json as stdlib_json
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._pages import html_option, write_page
+from batchbridge.cli._progress import labelled
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT
 
+if TYPE_CHECKING:
+    from batchbridge.ledger.summary import Summary
+
 _FOLDER = click.Path(path_type=str)
+_NEW_FILE = click.Path(dir_okay=False)
 
 
-@click.group("ledger", short_help="Show or compare the ledgers of runs.")
+@click.group("ledger", short_help="Show, compare or export the ledgers of runs.")
 def command() -> None:
-    """Show the ledger of a run, or the first difference of two runs."""
+    """Show the ledger of a run, the first difference of two runs, or write a run's as a table."""
 
 
 @command.command("show")
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
+@click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
 @click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object per line and optimizer step.")
-def show(folder: str, first: int | None, as_json: bool) -> int:
-    """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged."""
+@html_option
+def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file: str | None) -> int:
+    """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged.
+
+    With --summary or --html the run as a whole: totals, what was skipped, resumed or not as planned, and the figures
+    of the steps.
+    """
     from batchbridge.errors import LedgerError
     from batchbridge.ledger import read_headers, read_steps
     from batchbridge.render.json import plain
     from batchbridge.render.text import clean
 
+    whole = summary or html_file is not None
+    if whole and (first is not None or as_json):
+        raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
     try:
+        if whole:
+            return _whole(folder, html_file)
         steps = read_steps(folder, start=first)
         if not as_json and (told := _code(read_headers(folder))):
             click.echo(clean(told))
@@ -41,6 +59,25 @@ def show(folder: str, first: int | None, as_json: bool) -> int:
     except LedgerError as error:
         return _refuse(error)
     return FINE
+
+
+def _whole(folder: str, html_file: str | None) -> int:
+    """The run's summary, and its page."""
+    from batchbridge.ledger.reading import Ledger
+    from batchbridge.ledger.summary import summarise
+    from batchbridge.render import ledger as render
+
+    found = summarise(Ledger(folder), labelled("steps read"))
+    if html_file is not None:
+        write_page(html_file, lambda: _page(found))
+    click.echo(render.summary(found))
+    return FINE
+
+
+def _page(found: Summary) -> str:
+    from batchbridge.render import html
+
+    return html.ledger(found)
 
 
 @command.command("diff")
@@ -56,11 +93,45 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     from batchbridge.render.text import clean
 
     try:
-        found = ledger.diff(a, b, exact=exact)
+        found = ledger.diff(a, b, exact=exact, watch=labelled("steps compared"))
     except LedgerError as error:
         return _refuse(error)
     click.echo(dumps(found.to_dict()) if as_json else clean(found.text()))
     return FINE if found.equal else NOT_EQUIVALENT
+
+
+@command.command("export")
+@click.argument("folder", type=_FOLDER)
+@click.option("--csv", "csv_file", type=_NEW_FILE, metavar="FILE", help="As CSV.")
+@click.option(
+    "--parquet", "parquet_file", type=_NEW_FILE, metavar="FILE", help="As Parquet; needs batchbridge[parquet]."
+)
+def export(folder: str, csv_file: str | None, parquet_file: str | None) -> int:
+    """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
+    from batchbridge.errors import LedgerError
+    from batchbridge.ledger import export
+    from batchbridge.ledger.reading import Ledger
+    from batchbridge.render.text import clean
+
+    if (csv_file is None) == (parquet_file is None):
+        raise click.UsageError("give --csv FILE or --parquet FILE")
+    file, write = (csv_file, export.to_csv) if csv_file is not None else (parquet_file, export.to_parquet)
+    assert file is not None
+    try:
+        ledger = Ledger(folder)
+        rows = write(ledger, Path(file), labelled("steps written"))
+    except LedgerError as error:
+        return _refuse(error)
+    except ModuleNotFoundError as error:
+        if error.name != "pyarrow":
+            raise
+        raise click.UsageError("--parquet needs pyarrow: pip install 'batchbridge[parquet]'") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        raise click.UsageError(f"{file}: {getattr(error, 'strerror', None) or error}") from None
+    click.echo(clean(f"{file}: {rows:,} completions of {ledger.stop_step - ledger.first_step:,} optimizer steps"))
+    if ledger.incomplete:
+        click.echo(clean(f"incomplete: {ledger.incomplete}"))
+    return FINE
 
 
 def _refuse(error: Exception) -> int:

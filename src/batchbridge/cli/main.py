@@ -37,13 +37,17 @@ COMMANDS = {
         "batchbridge.cli.new_adapter",
         "Begin an adapter for another framework.",
     ),
-    "ledger": ("batchbridge.cli.ledger", "Show the ledger of a run, or the first difference of two runs."),
+    "ledger": ("batchbridge.cli.ledger", "Show, compare or export the ledgers of runs."),
 }
 """Command name to the module whose `command` is its body, and its line in `--help`."""
 
 
 EXAMPLES = {
-    "explain": ("recipe.yaml --nodes 1 --gpus 8", "run.sh --framework-version 0.9.1 -v"),
+    "explain": (
+        "recipe.yaml --nodes 1 --gpus 8",
+        "run.sh --framework-version 0.9.1 -v",
+        "recipe.yaml --gpus 8 --html report.html",
+    ),
     "check": (
         "recipe.yaml --world-size 8 --dataset-size 8000",
         "run.sh --nodes 2 --gpus 8 --env MODEL=base",
@@ -60,7 +64,7 @@ EXAMPLES = {
     "schema": ("", "--table"),
     "adapters": ("",),
     "new-adapter": ("my_rl --from config.yaml",),
-    "ledger": ("show runs/a", "diff runs/a runs/b"),
+    "ledger": ("show runs/a --summary", "diff runs/a runs/b", "export runs/a --parquet run.parquet"),
 }
 """Arguments that a command's `--help` shows."""
 

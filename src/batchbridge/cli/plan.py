@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
+from batchbridge.cli._progress import progress
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
 _STEPS_BY_DEFAULT = 3
@@ -96,7 +99,9 @@ def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, tot
 
     rollouts = [] if rollout is None else [plan.rollout(rollout)]
     open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
-    planned = () if steps is None else plan.steps(*steps)
+    planned: Iterable[Any] = () if steps is None else plan.steps(*steps)
+    if steps is not None and (as_json or not sys.stdout.isatty()):  # else the steps themselves say how far it is
+        planned = progress(planned, steps[1] - steps[0], "steps planned")
     if as_json:
         shown = {
             "dataset_size": plan.dataset_size,

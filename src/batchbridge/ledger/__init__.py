@@ -23,7 +23,7 @@ from batchbridge.ledger.records import (
 
 if TYPE_CHECKING:
     from batchbridge.ledger.comparing import LedgerDiff
-    from batchbridge.ledger.reading import StepStream
+    from batchbridge.ledger.reading import StepStream, Watch
 
 __all__ = [
     "COLUMNS",
@@ -64,7 +64,14 @@ def read_steps(folder: Path | str, *, start: int | None = None) -> StepStream:
     return StepStream(ledger, ledger.first_step if start is None else start)
 
 
-def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rtol: float = 1e-6) -> LedgerDiff:
+def diff(
+    folder_a: Path | str,
+    folder_b: Path | str,
+    *,
+    exact: bool = False,
+    rtol: float = 1e-6,
+    watch: Watch | None = None,
+) -> LedgerDiff:
     """The first optimizer step in which two recorded runs differ, and in what.
 
     The runs may be of any frameworks and world sizes, or one run before and after a resume; both ledgers are streamed.
@@ -75,6 +82,7 @@ def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rto
         folder_b: The ledger of the other.
         exact: Asks for equality, also of old log-probabilities, rewards and gradient norms.
         rtol: Relative tolerance of floats otherwise.
+        watch: Gets the pairs of steps and how many there may be, and hands the pairs on; for a progress bar.
 
     Returns:
         The first difference, and what was not compared.
@@ -85,4 +93,5 @@ def diff(folder_a: Path | str, folder_b: Path | str, *, exact: bool = False, rto
     from batchbridge.ledger.comparing import compare
     from batchbridge.ledger.reading import Ledger
 
-    return compare(Ledger(folder_a), Ledger(folder_b), rtol=0.0 if exact else rtol, exact=exact)
+    watching = {} if watch is None else {"watch": watch}
+    return compare(Ledger(folder_a), Ledger(folder_b), rtol=0.0 if exact else rtol, exact=exact, **watching)

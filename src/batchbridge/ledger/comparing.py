@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 from batchbridge.errors import LedgerError
-from batchbridge.ledger.reading import Ledger, decode, merge
+from batchbridge.ledger.reading import Ledger, Watch, decode, merge, unwatched
 from batchbridge.ledger.records import KEY
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.weights import Normaliser
@@ -97,7 +97,7 @@ class LedgerDiff:
         return "\n".join(lines)
 
 
-def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool) -> LedgerDiff:
+def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool, watch: Watch = unwatched) -> LedgerDiff:
     """See `batchbridge.ledger.diff`."""
     comparison = _Comparison(rtol=rtol, exact=exact)
     a, b = _summary(ledger_a), _summary(ledger_b)
@@ -105,7 +105,7 @@ def compare(ledger_a: Ledger, ledger_b: Ledger, *, rtol: float, exact: bool) -> 
     compared, step = 0, start
     differences: dict[Aspect, str] = {}
     pairs = zip_longest(ledger_a.steps(start), ledger_b.steps(start))
-    for one, other in pairs:
+    for one, other in watch(pairs, max(a.stop_step, b.stop_step) - start):
         if one is None or other is None:
             step, which = (one or other).step, "a" if one is None else "b"
             short = (a if one is None else b).incomplete

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -39,6 +39,15 @@ _BLOCK_BYTES = 1 << 23  # read at a time, over all ranks together; files are clo
 _LEAST_BYTES = 1 << 16
 _SCANNED_BYTES = 1 << 20
 _STEP_START = STEP_PREFIX + b"%d,"
+
+
+Watch = Callable[[Iterable[Any], int], Iterable[Any]]
+"""Hands on what is iterated over, so many things at most; somebody may count them."""
+
+
+def unwatched(items: Iterable[Any], length: int) -> Iterable[Any]:
+    """A `Watch` that counts nothing."""
+    return items
 
 
 class StepStream(Iterator[dict[str, Any]]):

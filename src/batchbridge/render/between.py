@@ -33,7 +33,7 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
         if reading.verdict != "valid":
             lines += [f"  {side} {line}" for line in _problems(reading)]
             lines += [f"  {side}: for the fixes: batchbridge check {one_line(name)}"]
-    lines += ["", _verdict(found)]
+    lines += ["", verdict(found)]
     if found.differences:
         lines += ["", "Differences, the largest effect first"]
         for rank, difference in enumerate(found.differences, 1):
@@ -59,7 +59,8 @@ def comparison(names: tuple[str, str], found: Comparison) -> str:
     return clean("\n".join(lines))
 
 
-def _verdict(found: Comparison) -> str:
+def verdict(found: Comparison) -> str:
+    """`not equivalent: 2 differences`."""
     counts = [(len(found.differences), "difference"), (len(found.cannot_tell), "field that one side leaves open")]
     said = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts if count)
     if found.differences and all(difference.aspect == "outside" for difference in found.differences):

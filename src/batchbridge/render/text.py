@@ -206,6 +206,11 @@ def _section(title: str, lines: Iterable[str]) -> str:
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
+def meaning(reading: Reading) -> list[str]:
+    """The meaning of a reading in words, a sentence a line; nothing without a specification."""
+    return [] if reading.spec is None else list(_meaning(reading, reading.spec, reading.derived))
+
+
 def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterator[str]:
     rollout, step, horizon, t = spec.rollout, spec.optimizer_step, spec.horizon, spec.topology
     group = rollout.completions_per_prompt

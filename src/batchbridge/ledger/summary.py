@@ -1,0 +1,205 @@
+"""A whole run in figures: what its ledger adds up to, and how each figure moved over the optimizer steps.
+
+The ledger is streamed once. Memory does not grow with the run: of a long one, neighbouring steps share a `Bin`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from batchbridge.errors import PlanError
+from batchbridge.ledger.comparing import applied_weights
+from batchbridge.ledger.reading import Ledger, Watch, merge, unwatched
+from batchbridge.meaning.candidates import CandidatePlan, plan_of
+from batchbridge.meaning.plan import Plan
+from batchbridge.meaning.spec import Spec
+from batchbridge.meaning.weights import Normaliser
+
+MOST_BINS = 120
+"""Points of a figure over the steps: as many as a chart shows apart."""
+
+LARGEST = 1 << 20
+"""Completions of an optimizer step that is held against the plan."""
+
+_Step = Mapping[str, Any]
+
+
+class Range(NamedTuple):
+    """A figure over one or several optimizer steps: the least, the mean and the largest value."""
+
+    least: float
+    mean: float
+    most: float
+
+
+class Figure(NamedTuple):
+    """What is read off a step. title, unit: for a person. of: the values of one step; nothing where not recorded."""
+
+    title: str
+    unit: str
+    of: Callable[[_Step, int | None], Iterable[float]]
+
+
+def _denominators(step: _Step, planned: int | None) -> Iterable[float]:
+    """1/T, 1/B, ... of the normaliser; of measured weights the inverse of each completion's."""
+    said = step["normaliser"]
+    try:
+        if said is not None and "normaliser" not in step["disagreeing"] and said["aggregation"] != "prompt_mean":
+            factor = Normaliser(**said).step_factor()
+            return [1 / factor] if factor else []
+        return [1 / weight for weight in applied_weights(step) or () if weight]
+    except (TypeError, ValueError, KeyError, ZeroDivisionError):  # a normaliser of another hand
+        return []
+
+
+FIGURES = {
+    "response_tokens": Figure("Response tokens", "tokens in a step", lambda step, _: [sum(step["response_tokens"])]),
+    "completions": Figure("Completions, B", "completions in a step", lambda step, _: [len(step["prompt"])]),
+    "denominator": Figure("Denominator of the weights", "1 / the weight of a response token", _denominators),
+    "staleness": Figure(
+        "Staleness",
+        "optimizer steps between generation and training",
+        lambda step, _: [step["step"] - made for made in step["generated_at_step"]],
+    ),
+    "masked": Figure(
+        "Masked completions",
+        "completions without a trained token",
+        lambda step, _: [sum(not tokens for tokens in step["response_tokens"])],
+    ),
+    "dropped": Figure(
+        "Dropped completions",
+        "planned completions that the step did not train",
+        lambda step, planned: [] if planned is None else [max(planned - len(step["prompt"]), 0)],
+    ),
+}
+"""Every figure, in the order in which they are shown."""
+
+
+@dataclass(kw_only=True)
+class Bin:
+    """Neighbouring optimizer steps, `first` to `last`, and each figure over them; one that none recorded is missing."""
+
+    first: int
+    last: int
+    figures: dict[str, Range] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, step: _Step, planned: int | None) -> None:
+        """Counts a step in. planned: completions that the plan has in it; None: no plan."""
+        self.last = step["step"]
+        for name, figure in FIGURES.items():
+            if not (values := [value for value in figure.of(step, planned) if math.isfinite(value)]):
+                continue
+            here, count = Range(min(values), sum(values) / len(values), max(values)), self._counts[name]
+            if (was := self.figures.get(name)) is not None:
+                mean = (was.mean * count + here.mean) / (count + 1)
+                here = Range(min(was.least, here.least), mean, max(was.most, here.most))
+            self.figures[name] = here
+            self._counts[name] += 1
+
+
+@dataclass(kw_only=True)
+class Rank:
+    """What one rank trained: completions, and their response tokens."""
+
+    completions: int = 0
+    response_tokens: int = 0
+
+
+@dataclass(kw_only=True)
+class Summary:
+    """A run's ledger as a whole.
+
+    first, last: optimizer steps (None: none is complete). response_tokens, completions, masked: of all steps. skipped:
+    steps in which the optimizer did not step. starts: rank 0's headers, in order. drift: steps whose completions are
+    not those of the plan; None where there is none to hold them against, and `no_plan` says why. incomplete: what the
+    ledger's end lacks.
+    """
+
+    folder: str
+    starts: list[dict[str, Any]]
+    incomplete: str | None
+    first: int | None = None
+    last: int | None = None
+    steps: int = 0
+    completions: int = 0
+    response_tokens: int = 0
+    masked: int = 0
+    skipped: int = 0
+    drift: int | None = None
+    first_drift: int | None = None
+    no_plan: str | None = None
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    bins: list[Bin] = field(default_factory=list)
+
+    @property
+    def resumed(self) -> list[dict[str, Any]]:
+        """The headers of starts that went on from a checkpoint."""
+        return [header for header in self.starts if header["started"] == "resumed"]
+
+
+def summarise(ledger: Ledger, watch: Watch = unwatched) -> Summary:
+    """A ledger in figures. Raises `LedgerError`, naming file and line."""
+    found = Summary(folder=str(ledger.folder), starts=ledger.headers, incomplete=ledger.incomplete)
+    plan, found.no_plan = _plan(ledger)
+    found.drift = None if plan is None else 0
+    count = ledger.stop_step - ledger.first_step
+    size = max(-(-count // MOST_BINS), 1)
+    for lines in watch(ledger.steps(ledger.first_step), count):
+        _add(found, merge(lines.parts()), plan, size)
+    return found
+
+
+def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
+    number, tokens = step["step"], step["response_tokens"]
+    if not found.steps:
+        found.first = number
+    if found.steps % size == 0:
+        found.bins.append(Bin(first=number, last=number))
+    found.last = number
+    found.steps += 1
+    found.completions += len(tokens)
+    found.response_tokens += sum(tokens)
+    found.masked += sum(not count for count in tokens)
+    found.skipped += bool(step["skipped"])
+    for rank, count in zip(step["rank"], tokens, strict=True):
+        of_rank = found.ranks.setdefault(rank, Rank())
+        of_rank.completions += 1
+        of_rank.response_tokens += count
+    planned = None
+    if plan is not None and found.drift is not None:
+        members = plan.step(number).members
+        planned = len(members)
+        rows = zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True)
+        if Counter(rows) != Counter(tuple(member) for member in members):
+            found.drift += 1
+            found.first_drift = number if found.first_drift is None else found.first_drift
+    found.bins[-1].add(step, planned)
+
+
+def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
+    """The plan of the run's last start; or why there is none."""
+    if not ledger.headers:
+        return None, "the run was killed before it began"
+    header = ledger.headers[-1]
+    try:
+        plan = plan_of(Spec.from_dict(header["spec"]), header["dataset_size"])
+        total = plan.total_optimizer_steps
+    except (KeyError, TypeError, ValueError) as error:  # PlanError, or a specification of another time
+        return None, error.reason if isinstance(error, PlanError) else "its specification cannot be read"
+    if isinstance(plan, CandidatePlan):
+        return None, "; ".join(plan.undecided.values())
+    if plan.completions_per_step > LARGEST:
+        return None, f"its steps have more than {LARGEST:,} completions"
+    return (plan, None) if total else (None, "the plan has no optimizer step")
+
+
+def series(bins: Iterable[Bin], name: str) -> Iterator[tuple[int, int, Range]]:
+    """(first step, last step, range) of one figure, where it is recorded."""
+    for one in bins:
+        if name in one.figures:
+            yield one.first, one.last, one.figures[name]

@@ -1,0 +1,75 @@
+"""Figures over optimizer steps as static SVG, drawn by Vega-Lite (vl-convert, of the extra `html`).
+
+A chart is a line for the mean, and a band from the least to the largest value where they differ. Its colours are CSS
+variables of the page, so that it follows light and dark; a table of the same numbers stands beside it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import vl_convert
+from markupsafe import Markup
+
+from batchbridge.ledger.summary import Range
+
+WIDTH, HEIGHT = 344, 180
+"""Pixels of a chart; as many fit on a telephone."""
+VEGA_LITE = "5.20"
+"""Its version that draws; vl-convert has several."""
+_AXIS = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "gridColor": "var(--rule)", "domain": False}
+_AXIS |= {"ticks": False, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400, "labelPadding": 6}
+_ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
+_ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
+
+
+def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) -> Markup:
+    """A chart of (first step, last step, range), with `title` for its accessible name."""
+    values = [
+        {"step": (first + last) / 2, "least": one.least, "mean": one.mean, "most": one.most}
+        for first, last, one in points
+    ]
+    x = {"field": "step", "type": "quantitative", "title": "optimizer step", "axis": {"grid": False, "tickCount": 5}}
+    scale: dict[str, Any] = {"zero": _near_zero(points), "nice": True}
+    if all(one.least == one.most == 0 for _, _, one in points):
+        scale["domain"] = [0, 1]
+    y: dict[str, Any] = {"type": "quantitative", "title": None, "scale": scale, "axis": {"tickCount": 4}}
+    mark = {"type": "line", "color": "var(--accent)", "strokeWidth": 1.6}
+    if len(values) == 1:
+        mark = {"type": "point", "color": "var(--accent)", "filled": True, "size": 60}
+    band = {"type": "area", "color": "var(--accent)", "opacity": 0.18}
+    layers = [{"mark": mark, "encoding": {"x": x, "y": {**y, "field": "mean"}}}]
+    if any(one.least != one.most for _, _, one in points):
+        both = {"x": x, "y": {**y, "field": "least"}, "y2": {"field": "most"}}
+        layers.insert(0, {"mark": band, "encoding": both})
+    spec = {
+        "$schema": f"https://vega.github.io/schema/vega-lite/v{VEGA_LITE.partition('.')[0]}.json",
+        "width": WIDTH,
+        "height": HEIGHT,
+        "background": None,
+        "autosize": {"type": "fit", "contains": "padding"},
+        "padding": 4,
+        "data": {"values": values},
+        "layer": layers,
+        "config": {"axis": _AXIS, "view": {"stroke": None}, "font": "system-ui, sans-serif"},
+    }
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE, allowed_base_urls=[])
+    # One picture with one name: what is inside it stands in the table.
+    name = escape(f"{title}, {unit}, over optimizer steps {points[0][0]} to {points[-1][1]}")
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="{_box(svg)}"><title>{name}</title>'
+    return Markup(_ROOT.sub(lambda _: head, _ROLES.sub("", svg), count=1))
+
+
+def _box(svg: str) -> str:
+    found = _ROOT.search(svg)
+    assert found is not None, "vl-convert draws an SVG with a viewBox"
+    return found[1]
+
+
+def _near_zero(points: Sequence[tuple[int, int, Range]]) -> bool:
+    """Whether an axis from 0 leaves the values room to differ: their spread is at least a tenth of the largest."""
+    least, most = min(one.least for _, _, one in points), max(one.most for _, _, one in points)
+    return most <= 0 or most - least >= most / 10 or most == least

@@ -1,0 +1,135 @@
+"""A run's sizes as lanes, one above the other: rollout, optimizer steps, devices, micro-batches.
+
+Each lane is one box of the lane above, as wide as the picture: the completions of a rollout are cut into steps, those
+of a step into devices, those of a device into micro-batches. Sizes alone are drawn, so that a run of any size fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from batchbridge.meaning.spec import Spec
+from batchbridge.render.pictures import DEVICES, GAP, LINE, PALE, PALETTE, UNTRAINED, Picture
+from batchbridge.render.text import number
+
+WIDE, NARROW = 1080, 336
+"""Pixels: for a page on a screen, and for one on a telephone."""
+HEIGHT, MARGIN = 34, 2
+"""Pixels of a box, and beside the lanes."""
+_NARROWEST = 26
+"""Pixels of a box that has words."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One lane.
+
+    name: `optimizer steps`. text: what it holds, with its number. boxes: how many there are. each: completions in one
+    box; None: not said. palette: the boxes' colours.
+    """
+
+    name: str
+    text: str
+    boxes: int
+    each: float | None
+    palette: tuple[str, ...]
+    zooms: bool = True
+    """Whether it shows one box of the lane above it; else all of them."""
+
+
+def lanes_of(spec: Spec, derived: Mapping[str, Any]) -> tuple[Lane, ...]:
+    """The lanes of a specification, as far as it says their sizes."""
+    return tuple(_lanes(spec, derived))
+
+
+def _lanes(spec: Spec, derived: Mapping[str, Any]) -> Iterator[Lane]:
+    rollout, step = spec.rollout, spec.optimizer_step
+    prompts, group, size = rollout.prompts_per_rollout, rollout.completions_per_prompt, step.completions_per_step
+    if prompts is None:
+        yield Lane("rollout", f"prompts are streamed, {_each(group)} each", 1, None, (UNTRAINED,))
+    else:
+        made = f"{_count(prompts, 'prompt')} x {number(group)} = {_each(prompts * group)}"
+        spanned = Fraction(size, prompts * group) if size and group else Fraction(0)
+        if spanned > step.passes_per_rollout > 0:
+            rollouts = -(-spanned.numerator // (spanned.denominator * step.passes_per_rollout))
+            yield Lane("rollouts", f"{rollouts} for one step, {made}", rollouts, prompts * group, (UNTRAINED,))
+        else:
+            yield Lane("rollout", made, prompts, group, (UNTRAINED,))
+    if size is None:
+        return
+    per_rollout = derived.get("optimizer_steps_per_rollout")
+    passes = f" in {step.passes_per_rollout} passes" if step.passes_per_rollout != 1 else ""
+    steps = 1 if per_rollout is None or per_rollout < 1 else -int(-per_rollout // 1)
+    said = _count(steps if per_rollout is None or per_rollout < 1 else per_rollout, "step")
+    yield Lane("optimizer steps", f"{said}{passes}, {_each(size)} each", steps, size, PALETTE, zooms=False)
+    replicas, each = spec.topology.data_parallel_size, derived.get("completions_per_device_per_step")
+    if replicas.denominator != 1 or each is None:
+        return
+    shared = spec.topology.world_size // replicas.numerator
+    on = (
+        f"{_count(replicas.numerator, 'replica')} of {shared} devices"
+        if shared > 1
+        else f"{number(replicas.numerator)}"
+    )
+    yield Lane("devices", f"{on}, {_each(each)} each in a step", replicas.numerator, each, DEVICES)
+    micro, turns = spec.micro_batch, derived.get("gradient_accumulation_steps")
+    if micro.completions_per_device and turns is not None:
+        boxes, size = max(-int(-turns // 1), 1), micro.completions_per_device
+        yield Lane(
+            "micro-batches", f"{number(boxes)} on a device, {_each(size)} each", boxes, size, (DEVICES[0], UNTRAINED)
+        )
+    elif micro.tokens_per_device:
+        budget = f"as many as {number(micro.tokens_per_device)} tokens hold"
+        yield Lane("micro-batches", budget, 1, None, DEVICES[:1])
+
+
+def lanes_picture(lanes: tuple[Lane, ...], width: int = WIDE) -> str:
+    """The lanes, `width` pixels wide."""
+    picture = Picture("; ".join(f"{lane.name}: {lane.text}" for lane in lanes))
+    inside, picture.y = width - 2 * MARGIN, 0
+    above: tuple[float, float] | None = None
+    for lane in lanes:
+        top, beside = picture.y, MARGIN + 8 * len(lane.name) + 10
+        fits = beside + 6.4 * len(lane.text) <= inside
+        picture.y += LINE if fits else 2 * LINE - 6
+        if above is not None and lane.zooms:
+            left, right = above
+            ends = [(left, top - LINE + 8), (right, top - LINE + 8), (MARGIN + inside, picture.y), (MARGIN, picture.y)]
+            picture.area(ends, PALE)
+        picture.text(MARGIN, top + LINE - 8, lane.name, size=13, weight="bold")
+        picture.text(beside if fits else MARGIN, picture.y - 8, lane.text, size=12)
+        above = _draw(picture, lane, inside)
+        picture.y += HEIGHT + LINE - 2
+    picture.y -= LINE - 6
+    return picture.svg()
+
+
+def _draw(picture: Picture, lane: Lane, inside: int) -> tuple[float, float]:
+    """The boxes of a lane; where they are too many, the first ones and a box for the rest. The first one's ends."""
+    most = max((inside + GAP) // (_NARROWEST + GAP), 2)
+    shown = lane.boxes if lane.boxes <= most else most - 2
+    rest = lane.boxes - shown
+    parts = shown + (2 if rest else 0)
+    wide = (inside - GAP * (parts - 1)) / parts
+    label = "" if lane.each is None else number(lane.each)
+    for place in range(shown):
+        left = MARGIN + place * (wide + GAP)
+        picture.box(left, picture.y, wide, HEIGHT, lane.palette[place % len(lane.palette)])
+        if 7 * len(label) < wide:
+            picture.text(left + wide / 2, picture.y + HEIGHT / 2 + 4, label, size=12, anchor="middle")
+    if rest:
+        left = MARGIN + shown * (wide + GAP)
+        picture.box(left, picture.y, 2 * wide + GAP, HEIGHT, UNTRAINED)
+        picture.text(left + wide + GAP / 2, picture.y + HEIGHT / 2 + 4, f"+{number(rest)}", size=11, anchor="middle")
+    return MARGIN, MARGIN + wide
+
+
+def _each(completions: float) -> str:
+    return _count(completions, "completion")
+
+
+def _count(value: float, one: str) -> str:
+    return f"{number(value)} {one if value == 1 else one + 's'}"

@@ -1,0 +1,77 @@
+"""The summary of a ledger for people: `batchbridge ledger show --summary`, and what the page says beside its charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from batchbridge.render.text import clean, number, one_line, plain_table
+
+if TYPE_CHECKING:
+    from batchbridge.ledger.summary import Summary
+
+_RANKS = 64
+"""Ranks that are listed."""
+
+
+def summary(found: Summary) -> str:
+    """A run's ledger in a few lines, then what each figure did over the steps, then what each rank trained."""
+    from batchbridge.ledger.summary import FIGURES
+
+    lines = [f"{one_line(found.folder)}: {run(found)}"]
+    lines += [f"  {word}: {said}" for word, said in facts(found)]
+    rows = []
+    for name, figure in FIGURES.items():
+        ranges = [one.figures[name] for one in found.bins if name in one.figures]
+        if ranges:
+            least, most = min(one.least for one in ranges), max(one.most for one in ranges)
+            first, last = ranges[0], ranges[-1]
+            shown = (first.mean, last.mean, least, most)
+            rows.append((name, *(number(_short(value)) for value in shown), figure.unit))
+    if rows:
+        lines += ["", *plain_table(("figure", "first", "last", "least", "most", "unit"), rows).splitlines()]
+    if found.ranks:
+        by_rank = [
+            (str(rank), number(one.completions), number(one.response_tokens))
+            for rank, one in sorted(found.ranks.items())[:_RANKS]
+        ]
+        lines += ["", *plain_table(("rank", "completions", "response tokens"), by_rank).splitlines()]
+        if (more := len(found.ranks) - _RANKS) > 0:
+            lines.append(f"and {number(more)} ranks more")
+    return clean("\n".join(lines))
+
+
+def run(found: Summary) -> str:
+    """`trl 1.16.0, enforce, world size 8`."""
+    if not found.starts:
+        return "no header"
+    last = found.starts[-1]
+    return one_line(f"{last['framework']} {last['framework_version']}, {last['mode']}, world size {last['world_size']}")
+
+
+def facts(found: Summary) -> Iterator[tuple[str, str]]:
+    """(word, what is to be said of it), in the order in which it is read."""
+    if found.first is None or found.last is None:
+        yield "steps", "none is complete"
+    else:
+        yield "steps", f"{number(found.steps)}: {number(found.first)} to {number(found.last)}"
+        yield "completions", f"{number(found.completions)}, of which {number(found.masked)} have no trained token"
+        yield "response tokens", number(found.response_tokens)
+        yield "skipped steps", f"{number(found.skipped)} (the optimizer did not step)"
+        if found.drift is None:
+            yield "drift", f"not held against a plan: {one_line(found.no_plan)}"
+        elif found.first_drift is None:
+            yield "drift", "none: every step trained the completions of the plan"
+        else:
+            yield (
+                "drift",
+                f"{number(found.drift)} steps trained other completions than planned, from {found.first_drift}",
+            )
+    resumed = [f"at step {header['at_step']} on {header['world_size']} ranks" for header in found.resumed]
+    yield "resumed", one_line(", ".join(resumed) or "never")
+    if found.incomplete:
+        yield "incomplete", one_line(found.incomplete)
+
+
+def _short(value: float) -> int | float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,270 @@
+"""`--html`: pages that are well-formed, say what the text says, and that no configuration's text can reach into."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import batchbridge
+from batchbridge.contract.reading import Provenance, Reading
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.meaning.spec import walk
+
+for library in ("jinja2", "vl_convert"):
+    pytest.importorskip(library, reason="the extra `html` is not installed")
+
+Run = Callable[..., tuple[int, str, str]]
+HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&lt;{{ 7 * 7 }}\x1b[31m\u202e"
+TRAINED = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 8, "seed": 1}
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+seen = _load("pages_as_read")
+
+
+def page_of(reading: Reading, name: str = "recipe.yaml") -> str:
+    from batchbridge.render import html
+
+    return html.explanation(name, reading)
+
+
+def of_trl(**options: Any) -> batchbridge.reports.Explanation:
+    return batchbridge.explain(TRAINED, framework="trl", version="1.16.0", **{"world_size": 2, **options})
+
+
+def whole(found: Any) -> str:
+    from batchbridge.render import html
+
+    return html.explanation(found.name, found.reading, found.enforcement, judged=found.judged, devices=found.devices)
+
+
+CASES = {
+    "valid": lambda: of_trl(dataset_size=100),
+    "invalid": lambda: of_trl(world_size=3),
+    "no version": lambda: batchbridge.explain(TRAINED, framework="trl", world_size=2),
+    "no devices": lambda: batchbridge.explain(TRAINED, framework="trl", version="1.16.0"),
+    "nothing": lambda: batchbridge.explain({}, framework="trl", version="1.16.0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_page_of_any_verdict_has_no_fault(case: str) -> None:
+    found = CASES[case]()
+    page = whole(found)
+    assert seen.faults(page) == []
+    tree = seen.read(page)
+    (badge,) = [element for element in tree.all("strong") if element.attributes["class"].startswith("badge")][:1]
+    assert badge.text == found.verdict
+
+
+def test_the_check_finds_faults() -> None:
+    page = whole(of_trl())
+    tampered = {
+        "<h1>": "<h1></h1><h1>",
+        "</main>": "",
+        'role="img"': 'role="none"',
+        'id="h-meaning"': 'id="other"',
+        "<main": "<script></script><main",
+        '<section id="meaning"': '<section onclick="x" id="meaning"',
+        "<h2": "<h4></h4><h2",
+        ' scope="row"': "",
+        '<html lang="en">': "<html>",
+        'href="#fields"': 'href="https://example.org"',
+    }
+    for there, instead in tampered.items():
+        assert there in page
+        assert seen.faults(page.replace(there, instead, 1)), there
+
+
+def test_the_page_says_every_field_with_value_unit_and_origin() -> None:
+    found = of_trl(dataset_size=100)
+    tree = seen.read(whole(found))
+    by_id = {element.attributes["id"]: element for element in tree.all() if "id" in element.attributes}
+    assert found.reading.spec is not None
+    for path, value, quantity in walk(found.reading.spec):
+        tip = by_id[f"from-{path}"]
+        assert tip.attributes["role"] == "tooltip"
+        assert f"Unit: {quantity.unit}." in tip.text
+        if (origin := found.reading.provenance.get(path)) is not None:
+            assert " ".join(origin.detail.split()) in tip.text
+        (row,) = [row for row in tree.all("tr") if tip in list(row.all())]
+        if isinstance(value, int) and not isinstance(value, bool):
+            assert f"{value:,}" in row.text
+    buttons = {element.attributes["aria-describedby"] for element in tree.all("button")}
+    assert buttons == {name for name in by_id if name.startswith("from-")}  # each is reached by the keyboard
+
+
+def test_findings_stand_with_their_places_and_ways_out() -> None:
+    found = CASES["invalid"]()
+    text = seen.read(whole(found)).text
+    for finding in found.reading.findings:
+        assert finding.code in text
+        assert " ".join(finding.message.split()) in text
+        for fix in finding.fixes:
+            assert " ".join(fix.text.split()) in text
+
+
+def test_the_lanes_say_their_numbers_in_words() -> None:
+    tree = seen.read(whole(of_trl(dataset_size=100)))
+    titles = [svg.children[0].text for svg in tree.all("svg")]
+    lanes = (
+        "rollout: 4 prompts x 8 = 32 completions; optimizer steps: 1 step, 32 completions each; "
+        "devices: 2, 16 completions each in a step; micro-batches: 4 on a device, 4 completions each"
+    )
+    assert titles[:2] == [lanes, lanes]
+
+
+def hostile_reading() -> Reading:
+    spec = of_trl(dataset_size=100).reading.spec
+    where = (Where(HOSTILE, HOSTILE, HOSTILE, 3),)
+    finding = Finding("BB-TRL-001", "warning", "never", HOSTILE, where, (Fix(HOSTILE),), HOSTILE, HOSTILE)
+    origin = Provenance((HOSTILE, "b"), HOSTILE, "file", HOSTILE, HOSTILE, 3)
+    return Reading(
+        framework=HOSTILE,
+        framework_version=HOSTILE,
+        spec=spec,
+        provenance={"rollout.completions_per_prompt": origin},
+        findings=(finding,),
+        dataset_size=100,
+    )
+
+
+def assert_harmless(page: str) -> None:
+    assert seen.faults(page) == []
+    assert "onerror=alert(1)>" not in page
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202e]", page)
+    text = seen.read(page).text
+    assert "<img src=x onerror=alert(1)>" in text
+    assert "{{ 7 * 7 }}" in text
+
+
+def test_no_text_of_a_configuration_becomes_a_part_of_the_page() -> None:
+    assert_harmless(page_of(hostile_reading(), name=HOSTILE))
+
+
+def test_no_text_of_two_configurations_becomes_a_part_of_their_page() -> None:
+    from batchbridge.render import html
+
+    a, b = hostile_reading(), of_trl().reading
+    assert_harmless(html.comparison((HOSTILE, HOSTILE), batchbridge.diff(a, b)))
+
+
+def test_a_long_value_is_cut() -> None:
+    page = page_of(hostile_reading(), name="x" * 100_000)
+    assert "x" * 500 not in page
+
+
+def test_the_style_is_the_only_one_that_a_browser_takes() -> None:
+    import base64
+    import hashlib
+
+    page = whole(of_trl())
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+def test_explain_writes_the_page_and_says_the_text(run: Run, recipe: Path) -> None:
+    plain = run("explain", str(recipe))
+    assert run("explain", str(recipe), "--html", "page.html") == plain
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert seen.faults(page) == []
+    assert "recipe.yaml" in seen.read(page).text
+
+
+def test_diff_writes_the_page_and_says_the_text(run: Run, recipe: Path) -> None:
+    words = ("diff", str(recipe), "--set-b", "toy.step=4")
+    plain = run(*words)
+    assert run(*words, "--html", "page.html") == plain
+    assert plain[0] == 3
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert seen.faults(page) == []
+    text = seen.read(page).text
+    assert "not equivalent" in text
+    assert "optimizer_step.completions_per_step" in text
+
+
+def test_without_the_extra_the_command_says_how_to_install_it(
+    run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "batchbridge.render.html", raising=False)
+    imported = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "jinja2":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="jinja2")
+        return imported(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    code, _, err = run("explain", str(recipe), "--html", "page.html")
+    assert code == 64
+    assert "--html needs Jinja2: pip install 'batchbridge[html]'" in err
+    assert not Path("page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_an_error_of_usage(run: Run, recipe: Path) -> None:
+    code, _, err = run("explain", str(recipe), "--html", "absent/page.html")
+    assert code == 64
+    assert "--html absent/page.html: No such file or directory" in err
+
+
+def test_a_command_without_html_imports_no_library_of_it(run: Run, recipe: Path) -> None:
+    import subprocess
+
+    code = "import sys; from batchbridge.cli.main import main; main(['explain', 'recipe.yaml']); "
+    code += "print([name for name in ('jinja2', 'vl_convert', 'pyarrow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_page_of_a_ledger_has_every_figure_as_a_chart_and_in_numbers(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from batchbridge.ledger.reading import Ledger
+    from batchbridge.ledger.summary import FIGURES, series, summarise
+
+    monkeypatch.chdir(tmp_path)
+    folder = _load("test_ledger_commands").write(tmp_path / "a", (3, 4))
+    plain = run("ledger", "show", folder, "--summary")
+    assert run("ledger", "show", folder, "--html", "page.html") == plain
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert seen.faults(page) == []
+    tree = seen.read(page)
+    recorded = {name: list(series(summarise(Ledger(folder)).bins, name)) for name in FIGURES}
+    wanted = [FIGURES[name].title for name, points in recorded.items() if points]
+    drawn = [figure for figure in tree.all("figure") if list(figure.all("table"))]
+    assert [next(figure.all("h3")).text for figure in drawn] == wanted
+    for figure in drawn:
+        rows = [[cell.text for cell in row.children] for row in figure.all("tr")]
+        assert [row[0] for row in rows[1:]] == ["0", "1"]
+    assert "7" in next(drawn[0].all("tbody")).text
+
+
+def test_a_chart_has_its_numbers(tmp_path: Path) -> None:
+    from batchbridge.ledger.summary import Range
+    from batchbridge.render import charts
+
+    points = [(0, 0, Range(1, 2, 4)), (1, 1, Range(2, 3, 4))]
+    svg = charts.over_steps("Tokens <b>", "tokens in a step", points)
+    assert svg.count("<title>") == 1
+    assert "<title>Tokens &lt;b&gt;, tokens in a step, over optimizer steps 0 to 1</title>" in svg
+    assert svg != charts.over_steps("Tokens <b>", "tokens in a step", [points[0], (1, 1, Range(3, 3, 4))])
+    assert len(re.findall(r'aria-roledescription|role="graphics', svg)) == 0
