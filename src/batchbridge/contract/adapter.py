@@ -69,6 +69,10 @@ class Adapter(ABC):
     """Where it is said what settings decide that no canonical field comes from, `module:NAME` of a mapping; see
     `decides`."""
 
+    reports: ClassVar[str] = ""
+    """Where it is said how its trainers' own loggers are reached, `module:NAME` of a function; see `report`. Empty:
+    they are not, and `wrap(report_to="trainer")` is refused."""
+
     @abstractmethod
     def detect(self, source: Source) -> float:
         """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
@@ -210,6 +214,13 @@ class Adapter(ABC):
             raise NotImplementedError(f"{self.framework}: no trainer objects")
         attachment: Attachment = self._runtime().attach(trainer, request)
         return attachment
+
+    def report(self, trainer: object, attachment: Attachment) -> Attachment:
+        """The attachment of a trainer whose own loggers get the numbers of every optimizer step from now on, until it
+        is detached; see `batchbridge.kit.reporting`. Only asked where `reports` is set, which names what does it.
+        """
+        reported: Attachment = _named(self.reports)(trainer, attachment)
+        return reported
 
     def _runtime(self) -> Any:
         """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""
