@@ -1,4 +1,4 @@
-"""`batchbridge ledger show|diff`: what a wrapped run recorded."""
+"""`batchbridge ledger show|diff|certificate|verify`: what a wrapped run recorded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from batchbridge.cli.certificate import certificate, verify
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT
 
 _FOLDER = click.Path(path_type=str)
@@ -15,6 +16,10 @@ _FOLDER = click.Path(path_type=str)
 @click.group("ledger", short_help="Show or compare the ledgers of runs.")
 def command() -> None:
     """Show the ledger of a run, or the first difference of two runs."""
+
+
+command.add_command(certificate)
+command.add_command(verify)
 
 
 @command.command("show")

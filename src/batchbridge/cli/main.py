@@ -58,7 +58,12 @@ EXAMPLES = {
     "schema": ("", "--table"),
     "adapters": ("",),
     "new-adapter": ("my_rl --from config.yaml",),
-    "ledger": ("show runs/a", "diff runs/a runs/b"),
+    "ledger": (
+        "show runs/a",
+        "diff runs/a runs/b",
+        "certificate runs/a -o certificate.json",
+        "verify certificate.json runs/a",
+    ),
 }
 """Arguments that a command's `--help` shows."""
 
