@@ -42,6 +42,8 @@ TWO_PROCESSES = ("-n", "2", "--dist", "loadfile")
 """For sessions whose tests do not use both cores themselves; by file, so that a file's fixtures are made once."""
 # What TRL imports without requiring it, in one release or another.
 BESIDE_TRL = ("rich", "jinja2", "requests")
+# What TRL logs with, and our numbers with it: read back from what they write without a network.
+LOGGERS = ("tensorboard", "trackio", "wandb")
 # Release of TRL that trainers are wrapped in, by name: transformers and accelerate of its time.
 TRL_WITH = {
     "0.22.2": ("4.56.2", "1.10.1"),
@@ -232,7 +234,7 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def trl(session: nox.Session) -> None:
     """The newest supported TRL; also every example, a third party's adapter, and the README's blocks of code."""
-    install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", ".[trl]")
+    install(session, "trl", f"torch=={TORCH}", *TEST, "pytest-xdist", "peft", *LOGGERS, ".[trl]")
     session.install("-q", "--no-deps", f"./{THIRD_PARTY}")
     pytest(session, *TWO_PROCESSES, *native("adapters/trl", "docs", "testing"), f"{THIRD_PARTY}/tests")
 

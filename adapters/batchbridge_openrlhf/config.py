@@ -54,6 +54,7 @@ class OpenRlhfAdapter(FramedAdapter):
     releases = tables.RELEASES
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_openrlhf.runtime:RUNTIME"
+    reports = "batchbridge_openrlhf.reporting:report"
     texts = "batchbridge_openrlhf.texts:TEXTS"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"

@@ -7,7 +7,7 @@ import math
 import uuid
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from batchbridge import BatchDrift, CannotAttach, LostGradient
 from batchbridge.kit import Normaliser, Request, digest_floats, fingerprint
 from batchbridge.kit.patches import Patches
+from batchbridge.kit.reporting import Padding, StepNumbers
 from batchbridge.kit.workers import Recorder, TrainedRow, orders_of, read_off
 from batchbridge_trl import releases
 from batchbridge_trl.sharding import LONE_HEAD, has_lone_head
@@ -128,6 +129,10 @@ class StepLog:
         self.learning_rate = math.nan
         self.normaliser: Normaliser | None = None
         """The step's denominators where the run applies them; None for a native run, whose rows' weights speak."""
+        self.padding: Callable[[], Padding | None] = lambda: None
+        """See `Recorder.padding`."""
+        self.failed: Callable[[int], None] = lambda step: None
+        """Called with a step that departs from the plan, before `BatchDrift` ends the run."""
 
     @property
     def rows(self) -> list[StepRow]:
@@ -149,6 +154,7 @@ class StepLog:
             world_size=accelerator.num_processes,
             gather=lambda mine: gather_object(list(mine)) if accelerator.num_processes > 1 else list(mine),
         )
+        self._recorder.padding = self.padding
         weakref.finalize(self, self._recorder.close)  # a run that raises never comes to on_train_end
 
     def close(self) -> None:
@@ -173,7 +179,15 @@ class StepLog:
     def check(self, step: int, objections: list[str]) -> None:
         """Raises `BatchDrift` on every rank if the ranks' rows together are not the plan's step. Collective."""
         assert self._recorder is not None, "a step is looked at inside of train(), which opened the log"
-        self._recorder.compare(step, self.rows, objections)
+        try:
+            self._recorder.compare(step, self.rows, objections)
+        except BatchDrift:
+            self.failed(step)
+            raise
+
+    def taken(self) -> list[StepNumbers]:
+        """The numbers of the steps since the last call, where they are kept; see `Recorder.numbers`."""
+        return [] if self._recorder is None else self._recorder.taken()
 
     def write(self, step: int, *, skipped: bool) -> None:
         """Writes the record of `step`, tells the hook, and starts the next one."""
@@ -200,7 +214,8 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     """
 
     def __init__(self, log: StepLog, watch: Watch, *, check: bool, planned_steps: int | None) -> None:
-        self._log, self._watch, self._check, self._planned_steps = log, watch, check, planned_steps
+        self.log = self._log = log
+        self._watch, self._check, self._planned_steps = watch, check, planned_steps
         self._state: Any = None
         self._optimizer: Any = None
         self._early = False

@@ -315,8 +315,9 @@ def quiet(trainer: Any) -> Iterator[None]:
     counters = {name: vars(trainer)[name] for name in names if name in vars(trainer)}
     training = [(module, module.training) for module in trainer.model.modules()]
     try:
-        # A schedule-free optimizer would be switched to its training weights.
-        with temporarily(trainer, **counters, optimizer=None):
+        # A schedule-free optimizer would be switched to its training weights. TRL times its own functions, and would
+        # log that to trackio before training has opened it. Source: trl 1.16.0 extras/profiling.py.
+        with temporarily(trainer, **counters, optimizer=None), temporarily(trainer.args, report_to=[]):
             yield
     finally:
         for module, was in training:

@@ -61,6 +61,7 @@ class VerlAdapter(FramedAdapter):
     releases = tuple(DIGESTS)
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_verl.runtime:RUNTIME"
+    reports = "batchbridge_verl.reporting:report"
     texts = "batchbridge_verl.texts:TEXTS"
     rule_table = "batchbridge_verl.rules:RULES"
     recorded_code = "batchbridge_verl.proven:CODE"

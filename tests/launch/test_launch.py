@@ -111,7 +111,7 @@ def test_without_a_launch_following_leaves_a_trainer_alone(monkeypatch: pytest.M
 
 
 def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = Launch(framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"])
+    launch = Launch(framework="toy", hooks={}, tokens_per_device=64, allow=["vllm"], report_to="trainer")
     monkeypatch.setenv(ENVIRONMENT, launch.environment({})[ENVIRONMENT])
     given: list[Any] = []
 
@@ -121,7 +121,7 @@ def test_the_launchs_budget_and_spec_reach_the_trainers_wrapping(monkeypatch: py
 
     monkeypatch.setattr(wrap, "wrap", noted)
     follow(SimpleNamespace())
-    assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"]})]
+    assert given == [((None, "enforce", None), {"tokens_per_device": 64, "allow": ["vllm"], "report_to": "trainer"})]
 
 
 # ---- Ray, as far as it can be said without it

@@ -1,4 +1,4 @@
-"""`batchbridge ledger show|diff|export`: what a wrapped run recorded."""
+"""`batchbridge ledger show|diff|export|certificate|verify`: what a wrapped run recorded."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._progress import labelled
+from batchbridge.cli.certificate import certificate, verify
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ _NEW_FILE = click.Path(dir_okay=False)
 @click.group("ledger", short_help="Show, compare or export the ledgers of runs.")
 def command() -> None:
     """Show the ledger of a run, the first difference of two runs, or write a run's as a table."""
+
+
+command.add_command(certificate)
+command.add_command(verify)
 
 
 @command.command("show")

@@ -64,7 +64,13 @@ EXAMPLES = {
     "schema": ("", "--table"),
     "adapters": ("",),
     "new-adapter": ("my_rl --from config.yaml",),
-    "ledger": ("show runs/a --summary", "diff runs/a runs/b", "export runs/a --parquet run.parquet"),
+    "ledger": (
+        "show runs/a --summary",
+        "diff runs/a runs/b",
+        "export runs/a --parquet run.parquet",
+        "certificate runs/a -o certificate.json",
+        "verify certificate.json runs/a",
+    ),
 }
 """Arguments that a command's `--help` shows."""
 

@@ -32,6 +32,11 @@ from batchbridge.cli.main import INVALID, UNDECIDED
     type=click.IntRange(min=1),
     help="Micro-batches of at most N tokens, instead of the command's own.",
 )
+@click.option(
+    "--report-to",
+    type=click.Choice(["trainer"]),
+    help="Log completions, response tokens and drift of every step through the trainer's own loggers.",
+)
 @click.option("--allow", metavar="NAME", multiple=True, help="A refused term to accept as it is; repeat.")
 @click.option("--framework", metavar="NAME", help="Whose command it is; detected by default.")
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -42,6 +47,7 @@ def command(
     mode: str,
     ledger: str | None,
     tokens_per_device: int | None,
+    report_to: str | None,
     allow: tuple[str, ...],
     framework: str | None,
     words: tuple[str, ...],
@@ -57,6 +63,7 @@ def command(
     from batchbridge.reading import read
     from batchbridge.render.text import check
     from batchbridge.running.launch import TRAINER, Launch
+    from batchbridge.running.wrap import no_loggers
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
@@ -73,6 +80,8 @@ def command(
     if not hooks:
         able = ", ".join(name for name, other in adapters.items() if other.hooks()) or "none"
         raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
+    if report_to is not None and asked and not any(adapter.reports for adapter in asked):
+        raise click.UsageError(no_loggers(own.framework))
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
@@ -99,6 +108,7 @@ def command(
             ledger=None if ledger is None else str(Path(ledger).absolute()),
             tokens_per_device=tokens_per_device,
             allow=list(allow),
+            report_to=report_to,
             arrivals=arrivals,
         )
         code = _run(list(words), launch.environment(os.environ))

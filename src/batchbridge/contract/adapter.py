@@ -74,6 +74,10 @@ class Adapter(ABC):
     pattern of keys (`fnmatch`) to a text, or to a `SharedSetting` where other frameworks have such a one; see `decides`
     and `shared_settings`."""
 
+    reports: ClassVar[str] = ""
+    """Where it is said how its trainers' own loggers are reached, `module:NAME` of a function; see `report`. Empty:
+    they are not, and `wrap(report_to="trainer")` is refused."""
+
     @abstractmethod
     def detect(self, source: Source) -> float:
         """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
@@ -233,6 +237,13 @@ class Adapter(ABC):
             raise NotImplementedError(f"{self.framework}: no trainer objects")
         attachment: Attachment = self._runtime().attach(trainer, request)
         return attachment
+
+    def report(self, trainer: object, attachment: Attachment) -> Attachment:
+        """The attachment of a trainer whose own loggers get the numbers of every optimizer step from now on, until it
+        is detached; see `batchbridge.kit.reporting`. Only asked where `reports` is set, which names what does it.
+        """
+        reported: Attachment = _named(self.reports)(trainer, attachment)
+        return reported
 
     def _runtime(self) -> Any:
         """The `batchbridge.kit.lifecycle.Runtime` that `runtime` names."""

@@ -14,6 +14,7 @@ from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]
+ReportTo = Literal["trainer"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 from batchbridge.contract import plugins
 from batchbridge.contract.attachment import Request
 from batchbridge.contract.reading import Mode
+from batchbridge.errors import BatchDrift
 from batchbridge.kit.drift import WEIGHT_TOLERANCE, SeenRow, compare_with_plan
 from batchbridge.ledger import Header, StepRecord, Writer, digest_floats, fingerprint
+from batchbridge.ledger.numbers import Padding, StepNumbers
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan, StepPlan
 from batchbridge.meaning.spec import Spec
@@ -59,6 +61,9 @@ class Orders:
     """What speaks for the framework's code, for the ledger; see `batchbridge.contract.evidence.Evidence.to_dict`."""
     native: Spec | None = None
     """What the trainer's own configuration says, where the run is not enforced; None: `spec`."""
+
+    report: bool = False
+    """Whether every step's numbers are kept for the trainer's own loggers; see `Recorder.numbers`."""
 
     @property
     def trained(self) -> Spec:
@@ -154,6 +159,7 @@ def orders_of(request: Request, version: str, **more: Any) -> Orders:
         evidence=None if request.evidence is None else request.evidence.to_dict(),
         start_id=uuid.uuid4().hex,
         allow=request.allow,
+        report=request.report_to is not None,
         steps_per_rollout=steps * max(own.optimizer_step.passes_per_rollout, 1),
         native=None if request.mode == "enforce" else own,
         **more,
@@ -179,6 +185,16 @@ class Recorder:
         self._gather = gather
         self._writer: Writer | None = None
         self.plan = orders.plan()
+        self.numbers: list[StepNumbers] = []
+        """Of the steps since somebody took them away, on rank 0 and where the orders ask for them; see
+        `batchbridge.kit.reporting`."""
+        self.padding: Callable[[], Padding | None] = lambda: None
+        """What this rank's micro-batches of the step took, where the adapter knows it."""
+
+    def taken(self) -> list[StepNumbers]:
+        """The numbers of the steps since the last call; see `numbers`."""
+        found, self.numbers = self.numbers, []
+        return found
 
     def close(self) -> None:
         """Closes the ledger."""
@@ -219,7 +235,16 @@ class Recorder:
         ]
         everyone = self._gather([*((tuple(row), None) for row in mine), *((None, text) for text in objections)])
         seen, said = [row for row, _ in everyone if row is not None], [text for _, text in everyone if text is not None]
-        compare_with_plan(self.plan, step, seen, said)
+        try:
+            compare_with_plan(self.plan, step, seen, said)
+        except BatchDrift:
+            # The step is never written: what ended the run is told the loggers as far as weights show it.
+            self._keep(step, [_told(SeenRow(*row)) for row in seen])
+            raise
+
+    def _keep(self, step: int, everyone: Sequence[tuple[Any, ...]], paddings: Sequence[Padding] = ()) -> None:
+        if self._orders.report and not self._rank:
+            self.numbers.append(StepNumbers.of(step, self._orders.spec.loss.policy, everyone, paddings))
 
     def write(
         self,
@@ -273,6 +298,13 @@ class Recorder:
             if self._writer is None:
                 self._writer = Writer(self._orders.ledger, self._header(step))
             self._writer.append(record)
+        if self._orders.report:
+            mine = [(row.rollout, row.prompt, row.tokens, row.applied_weight) for row in rows]
+            padding = self.padding()
+            told = self._gather([*mine, *(() if padding is None else (tuple(padding),))])
+            width = len(Padding._fields)
+            paddings = [Padding(*one) for one in told if len(one) == width]
+            self._keep(step, [one for one in told if len(one) != width], paddings)
         for failure in plugins.call("batchbridge_optimizer_step", record=record.to_dict())[1]:
             warnings.warn(failure.message, RuntimeWarning, stacklevel=2)  # a watcher must not end a run
 
@@ -290,6 +322,11 @@ class Recorder:
             start_id=self._orders.start_id,
             evidence=self._orders.evidence,
         )
+
+
+def _told(row: SeenRow) -> tuple[int, int, int, float | None]:
+    """(rollout, prompt, tokens, weight) as the ledger would have them."""
+    return row.rollout, row.prompt, row.tokens, math.nan if row.departure > row.tolerance else row.weight
 
 
 def facts(

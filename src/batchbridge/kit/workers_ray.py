@@ -26,7 +26,7 @@ def install_everywhere(
         _undo(workers, install)
         return []
     try:
-        receipts = [answer for answer in _ask(workers, install, orders) if answer is not None]
+        receipts = [answer for answer in asked(workers, install, orders) if answer is not None]
         ranks = sorted(receipt.rank for receipt in receipts)
         if ranks != list(range(len(workers))):
             reason = f"of {len(workers)} training workers those answered that have the ranks {ranks}"
@@ -35,14 +35,14 @@ def install_everywhere(
             reason = "the training workers read another spec out of their orders: other versions"
             raise CannotAttach({"arrival": reason})
         if probe is not None:
-            _ask(workers, probe)
+            asked(workers, probe)
     except BaseException:
         _undo(workers, install)
         raise
     return receipts
 
 
-def _ask(workers: Sequence[Any], function: Callable[..., Any], *values: Any) -> list[Any]:
+def asked(workers: Sequence[Any], function: Callable[..., Any], *values: Any) -> list[Any]:
     """What `function(actor, *values)` answers in every process."""
     import ray
 

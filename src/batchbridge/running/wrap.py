@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
-from batchbridge.contract.reading import Mode, Reading
+from batchbridge.contract.reading import Mode, Reading, ReportTo
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.lengths import with_one_length
@@ -39,6 +39,7 @@ def wrap(
     *,
     tokens_per_device: int | None = None,
     allow: Collection[str] = (),
+    report_to: ReportTo | None = None,
 ) -> _Trainer:
     """A constructed trainer, made to do what its configuration (or `like`) means.
 
@@ -59,6 +60,9 @@ def wrap(
             so). A `Spec` with token budgets of its own asks for them likewise, a configuration that is read does not.
             Only speed and memory change, never the gradient.
         allow: Names of refused terms to accept.
+        report_to: "trainer" logs `batchbridge/completions`, `/response_tokens`, `/drift` and, with a token budget,
+            `/padding_saved` through the trainer's own loggers (W&B, TensorBoard, trackio, ...), wherever it logs;
+            refused by name where an adapter does not reach them. None: nothing is logged.
 
     Returns:
         The same trainer.
@@ -67,7 +71,8 @@ def wrap(
         CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
-        ValueError: `mode` is none of the three, or `tokens_per_device` does not go with it.
+        ValueError: `mode` is none of the three, `tokens_per_device` does not go with it, or `report_to` is neither
+            "trainer" nor None.
     """
     from batchbridge.contract import plugins
 
@@ -78,6 +83,8 @@ def wrap(
             f'tokens_per_device = {tokens_per_device} with mode = "{mode}": must be at least 1, and only "enforce" '
             "cuts steps itself"
         )
+    if report_to is not None and report_to not in get_args(ReportTo):
+        raise ValueError(f'report_to = {report_to!r}: must be "trainer" or None')
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
@@ -95,7 +102,10 @@ def wrap(
     with nullcontext() if existing is None else existing.suspended():
         with shared(lambda reasons: owner.gather(trainer, reasons)):
             request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
+            request = replace(request, report_to=report_to)
             same = existing is not None and existing.request.same_as(request)
+            if report_to is not None and not owner.reports:
+                raise _refused(trainer, owner, request, "report_to", no_loggers(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
         asked = owner.gather(trainer, (same, request.spec, request.reading.dataset_size, request.mode))
@@ -105,7 +115,7 @@ def wrap(
     if existing is not None:
         unwrap(trainer)
     try:
-        attachment = owner.attach(trainer, request)
+        attachment = _attached(owner, trainer, request)
     except BaseException as failure:
         if existing is not None:  # what stood before stands again
             setattr(trainer, _ATTRIBUTE, _put_back(owner, trainer, existing.request, failure))
@@ -114,10 +124,33 @@ def wrap(
     return trainer
 
 
+def _attached(owner: Adapter, trainer: object, request: Request) -> Attachment:
+    """What the adapter attaches, and what tells the trainer's loggers where they are asked for."""
+    attachment = owner.attach(trainer, request)
+    if request.report_to is None:
+        return attachment
+    try:
+        return owner.report(trainer, attachment)
+    except BaseException as failure:
+        attachment.detach()
+        if isinstance(failure, AttributeError):
+            reason = f"what reaches the trainer's loggers has changed ({failure}): wrap without report_to"
+            raise CannotAttach({"report_to": reason}) from failure
+        raise
+
+
+def no_loggers(framework: str) -> str:
+    """Why `report_to` is refused, and the way out."""
+    return (
+        f"the loggers of {framework}'s trainer are not reached by its adapter: wrap without report_to, and read the "
+        "ledger (`batchbridge ledger show`)"
+    )
+
+
 def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
     """Raises `CannotAttach`, the reasons of `failure` included, where the trainer has to stay without."""
     try:
-        attachment = owner.attach(trainer, replace(request, again=True))
+        attachment = _attached(owner, trainer, replace(request, again=True))
     except CannotAttach as error:
         said = failure.reasons if isinstance(failure, CannotAttach) else {"error": f"{failure}"}
         without = f"what was attached before cannot be put back, and the trainer is not wrapped any more: {error}"

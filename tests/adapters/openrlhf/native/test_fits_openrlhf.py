@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from packaging.version import Version
 
 from batchbridge.contract import plugins
 from batchbridge.diagnosis import doctor
+from batchbridge.kit import Row, token_weights
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.meaning.plan import Plan
 from batchbridge.meaning.spec import Spec
@@ -124,6 +126,34 @@ def test_negative_control_the_unwrapped_run_ends_elsewhere(
     ends = measured["ends"]
     found = assert_other_end("openrlhf, unwrapped", measured["start"], ends["observed"], ends["own"])
     record("fit, unwrapped", apart=found.said)
+
+
+@pytest.mark.parametrize(
+    ("run", "ledger", "rollouts_at_once"), [("enforced", "logged", 2), ("observed", "observed", 1)]
+)
+def test_openrlhfs_own_logger_gets_the_ledgers_numbers(
+    measured: dict[str, Any], folder: Path, run: str, ledger: str, rollouts_at_once: int
+) -> None:
+    term = Spec.from_dict(read_headers(folder / ledger)[0]["spec"]).loss.policy
+    steps, expected = list(read_steps(folder / ledger)), []
+    for first in range(0, len(steps) - 2 * rollouts_at_once + 1, 2 * rollouts_at_once):
+        part, drifts = steps[first : first + 2 * rollouts_at_once], []
+        for step in part:
+            groups = zip(step["rollout"], step["prompt"], strict=True)
+            rows = zip(step["response_tokens"], groups, strict=True)
+            planned = token_weights(term, [Row(tokens=count, group=group) for count, group in rows])
+            pairs = [(seen, want) for seen, want in zip(step["weights"], planned, strict=True) if want and seen]
+            drifts += [abs(float(Fraction(seen) / want - 1)) for seen, want in pairs]
+        expected.append((len(part), part, max(drifts)))
+    said = measured["logged"][run]
+    assert [rollout for rollout, _ in said] == list(range(rollouts_at_once, 4, rollouts_at_once))
+    for (_, numbers), (count, part, drift) in zip(said, expected, strict=True):
+        assert numbers["batchbridge/completions"] == sum(len(step["prompt"]) for step in part) / count
+        assert numbers["batchbridge/response_tokens"] == sum(sum(step["response_tokens"]) for step in part) / count
+        assert numbers["batchbridge/drift"] == pytest.approx(drift, abs=1e-12)
+        assert "batchbridge/padding_saved" not in numbers
+        assert numbers["losses"] > 0, "OpenRLHF's own stay"
+        assert (numbers["batchbridge/drift"] < 1e-5) == (run == "enforced"), "natively micro-batches weigh alike"
 
 
 def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], folder: Path) -> None:

@@ -18,12 +18,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from batchbridge.kit import Row, token_weights
 from batchbridge.kit.versions import holds
 from batchbridge.ledger import diff, read_headers, read_steps
 from batchbridge.meaning.candidates import CandidatePlan
@@ -149,8 +151,9 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def two_ranks(place: Path) -> Run:
-    seeds = str(place / "a" / "seeds")
-    return run(place / "a", 2, THREE, "trainer.save_freq=1", BATCHBRIDGE_JITTER_SEED="1", BATCHBRIDGE_SEEDS=seeds)
+    seeds, told = str(place / "a" / "seeds"), ("--report-to", "trainer")
+    more = {"BATCHBRIDGE_JITTER_SEED": "1", "BATCHBRIDGE_SEEDS": seeds}
+    return run(place / "a", 2, THREE, "trainer.save_freq=1", options=told, **more)
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +167,9 @@ def one_rank(place: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def v0(place: Path) -> Run:
-    seeds = str(place / "c" / "seeds")
-    return run(place / "c", 2, THREE, *V0, *EVALUATED, BATCHBRIDGE_JITTER_SEED="3", BATCHBRIDGE_SEEDS=seeds)
+    seeds, told = str(place / "c" / "seeds"), ("--report-to", "trainer")
+    more = {"BATCHBRIDGE_JITTER_SEED": "3", "BATCHBRIDGE_SEEDS": seeds}
+    return run(place / "c", 2, THREE, *V0, *EVALUATED, options=told, **more)
 
 
 @pytest.fixture(scope="module")
@@ -389,6 +393,35 @@ def test_losses_gradient_norm_and_learning_rate_are_logged_whatever_ranks_and_mi
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
     if other == "one_rank":
         assert any(one["actor/pg_clipfrac"] != two["actor/pg_clipfrac"] for one, two in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", ["two_ranks", pytest.param("v0", marks=needs_v1)])
+def test_what_verl_logs_of_a_rollout_is_what_the_ledger_says_of_its_steps(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    found: Run = request.getfixturevalue(name)
+    term = Spec.from_dict(read_headers(found.ledger)[0]["spec"]).loss.policy
+    lines = [line for line in found.text.splitlines() if "batchbridge/completions:" in line]
+    number = r"(batchbridge/\w+):(?:np\.float64\()?([\d.]+(?:e-?\d+)?)"
+    said = [{name: float(value) for name, value in re.findall(number, line)} for line in lines]
+    steps, expected = list(read_steps(found.ledger)), []
+    for rollout in range(ROLLOUTS):
+        drifts, sizes, tokens = [], [], []
+        for step in steps[2 * rollout : 2 * rollout + 2]:
+            groups = zip(step["rollout"], step["prompt"], strict=True)
+            rows = zip(step["response_tokens"], groups, strict=True)
+            planned = token_weights(term, [Row(tokens=count, group=group) for count, group in rows])
+            pairs = [(seen, want) for seen, want in zip(step["weights"], planned, strict=True) if want and seen]
+            drifts += [abs(float(Fraction(seen) / want - 1)) for seen, want in pairs]
+            sizes.append(len(step["prompt"]))
+            tokens.append(sum(step["response_tokens"]))
+        expected.append((sum(sizes) / 2, sum(tokens) / 2, max(drifts)))
+    assert [
+        (line["batchbridge/completions"], line["batchbridge/response_tokens"], line["batchbridge/drift"])
+        for line in said
+    ] == [(size, tokens, pytest.approx(drift, abs=1e-12)) for size, tokens, drift in expected]
+    assert all(0 < drift < 1e-5 for *_, drift in expected)
+    assert not any("batchbridge/padding_saved" in line for line in said)  # verl packs rows: nobody knows
 
 
 def check_against_plain_torch(case: str, found: Run, fault: Fault | None = None) -> None:

@@ -1,0 +1,39 @@
+"""Every optimizer step's numbers in the metrics of a rollout that verl's `Tracking` logs: console, W&B, TensorBoard.
+
+verl logs once per rollout, under the rollout's number; a rollout of several optimizer steps is one line. The numbers
+are fetched from the training worker of rank 0 when the actor was updated, and put beside the actor's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batchbridge.kit import workers_ray
+from batchbridge.kit.patches import Patches
+from batchbridge.kit.reporting import StepNumbers, logged, with_patches
+from batchbridge_verl import driver
+
+
+def report(trainer: Any, attachment: Any) -> Any:
+    """The attachment of a trainer, V1 or V0, that logs the numbers of its optimizer steps; see `Adapter.report`."""
+    patches = Patches()
+
+    def update(batch: Any, *arguments: Any, **options: Any) -> Any:
+        result = native(batch, *arguments, **options)
+        (steps,) = workers_ray.asked(trainer.actor_rollout_wg.workers[:1], _taken)
+        # Source: verl 0.9.1 trainer/ppo/v1/trainer_base.py (a dict to add to), ray_trainer.py (lists, averaged later).
+        metrics = options.get("metrics", *arguments[:1])
+        if metrics is not None:
+            metrics.update(logged(steps))
+        else:
+            result.meta_info["metrics"].update({name: [value] for name, value in logged(steps).items()})
+        return result
+
+    what = "the numbers of steps are added to its metrics"
+    native = patches.set(trainer, "_update_actor", update, what=what, why="report_to")
+    return with_patches(attachment, patches)
+
+
+def _taken(worker: Any) -> list[StepNumbers]:
+    """Runs inside a Ray actor of the worker group."""
+    return list(driver._actor_of(worker).batchbridge._recorder.taken())

@@ -1,0 +1,124 @@
+"""`batchbridge ledger certificate|verify`: what a run trained as one document, and whether its ledger says the same."""
+
+from __future__ import annotations
+
+import json as stdlib_json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+
+LARGEST_BYTES = 1 << 26
+"""Of a certificate; one of 1024 parts has about 100 kB."""
+
+
+@click.command("certificate")
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=str))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@click.option("--model-card", is_flag=True, help="A section for a model card, in Markdown, in place of JSON.")
+def certificate(folder: str, output: Path | None, model_card: bool) -> int:
+    """Say what the run recorded in the folder RUN trained: spec, versions, steps, and whether each was verified.
+
+    It holds digests of the ledger's records; `batchbridge ledger verify` compares the two. It is not signed.
+    """
+    from batchbridge.errors import LedgerError
+    from batchbridge.ledger.certificates import certificate as certified
+    from batchbridge.render.json import dumps
+    from batchbridge.render.model_card import section
+    from batchbridge.render.text import clean
+
+    try:
+        document = certified(folder)
+    except LedgerError as error:
+        return _refuse("certificate", error)
+    text = section(document) if model_card else dumps(document)
+    if output is None:
+        click.echo(clean(text))
+        return FINE
+    try:
+        output.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        return _refuse("certificate", error)
+    return FINE
+
+
+@click.command("verify")
+@click.argument("file", metavar="CERTIFICATE", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+def verify(file: Path, folder: Path | None) -> int:
+    """Compare a CERTIFICATE with the ledger in the folder RUN, by default the certificate's own folder.
+
+    Each claim, and each record of the ledger, that does not agree is named; exit code 3 if any, 4 where there is no
+    ledger to compare with.
+    """
+    from batchbridge.errors import LedgerError
+    from batchbridge.ledger.certificates import verify as verified
+    from batchbridge.render.text import clean, one_line
+
+    try:
+        document = read(file)
+    except (OSError, ValueError, RecursionError) as error:
+        return _refuse("verify", f"{file} is no certificate: {one_line(error)}")
+    if folder is None and next(iter(_ledgers(file)), None) is not None:
+        folder = file.parent
+    try:
+        found = verified(document, folder)
+    except LedgerError as error:
+        return _refuse("verify", error)
+    for difference in found.differences:
+        click.echo(clean(one_line(difference)))
+    if found.count > len(found.differences):
+        click.echo(f"and {found.count - len(found.differences)} more")
+    if not found.holds:
+        against = f"the ledger {folder}" if found.ledger else "itself"
+        click.echo(clean(one_line(f"{file} does not agree with {against}: {found.count} differences")))
+        return NOT_EQUIVALENT
+    if not found.ledger:
+        click.echo(clean(one_line(f"{file} agrees with itself; name the run's folder to compare it with a ledger")))
+        return UNDECIDED
+    click.echo(clean(one_line(f"{file} agrees with the ledger {folder}")))
+    click.echo(clean(said(document)))
+    click.echo("Who made the two is not shown: nothing is signed.")
+    return FINE
+
+
+def said(document: dict[str, Any]) -> str:
+    """What a certificate that agrees with its ledger says of the run, in a line."""
+    from batchbridge.render.model_card import verification
+
+    steps = document["steps"]
+    return f"optimizer steps {steps['first']} to {steps['stop'] - 1}: {verification(document)}"
+
+
+def read(file: Path) -> Any:
+    """The JSON of a file. Raises `ValueError` where it is none, has a key twice, or is larger than a certificate."""
+    size = file.stat().st_size
+    if size > LARGEST_BYTES:
+        raise ValueError(f"{size} bytes, of at most {LARGEST_BYTES}")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key stands there twice")
+        return found
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    return stdlib_json.loads(file.read_bytes(), object_pairs_hook=once, parse_constant=refuse)
+
+
+def _ledgers(file: Path) -> list[Path]:
+    try:
+        return sorted(file.parent.glob("rank-*.jsonl"))
+    except OSError:
+        return []
+
+
+def _refuse(command: str, error: object) -> int:
+    from batchbridge.render.text import clean, one_line
+
+    click.echo(clean(f"ledger {command}: {one_line(error)}"), err=True)
+    return INVALID
