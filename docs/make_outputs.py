@@ -251,6 +251,8 @@ def brought_up_to_date(page: Path, folder: Path) -> str:
             reader = Reader(ROOT)
         new = ""
         for command, expected, actual in reader.does(block):
+            if "Traceback (" in actual and "Traceback (" not in expected:
+                raise SystemExit(f"{page.relative_to(ROOT)}: $ {command}\n{actual}")
             kept = expected if fits(expected, actual) else shortened(expected, actual)
             new += kept[4:-4] if block.said == "made" else f"$ {command}\n{kept}"
         if new and new != block.text:
