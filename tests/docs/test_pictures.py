@@ -51,8 +51,20 @@ def test_the_committed_pictures_are_what_is_drawn_now(drawing: ModuleType, repos
 
 def test_every_picture_has_its_place_in_a_page_and_words_beside_it(drawing: ModuleType, repository: Path) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in (repository / "docs").glob("*.md"))
-    shown = dict(re.findall(r"!\[([^\]]+)\]\(pictures/([a-z_]+\.svg)\)", text))
-    assert sorted(shown.values()) == sorted(drawing.pictures())
+    shown = re.findall(r"!\[([^\]]+)\]\(pictures/([a-z_]+\.svg)\)", text)
+    assert {file for _, file in shown} == set(drawing.pictures())
+
+
+def test_the_picture_of_the_readme_has_a_bar_for_each_framework_with_the_number_that_its_adapter_reads(
+    drawing: ModuleType, repository: Path
+) -> None:
+    sizes = drawing.completions_per_step()
+    assert notes(drawing.batch_picture()) == [f"{name}: {size:,} completions" for name, size in sizes.items()]
+    assert len(sizes) == 5
+    assert min(sizes.values()) == drawing.BATCH  # nobody means less than completions
+    assert len(set(sizes.values())) > 2  # else there is nothing to show
+    assert "![" in (text := (repository / "README.md").read_text(encoding="utf-8"))
+    assert "](docs/pictures/batch_size.svg)" in text
 
 
 @pytest.mark.parametrize("passes", [1, 3])

@@ -1,0 +1,287 @@
+"""Runs what the pages tell a reader to type, and writes the outputs that they show: `python docs/make_outputs.py`.
+
+Without arguments README.md and every page below docs/ are run, with arguments only the pages named. Where a command
+prints something else than its page shows, the block is rewritten in place: a line `...` goes on standing for the
+lines that it stood for, lines that are shown stay shown, and each block that changed is listed, to be read before it
+is committed. Nothing is written where an output still fits. `--check` writes nothing, and fails where one does not.
+
+What the blocks of a page are:
+
+- a block with a title (```yaml title="recipe.yaml") is a file that the reader saves;
+- in a ```console block every line `$ ...` is typed in a shell, and its output compared; `...` stands for anything;
+- `<!-- made -->` above a titled block: what is in a file by then; `<!-- change -->`: definitions that take the place of
+  those of the same name in a Python file, or are added to it;
+- `<!-- tested by: tests/... -->` above a block: that test runs it, and this script does not.
+
+README.md and the pages directly in docs/ are read in a checkout: their commands run at the repository's root, each by
+itself. A page that saves files, and every tutorial and how-to, begins in an empty folder, and its blocks run from the
+first to the last. `tests/docs/test_code_blocks.py` and `tests/docs/test_walkthroughs.py` hold the pages to this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+
+from changed_module import changed
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(
+    r"""^(?:[ ]*<!--[ ](?P<said>made|change|tested[ ]by:[ ]\S+)[ ]-->\n+)?
+    (?P<indent>[ ]*)```(?P<language>\w*)(?:[ ]title="(?P<title>[^"\n]+)")?[^\n`]*\n(?P<text>.*?)^(?P=indent)```$""",
+    re.MULTILINE | re.DOTALL | re.VERBOSE,
+)
+COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
+SHOWN = "..."
+ALIKE = 0.55
+"""How alike (difflib's ratio) a shown line and a printed one are at least, to be taken for the same line."""
+EMPTY_FOLDER = ("docs/tutorials/", "docs/howto/")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code of a page; `text` is without the page's indentation."""
+
+    said: str
+    language: str
+    title: str
+    text: str
+    indent: str
+    span: tuple[int, int]
+    """Where the text stands in the page."""
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """(command, expected output) of every command of a console block."""
+        parts = COMMAND.split(self.text)[1:]
+        return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def blocks(page: Path) -> list[Block]:
+    """All blocks of a page, in order."""
+    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
+    return [
+        Block(
+            said=one["said"] or "",
+            language=one["language"],
+            title=one["title"] or "",
+            text=textwrap.dedent(one["text"]) if one["indent"] else one["text"],
+            indent=one["indent"],
+            span=one.span("text"),
+        )
+        for one in found
+    ]
+
+
+def pages() -> list[Path]:
+    """README.md, and every page below docs/."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def begins_empty(page: Path) -> bool:
+    """Whether a page's reader begins in an empty folder (else in a checkout)."""
+    place = page.relative_to(ROOT).as_posix()
+    return place.startswith(EMPTY_FOLDER) or any(block.title for block in blocks(page))
+
+
+@dataclass
+class Reader:
+    """Somebody who does what a page says, in `folder`."""
+
+    folder: Path
+    paths: list[str] = field(default_factory=lambda: [str(Path(place).resolve()) for place in sys.path if place])
+    last: int = 0
+    """The exit code of the last command."""
+
+    def does(self, block: Block) -> Iterator[tuple[str, str, str]]:
+        """What a block shows, beside what is really there: (command or file, expected, actual)."""
+        if block.said.startswith("tested by:"):
+            return
+        file = self.folder / block.title
+        if block.title and block.said == "made":  # a part of it
+            yield block.title, f"{SHOWN}\n{block.text}{SHOWN}\n", file.read_text(encoding="utf-8")
+        elif block.title and block.said == "change":
+            file.write_text(changed(file.read_text(encoding="utf-8"), block.text), encoding="utf-8")
+        elif block.title:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.text, encoding="utf-8")
+        elif block.language == "console":
+            for command, expected in block.commands:
+                yield command, expected, self.types(command)
+
+    def types(self, command: str) -> str:
+        """What a command prints: standard output, then standard error."""
+        if command.startswith("pip install -e "):
+            self.paths += installed(self.folder / command.split()[-1], self.folder / ".site")
+            return ""
+        with tempfile.TemporaryDirectory() as programs:
+            for name in ("batchbridge", "pytest", "python"):
+                words = [sys.executable, *([] if name == "python" else ["-m", name])]
+                program = Path(programs, name)
+                program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+                program.chmod(0o755)
+            environment = {
+                **os.environ,
+                "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
+                "PYTHONPATH": os.pathsep.join(self.paths),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTEST_ADDOPTS": "-p no:cacheprovider",
+                **dict.fromkeys(("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"), os.devnull),
+                **{f"GIT_{who}_{what}": "reader" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+            }
+            run = subprocess.run(
+                ["bash", "-c", f"(exit {self.last})\n{command}"],
+                cwd=self.folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        self.last = run.returncode
+        return run.stdout + run.stderr
+
+
+def installed(package: Path, site: Path) -> list[str]:
+    """What `pip install -e` adds to the path; the entry points are those of the package's pyproject.toml."""
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    described = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n", encoding="utf-8")
+    groups = (
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    )
+    (described / "entry_points.txt").write_text("".join(groups), encoding="utf-8")
+    return [str(site), str(package / "src")]
+
+
+def fits(expected: str, actual: str) -> bool:
+    """Whether an output is the one that a page shows; `...` stands for anything, a line `...` for any lines or none."""
+    lines = expected.strip().splitlines()
+    wanted = "".join(r"(?:.*\n)?" if line.strip() == SHOWN else rf"{pattern(line)}\n" for line in lines)
+    return re.fullmatch(wanted, actual.strip() + "\n" if lines else actual.strip(), re.DOTALL) is not None
+
+
+def pattern(text: str) -> str:
+    """A regular expression of a text in which `...` stands for anything."""
+    return re.escape(text).replace(re.escape(SHOWN), ".*")
+
+
+def shortened(expected: str, actual: str) -> str:
+    """The actual output, with `...` for the lines that the expected output leaves out, too."""
+    shown, printed = expected.strip("\n").splitlines(), actual.strip("\n").splitlines()
+    if shown == [SHOWN]:  # an output that no reader needs
+        return expected
+    if not any(line.strip() == SHOWN for line in shown):
+        return "".join(f"{_cut(line, shown)}\n" for line in printed)
+    pairs = [(-1, -1), *_pairs(shown, printed), (len(shown), len(printed))]
+    lines: list[str] = []
+    for (before, above), (after, below) in pairwise(pairs):
+        if above >= 0:
+            lines.append(_cut(printed[above], shown))
+        gap, between = shown[before + 1 : after], printed[above + 1 : below]
+        elided = [place for place, line in enumerate(gap) if line.strip() == SHOWN]
+        if not elided:
+            lines += between
+            continue
+        first, last = elided[0], len(gap) - elided[-1] - 1
+        if len(between) <= first + last:
+            lines += between
+        else:
+            lines += [*between[:first], gap[first], *between[len(between) - last :]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _pairs(shown: list[str], printed: list[str]) -> list[tuple[int, int]]:
+    """(shown, printed) numbers of lines that are the same or alike, in both orders; the most alike in all."""
+    scores = [[_alike(line, other) for other in printed] for line in shown]
+    best = [[0.0] * (len(printed) + 1) for _ in range(len(shown) + 1)]
+    for i in reversed(range(len(shown))):
+        for j in reversed(range(len(printed))):
+            best[i][j] = max(best[i + 1][j], best[i][j + 1], scores[i][j] and scores[i][j] + best[i + 1][j + 1])
+    found, i, j = [], 0, 0
+    while i < len(shown) and j < len(printed):
+        if scores[i][j] and best[i][j] == scores[i][j] + best[i + 1][j + 1]:
+            found.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def _alike(shown: str, printed: str) -> float:
+    if shown.strip() == SHOWN:
+        return 0.0
+    if re.fullmatch(pattern(shown), printed):
+        return 2.0
+    matcher = difflib.SequenceMatcher(None, shown, printed, autojunk=False)
+    ratio = matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
+    return ratio if ratio >= ALIKE else 0.0
+
+
+def _cut(line: str, shown: list[str]) -> str:
+    """A line as it is shown already, where `...` stands for a part of it and it still fits."""
+    return next((old for old in shown if old.strip() != SHOWN and re.fullmatch(pattern(old), line)), line)
+
+
+def brought_up_to_date(page: Path, folder: Path) -> str:
+    """A page with the outputs that its commands have now."""
+    text, places = page.read_text(encoding="utf-8"), []
+    empty, reader = begins_empty(page), Reader(folder)
+    for block in blocks(page):
+        if not empty:
+            if block.language != "console":
+                continue
+            reader = Reader(ROOT)
+        new = ""
+        for command, expected, actual in reader.does(block):
+            if "Traceback (" in actual and "Traceback (" not in expected:
+                raise SystemExit(f"{page.relative_to(ROOT)}: $ {command}\n{actual}")
+            kept = expected if fits(expected, actual) else shortened(expected, actual)
+            new += kept[4:-4] if block.said == "made" else f"$ {command}\n{kept}"
+        if new and new != block.text:
+            places.append((block.span, textwrap.indent(new, block.indent)))
+    for (start, end), new in reversed(places):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def main() -> int:
+    """The command; 1 where `--check` finds a page that shows something else than its commands print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("page", nargs="*", type=Path, help="pages (default: README.md and all of docs/)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where an output does not fit")
+    asked = parser.parse_args()
+    stale = False
+    for page in [one.resolve() for one in asked.page] or pages():
+        old = page.read_text(encoding="utf-8")
+        if "```console" not in old:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            new = brought_up_to_date(page, Path(folder))
+        name = page.relative_to(ROOT).as_posix()
+        stale |= new != old
+        sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), name, name, n=2))
+        if not asked.check:
+            page.write_text(new, encoding="utf-8")
+    return int(stale and asked.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

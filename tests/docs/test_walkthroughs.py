@@ -1,0 +1,118 @@
+"""Every page that begins in an empty folder, from its first block to its last: tutorials, how-tos, and whatever page
+saves files. What its commands print is what the page shows; `docs/make_outputs.py` runs them, and writes the outputs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def module() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_outputs", ROOT / "docs" / "make_outputs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = loaded  # dataclasses look their module up
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+make_outputs = module()
+PAGES = [page for page in make_outputs.pages() if make_outputs.begins_empty(page)]
+
+STOPS = ("undecided (", "invalid (", "lossy (", "AssertionError")
+"""Words of an output in docs/tutorial.md without which its command has to succeed."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_does_what_it_says_from_its_first_block_to_its_last(page: Path, tmp_path: Path) -> None:
+    reader = make_outputs.Reader(tmp_path)
+    for block in make_outputs.blocks(page):
+        assert block.title or block.language == "console" or block.said, f"a block that nobody runs: {block.text}"
+        for command, expected, actual in reader.does(block):
+            assert make_outputs.fits(expected, actual), f"$ {command}\n{actual}"
+            assert "Traceback" not in actual or "Traceback" in expected
+            if page.name == "tutorial.md" and not block.title:
+                assert (reader.last != 0) == any(word in expected for word in STOPS), f"$ {command}\n{actual}"
+
+
+def test_the_tutorial_of_an_adapter_is_among_them() -> None:
+    (page,) = [page for page in PAGES if page.name == "tutorial.md"]
+    assert len(make_outputs.blocks(page)) > 15
+
+
+PAGE = """\
+# A page
+
+```yaml title="a/recipe.yaml"
+num_generations: 8
+```
+
+=== "TRL"
+
+    ```console
+    $ cat a/recipe.yaml
+    num_generations: 9
+    $ printf 'one\\ntwo\\nthree\\nfour\\n'; exit 3
+    one
+    ...
+    four
+    $ echo $?
+    3
+    ```
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(make_outputs, "ROOT", tmp_path)
+    page = tmp_path / "README.md"
+    page.write_text(PAGE, encoding="utf-8")
+    return page
+
+
+def test_an_output_that_is_not_what_is_printed_is_caught_and_brought_up_to_date(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    reader = make_outputs.Reader(tmp_path / "there")
+    told = [one for block in make_outputs.blocks(page) for one in reader.does(block)]
+    assert [make_outputs.fits(expected, actual) for _, expected, actual in told] == [False, True, True]
+    (tmp_path / "empty").mkdir()
+    new = make_outputs.brought_up_to_date(page, tmp_path / "empty")
+    assert new == PAGE.replace("generations: 9", "generations: 8")
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "wanted"),
+    [
+        ("a 1\nb 2\n", "a 1\nb 3\n", "a 1\nb 3\n"),
+        ("...\nverdict: valid\n...\n", "x\ny\nverdict: invalid\nz\n", "...\nverdict: invalid\n...\n"),
+        ("first\n...\nlast line\n", "first\n1\n2\nlast lines\n", "first\n...\nlast lines\n"),
+        ("first\n...\nlast line\n", "first\nlast lines\n", "first\nlast lines\n"),
+        ("one\n...\n", "wholly\ndifferent\nnow\n", "wholly\n...\n"),
+        ("a long line ...\nb\n", "a long line that goes on\nc\n", "a long line ...\nc\n"),
+        ("...\n", "whatever\n", "...\n"),
+        ("", "said now\n", "said now\n"),
+    ],
+)
+def test_what_a_page_leaves_out_it_goes_on_leaving_out(shown: str, printed: str, wanted: str) -> None:
+    assert make_outputs.shortened(shown, printed) == wanted
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual"),
+    [("a\n...\nb", "a\nb"), ("a\n...\nb", "a\nx\ny\nb"), ("... a", "so a"), ("", "\n"), ("...", ""), ("...\na", "a")],
+)
+def test_three_dots_stand_for_anything(expected: str, actual: str) -> None:
+    assert make_outputs.fits(expected, actual)
+
+
+@pytest.mark.parametrize(("expected", "actual"), [("a\n...\nb", "a\nx"), ("", "x"), ("a", "a\nb"), ("a.b", "axb")])
+def test_and_for_nothing_else(expected: str, actual: str) -> None:
+    assert not make_outputs.fits(expected, actual)
