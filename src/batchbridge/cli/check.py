@@ -67,8 +67,8 @@ def command(
     named = [path for path in (source.pop("file"), *more) if path is not None]
     files = [file for path in named for file in _folder.files_of(path)]
     lines: list[_folder.Line] | None = None if files == named else []
-    asked: list[str | None] = [*files] if named else [None]
-    for file in progress(asked, len(asked), "checked"):
+    inputs: list[str | None] = [*files] if named else [None]
+    for file in progress(inputs, len(inputs), "checked"):
         own = project(file)
         known = known or own.baseline
         selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
