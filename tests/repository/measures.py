@@ -142,6 +142,7 @@ def room(module: str) -> str | None:
 def picture() -> str:
     """Which room imports which, as a matrix: a cross in a row's column says that the row imports from the column.
 
+    Lines of code stand beside it in hundreds, so that the page is rewritten when a room grows, not with every line.
     No cross stands right of the diagonal: nothing imports from a room that comes later.
     """
     crosses = {(room(name), room(to)) for name, found in arrows().items() for to in found}
@@ -154,7 +155,8 @@ def picture() -> str:
     for place, row in enumerate(shown, 1):
         marks = [" ." if column == row else " x" if (row, column) in crosses else "  " for column in shown]
         title = row.removeprefix("batchbridge.").replace("batchbridge", "batchbridge (face)")
-        lines.append(f"{place:>2} {title:19}{count[row]:>6,}  {' '.join(marks)}".rstrip())
+        size = max(100, round(count[row], -2))
+        lines.append(f"{place:>2} {title:19}{size:>6,}  {' '.join(marks)}".rstrip())
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from measures import FRAMEWORKS, MARKS, ROOMS, arrows, circles, every_module, li
 UNDERSTOOD_FIRST = ("batchbridge.meaning", "batchbridge.contract", "batchbridge.rules", "batchbridge.reading")
 """What a reader needs before anything else, and what works without the rest."""
 ARROWS = arrows()
+REWRITE = "python tests/repository/measures.py --page"
+SIZE = re.compile(r"(?<=  )[\d,]+(?=  )")
 
 
 def ways_back(graph: Mapping[str, set[str]]) -> list[str]:
@@ -97,4 +100,16 @@ def test_a_circle_is_found() -> None:
 def test_the_picture_of_the_page_is_of_the_imports_as_they_are(repository: Path) -> None:
     text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
     assert MARKS[0] in text
-    assert page(text) == text, "python tests/repository/measures.py --page"
+    assert SIZE.sub("", page(text)) == SIZE.sub("", text), REWRITE
+
+
+def test_the_sizes_of_the_page_are_those_of_the_rooms_but_for_a_hundred_lines(repository: Path) -> None:
+    text = (repository / "docs" / "house.md").read_text(encoding="utf-8")
+    now, said = sizes(page(text)), sizes(text)
+    assert len(now) > 10
+    assert [pair for pair in zip(now, said, strict=True) if abs(pair[0] - pair[1]) > 100] == [], REWRITE
+
+
+def sizes(text: str) -> list[int]:
+    """Lines of code of each room, as a page's picture says."""
+    return [int(size.replace(",", "")) for size in SIZE.findall(text.split(MARKS[0])[1].split(MARKS[1])[0])]
