@@ -305,7 +305,7 @@ def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: 
         if path in provenance:
             unit = "" if quantity.unit in NO_UNITS else quantity.unit
             origin = provenance[path]
-            said = _origin(origin) if verbose else shortened(_short_origin(name, value, origin))
+            said = _origin(origin) if verbose else _short_origin(name, value, origin)
             rows.append((path.removeprefix("carried."), one_line(value), unit, one_line(said)))
         elif value in (None, ()):
             unset.append(path)
@@ -351,7 +351,7 @@ def _short_origin(name: str, value: object, origin: Provenance) -> str:
         place = f"{'' if own else shown_path(origin.file)}:{origin.line}"
     else:
         place = origin.detail if origin.origin == "object" else origin.origin
-    said = "" if one_line(origin.value) == one_line(value) else f" = {one_line(origin.value)}"
+    said = "" if one_line(origin.value) == one_line(value) else f" = {shortened(one_line(origin.value))}"
     return f"{origin.key}{said} ({place})"
 
 
