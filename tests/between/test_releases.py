@@ -78,7 +78,7 @@ def test_the_same_is_an_object(recipe: Path, capsys: pytest.CaptureFixture[str])
 def test_without_devices_the_numbers_on_which_it_is_valid_are_said(recipe: Path) -> None:
     recipe.write_text(RECIPE.replace("num_generations: 16", "num_generations: 14"))
     text = str(batchbridge.explain(recipe))
-    valid = "\nvalid on 7, 14, 21, 28, 35, 42, 49, 56, 63 of 1 to 64 devices (say --world-size)\n"
+    valid = "\n  valid on 7, 14, 21, 28, 35, 42, 49, 56, 63 of 1 to 64 devices (say --world-size)\n"
     assert valid in text
     assert valid in f"{batchbridge.check(recipe, version='0.18.0')}\n"
     recipe.write_text(RECIPE)

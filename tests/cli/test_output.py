@@ -30,6 +30,7 @@ SCENES = {
     "explain_valid": ("explain", "recipe.yaml", "--dataset-size", "12"),
     "explain_invalid": ("explain", "recipe.yaml", "--set", "toy.step=9"),
     "plan": ("plan", "recipe.yaml", "--dataset-size", "10"),
+    "plan_shape": ("plan", "recipe.yaml", "--set", "toy.step=4"),
     "plan_step": ("plan", "recipe.yaml", "--dataset-size", "10", "--step", "1", "--rollout", "0"),
 }
 """Arguments by golden file. Refresh the files with BATCHBRIDGE_UPDATE_GOLDEN=1, and read the difference."""
@@ -108,6 +109,20 @@ def test_the_plan_in_json_has_every_member(run: Run, recipe: Path) -> None:
     assert [len(step["members"]) for step in shown["steps"]] == [8, 8]
     assert shown["totals"]["total_optimizer_steps"] == 2
     assert shown["rollouts"] == []
+
+
+def test_a_plan_without_the_number_of_prompts_is_the_shape_of_the_first_rollout(run: Run, recipe: Path) -> None:
+    code, out, _ = run("plan", "recipe.yaml", "--set", "toy.step=4", "--json")
+    shown, known = json.loads(out), json.loads(run("plan", "recipe.yaml", "--dataset-size", "8", "--json")[1])
+    assert code == 0
+    assert (shown["dataset_size"], shown["totals"]["total_optimizer_steps"]) == (None, None)
+    assert shown["decided_while_it_runs"]["members_are"] == "place"
+    assert [sorted({member["prompt"] for member in step["members"]}) for step in shown["steps"]] == [[0, 1], [2, 3]]
+    assert shown["rollouts"][0]["prompts"] == [0, 1, 2, 3]
+    assert known["rollouts"][0]["prompts"] != [0, 1, 2, 3]
+    for more in (("--step", "0"), ("--rollout", "1"), ("--svg", "plan.svg")):
+        code, _, err = run("plan", "recipe.yaml", *more)
+        assert (code, "--dataset-size PROMPTS" in err) == (4, True)
 
 
 def test_adapters_lists_who_provides_what(run: Run) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
 from batchbridge.cli._progress import progress
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
+    from batchbridge.meaning.spec import Spec
 
 _STEPS_BY_DEFAULT = 3
 
@@ -41,7 +45,8 @@ def command(
 ) -> int:
     """Show which completions each rollout generates and each optimizer step trains on.
 
-    Without --step, --steps or --rollout: the totals, the first rollout and the first three optimizer steps. Text names
+    Without --step, --steps or --rollout: the totals, the first rollout and the first three optimizer steps; without
+    --dataset-size the shape of the first rollout, by places in it, which no prompts need to be known for. Text names
     the first prompts of each line, --json all of them. Where a group filter or staleness decides which prompts fill a
     rollout, its places stand for them, and the candidates are shown in the order in which they are offered.
     """
@@ -56,7 +61,10 @@ def command(
         click.echo(text.check(name, reading), err=True)
         return EXIT_CODES[reading.verdict] or INVALID
     if reading.dataset_size is None:
-        click.echo(f"{text.clean(name)}: a plan needs the number of prompts: --dataset-size PROMPTS", err=True)
+        if step is None and steps is None and rollout is None and svg is None:
+            return _shape(name, reading.spec, as_json=as_json)
+        said = "which steps and rollouts there are depends on the number of prompts: --dataset-size PROMPTS"
+        click.echo(f"{text.clean(name)}: {said}", err=True)
         return UNDECIDED
     try:
         plan = plan_of(reading.spec, reading.dataset_size)
@@ -80,10 +88,27 @@ def command(
     return FINE
 
 
-def _draw(plan: Any, file: str) -> None:
+def _shape(name: str, spec: Spec, *, as_json: bool) -> int:
+    """Without the number of prompts: the first rollout and its optimizer steps, by places in the rollout."""
+    from batchbridge.errors import PlanError
+    from batchbridge.meaning.candidates import plan_of
+    from batchbridge.render import plan as render
+    from batchbridge.render import text
+
+    try:
+        plan = plan_of(spec, render.with_enough_prompts(spec))
+        rollout, steps = render.first_rollout(plan)
+    except PlanError as error:
+        click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
+        return UNDECIDED
+    _write(plan, None, [rollout], steps, render.shape_dict(), totals=True, as_json=as_json)
+    return FINE
+
+
+def _draw(plan: Plan, file: str) -> None:
     from batchbridge.render.pictures import MOST_COMPLETIONS, plan_picture
 
-    size = plan.spec.completions_per_rollout
+    size = plan.spec.completions_per_rollout or 0
     if size > MOST_COMPLETIONS:
         raise click.UsageError(f"--svg: a rollout has {size:,} completions; up to {MOST_COMPLETIONS:,} are drawn")
     try:
@@ -92,20 +117,35 @@ def _draw(plan: Any, file: str) -> None:
         raise click.UsageError(f"--svg {file}: {error.strerror}") from None
 
 
-def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:
+def _print(plan: Plan, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:
     from batchbridge.meaning.candidates import CandidatePlan
-    from batchbridge.render import json
     from batchbridge.render import plan as render
 
     rollouts = [] if rollout is None else [plan.rollout(rollout)]
     open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
-    planned: Iterable[Any] = () if steps is None else plan.steps(*steps)
+    planned: Iterable[StepPlan] = () if steps is None else plan.steps(*steps)
     if steps is not None and (as_json or not sys.stdout.isatty()):  # else the steps themselves say how far it is
         planned = progress(planned, steps[1] - steps[0], "steps planned")
+    _write(plan, plan.dataset_size, rollouts, planned, open_, totals=totals, as_json=as_json)
+
+
+def _write(
+    plan: Plan,
+    dataset_size: int | None,
+    rollouts: Iterable[RolloutPlan],
+    planned: Iterable[StepPlan],
+    open_: dict[str, Any] | None,
+    *,
+    totals: bool,
+    as_json: bool,
+) -> None:
+    from batchbridge.render import json
+    from batchbridge.render import plan as render
+
     if as_json:
         shown = {
-            "dataset_size": plan.dataset_size,
-            "totals": render.totals(plan),
+            "dataset_size": dataset_size,
+            "totals": render.totals(plan, dataset_size),
             **({} if open_ is None else {"decided_while_it_runs": open_}),
             "rollouts": [render.rollout_dict(one) for one in rollouts],
             "steps": [render.step_dict(one) for one in planned],
@@ -113,13 +153,16 @@ def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, tot
         click.echo(json.dumps(shown))
         return
     if totals:
-        for line in render.totals_lines(plan):
+        for line in render.totals_lines(plan, dataset_size):
             click.echo(line)
     if open_ is not None:
         for line in render.open_lines(open_):
             click.echo(line)
     for one in rollouts:
         click.echo(render.rollout_line(one))
-    for one in planned:
-        for line in render.step_lines(one):
+    members = "prompt" if dataset_size is not None else "place"
+    for step in planned:
+        for line in render.step_lines(step, members):
             click.echo(line)
+    if dataset_size is None and (share := render.share_line(plan)):
+        click.echo(share)

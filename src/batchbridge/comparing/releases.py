@@ -59,7 +59,10 @@ class Judged:
         yield from (f"  in every version: {error}" for error in common)
         for name, span in zip(names, self.spans, strict=True):
             said = [error for error in span.errors if error not in common]
-            said += [f"{field}: {_short(a)} before, {_short(b)} now" for field, (a, b) in span.changes.items()]
+            said += [
+                f"{field.removeprefix('native.').removeprefix('carried.')}: {_short(a)} before, {_short(b)} now"
+                for field, (a, b) in span.changes.items()
+            ]
             yield f"  {name.ljust(width)}  {span.verdict:<9}  {'; '.join(said)}".rstrip()
 
 

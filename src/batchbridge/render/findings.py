@@ -97,7 +97,7 @@ def _whole(name: str, reading: Reading, finding: Finding) -> Iterator[str]:
 
 def _head(name: str, finding: Finding, message: str) -> str:
     """`warning :25  what is wrong    BB-VERL-042`."""
-    place = _place(name, _first(finding))
+    place = place_of(name, _first(finding))
     return f"{kind_of(finding)}{f' {one_line(place)}' if place else ''}  {one_line(message)}    {finding.code}"
 
 
@@ -131,11 +131,11 @@ def _key(name: str, finding: Finding, where: Where, *, cut: bool) -> str:
     """`key = value (:2)`, the place left out where the first line has it."""
     value = one_line(where.value)
     text = str(where.key) if where.value is None else f"{where.key} = {shortened(value) if cut else value}"
-    place, first = _place(name, where), _place(name, _first(finding))
+    place, first = place_of(name, where), place_of(name, _first(finding))
     return one_line(text if not place or place == first else f"{text} ({place})")
 
 
-def _place(name: str, where: Where | None) -> str:
+def place_of(name: str, where: Where | None) -> str:
     """`:25` in the file `name` itself, `other.yaml:3` in another one; empty where it stands in none."""
     if where is None or where.file is None:
         return ""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.derived import UNITS, derive
 from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
-from batchbridge.render.text import number
+from batchbridge.meaning.spec import Spec
+from batchbridge.render.text import number, quantity
 
 _SHOWN = 12
 """Prompts of one line of text; JSON has them all."""
@@ -16,18 +19,19 @@ _CANDIDATES = 1 << 16
 """Candidates that are computed to be shown."""
 
 
-def totals(plan: Plan) -> dict[str, int | float | None]:
-    """The derived numbers of the plan's spec and dataset."""
-    return derive(plan.asked if isinstance(plan, CandidatePlan) else plan.spec, plan.dataset_size)
+def totals(plan: Plan, dataset_size: int | None) -> dict[str, int | float | None]:
+    """The derived numbers of the plan's spec and dataset; without its size (prompts) those that do not need it."""
+    return derive(plan.asked if isinstance(plan, CandidatePlan) else plan.spec, dataset_size)
 
 
-def totals_lines(plan: Plan) -> Iterator[str]:
+def totals_lines(plan: Plan, dataset_size: int | None) -> Iterator[str]:
     """One line per total."""
-    values = totals(plan)
-    yield f"dataset: {number(plan.dataset_size)} prompts"
+    values = totals(plan, dataset_size)
+    open_ = "open: which prompts, and how many rollouts and optimizer steps there are (say --dataset-size PROMPTS)"
+    yield f"dataset: {open_ if dataset_size is None else f'{number(dataset_size)} prompts'}"
     for name, unit in UNITS.items():
         if values[name] is not None:
-            yield f"{name}: {number(values[name])} {unit}"
+            yield f"{name}: {quantity(name, values[name], unit)}"
 
 
 def open_dict(plan: CandidatePlan) -> dict[str, Any]:
@@ -36,11 +40,48 @@ def open_dict(plan: CandidatePlan) -> dict[str, Any]:
     return {"fields": dict(plan.undecided), "members_are": plan.members_are, "candidates": plan.candidates(0, shown)}
 
 
+def shape_dict() -> dict[str, Any]:
+    """As `open_dict`, of a plan without the number of prompts."""
+    why = "unknown: which prompts, and how many rollouts and optimizer steps the run has, is open"
+    return {"fields": {"dataset_size": why}, "members_are": "place", "candidates": ()}
+
+
+def with_enough_prompts(spec: Spec) -> int:
+    """A number of prompts with which the first rollout and its optimizer steps are whole."""
+    prompts, step = spec.rollout.prompts_per_rollout or 1, spec.optimizer_step.completions_per_step or 1
+    trained = (spec.completions_per_rollout or 1) * spec.optimizer_step.passes_per_rollout
+    return prompts * (step // math.gcd(step, trained))
+
+
+def first_rollout(plan: Plan) -> tuple[RolloutPlan, list[StepPlan]]:
+    """The first rollout and the optimizer steps that train it, with places of their rollout instead of prompts."""
+    rollout, steps = plan.rollout(0), []
+    for step in plan.steps_using(0):
+        places = (place // plan.completions_per_prompt for place in step.positions)
+        members = tuple(member._replace(prompt=at) for member, at in zip(step.members, places, strict=True))
+        steps.append(replace(step, members=members))
+    return replace(rollout, prompts=tuple(range(len(rollout.prompts)))), steps
+
+
+def share_line(plan: Plan) -> str | None:
+    """How many completions of an optimizer step each device trains, and in how many micro-batches."""
+    values, micro = totals(plan, None), plan.spec.micro_batch.completions_per_device
+    each, cuts = values["completions_per_device_per_step"], values["gradient_accumulation_steps"]
+    if each is None:
+        return None
+    world = plan.spec.topology.world_size
+    devices = "the device trains" if world == 1 else f"each of {number(world)} devices trains"
+    parts = "" if cuts is None else f", in {number(cuts)} micro-batch{'' if cuts == 1 else 'es'} of {number(micro)}"
+    return f"of a step {devices} {number(each)} completions{parts} (which ones depends on their lengths)"
+
+
 def open_lines(open_: Mapping[str, Any]) -> Iterator[str]:
     """Text of `open_dict`."""
     for path, why in open_["fields"].items():
-        yield f"decided while it runs: {path} = {why}"
-    yield f"candidates: {_listed([str(prompt) for prompt in open_['candidates']])}"
+        if path != "dataset_size":
+            yield f"decided while it runs: {path} = {why}"
+    if open_["candidates"]:
+        yield f"candidates: {_listed([str(prompt) for prompt in open_['candidates']])}"
     yield f"numbers of prompts below are {open_['members_are']}s of their rollout"
 
 
@@ -79,8 +120,11 @@ def step_dict(step: StepPlan) -> dict[str, Any]:
     }
 
 
-def step_lines(step: StepPlan) -> Iterator[str]:
-    """Text of one optimizer step: a head, and a line for every pass over a rollout that it draws from."""
+def step_lines(step: StepPlan, members: str = "prompt") -> Iterator[str]:
+    """Text of one optimizer step: a head, and a line for every pass over a rollout that it draws from.
+
+    members: what `Completion.prompt` counts, prompts of the dataset or places of a rollout.
+    """
     tick = "" if step.lr_tick else "  (the learning rate stays)"
     yield f"step {step.index}  epoch {step.epoch}  {number(len(step.members))} completions{tick}"
     stretches: dict[tuple[int, int], dict[int, list[int]]] = {}
@@ -88,8 +132,12 @@ def step_lines(step: StepPlan) -> Iterator[str]:
         prompts = stretches.setdefault((member.rollout, member.pass_index), {})
         prompts.setdefault(member.prompt, []).append(member.sample)
     for (rollout, pass_index), prompts in stretches.items():
-        words = [f"{prompt}[{_ranges(samples)}]" for prompt, samples in prompts.items()]
-        yield f"  rollout {rollout} pass {pass_index}: prompt[samples] {_listed(words)}"
+        samples = {_ranges(drawn) for drawn in prompts.values()}
+        if members == "place" and len(samples) == 1 and list(prompts) == list(range(min(prompts), max(prompts) + 1)):
+            said = f"places {min(prompts)} to {max(prompts)}, samples {samples.pop()} of each"
+        else:
+            said = f"{members}[samples] {_listed([f'{prompt}[{_ranges(drawn)}]' for prompt, drawn in prompts.items()])}"
+        yield f"  rollout {rollout} pass {pass_index}: {said}"
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -95,9 +95,9 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
         parts.append(_count(reading.spec.topology.world_size, "device"))
-        parts[-1] += "" if guess is None else f" (a guess: {one_line(guess)})"
-    elif guess is not None:
-        parts.append(f"a guess: {one_line(guess)}")
+    if guess is not None:
+        said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
+        parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
     return "  ".join([*parts, reading.verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
 
 
@@ -135,6 +135,11 @@ def _releases(name: str, judged: Judged | None) -> Iterator[str]:
     """What every known release says, where no version was named."""
     if judged is not None:
         reading = judged.reading
+        if len(judged.spans) == 1:
+            spans = f"the same under every known one, {judged.spans[0].name}"
+            yield f"{one_line(shown_path(name))}: {reading.framework}, no version named: {spans}"
+            yield ""
+            return
         yield f"{one_line(shown_path(name))}: {reading.framework}, no version named: judged under every known one"
         yield from map(one_line, judged.lines())
         hows = {"valid": "the newest in which it is valid", "undecided": "the newest without an error"}
@@ -310,8 +315,9 @@ def _fields(name: str, spec: Spec, provenance: Mapping[str, Provenance], table: 
         if path in provenance:
             unit = "" if quantity.unit in NO_UNITS else quantity.unit
             origin = provenance[path]
-            said = _origin(origin) if verbose else shortened(_short_origin(name, value, origin))
-            rows.append((path.removeprefix("carried."), one_line(value), unit, one_line(said)))
+            said = _origin(origin) if verbose else _short_origin(name, value, origin)
+            cell = one_line(value) if verbose else shortened(one_line(value))
+            rows.append((path.removeprefix("carried."), cell, unit, one_line(said)))
         elif value in (None, ()):
             unset.append(path)
         else:
@@ -356,7 +362,7 @@ def _short_origin(name: str, value: object, origin: Provenance) -> str:
         place = f"{'' if own else shown_path(origin.file)}:{origin.line}"
     else:
         place = origin.detail if origin.origin == "object" else origin.origin
-    said = "" if one_line(origin.value) == one_line(value) else f" = {one_line(origin.value)}"
+    said = "" if one_line(origin.value) == one_line(value) else f" = {shortened(one_line(origin.value))}"
     return f"{origin.key}{said} ({place})"
 
 

@@ -1,0 +1,171 @@
+"""What `check` and `explain` print: verdict and batches first, compact findings in order, notes by -v."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batchbridge.cli.main import main
+from batchbridge.contract.reading import Reading
+from batchbridge.meaning.findings import Finding, Fix, Where
+from batchbridge.render import text
+
+Run = Callable[..., tuple[int, str, str]]
+VERL = """\
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=grpo \\
+    data.train_batch_size=1024 \\
+    data.filter_overlong_prompts=True \\
+    actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.rollout.n=5 \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16 \\
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32 \\
+    actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32 \\
+    actor_rollout_ref.actor.use_kl_loss=True \\
+    trainer.n_gpus_per_node=8 trainer.nnodes=1
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command line with the installed adapters, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_valid_script_is_judged_in_its_first_line_and_its_batches_stand_in_the_second(run: Run) -> None:
+    Path("run.sh").write_text(VERL, encoding="utf-8")
+    code, out, _ = run("check", "run.sh", "--framework-version", "0.7.0")
+    head, batches, followed, warning, *more = out.splitlines()
+    assert code == 0
+    assert head == "run.sh  verl 0.7.0  8 devices  VALID  1 warning, 4 notes (-v shows them)"
+    assert batches == "  1,024 prompts x 5 = 5,120 completions per rollout; 4 optimizer steps of 1,280 completions"
+    assert followed.startswith("  run and wrap: ")
+    assert warning.startswith("  warning :8  token-mean divides by each micro-batch's own tokens: ")
+    assert warning.endswith("    BB-VERL-042")
+    assert more[0] == "    at: actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu = 16"
+    assert more[1].startswith("    verl never reports it: ")
+    assert more[2].startswith("    fix: ")
+    assert len(more) == 3
+    assert out.count("run.sh") == 1
+
+
+def test_notes_and_sources_stand_there_where_one_asks_and_every_finding_does(run: Run) -> None:
+    Path("run.sh").write_text(VERL, encoding="utf-8")
+    short, long = (run("check", "run.sh", "--framework-version", "0.7.0", *more)[1] for more in ((), ("-v",)))
+    found = json.loads(run("check", "run.sh", "--framework-version", "0.7.0", "--json")[1])["findings"]
+    notes = [finding["code"] for finding in found if finding["severity"] == "note"]
+    assert len(notes) == 4
+    assert not any(code in short for code in notes)
+    assert "source: " not in short
+    for finding in found:
+        assert f"{finding['message']}    {finding['code']}\n" in long
+        assert f"source: {finding['source']}\n" in long or finding["source"] is None
+        assert all(fix["text"] in long for fix in finding["fixes"])
+    assert "(-v shows them)" not in long
+
+
+def test_a_long_value_is_cut_and_whole_where_one_asks(run: Run) -> None:
+    value = "{% for message in messages %}" + "x" * 4800
+    recipe = {"num_generations": 8, "per_device_train_batch_size": 8, "chat_templat": value, "loss_type": value}
+    Path("recipe.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    arguments = ("recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "1")
+    for command in ("check", "explain"):
+        short, long = (run(command, *arguments, *more)[1] for more in ((), ("-v",)))
+        assert max(map(len, short.splitlines())) < 400
+        assert value[:57] + "..." in short
+        assert value in long
+    assert value in run("check", *arguments, "--json")[1]
+
+
+def test_a_path_is_named_once_and_from_here(run: Run) -> None:
+    folder = Path("recipes", "accelerate_configs")
+    folder.mkdir(parents=True)
+    (folder / "ddp.yaml").write_text("num_processes: 8\n", encoding="utf-8")
+    recipe = Path("recipes", "demo.yaml")
+    recipe.write_text("num_generations: 14\nper_device_train_batch_size: 16\ndataset_prompt_column: p\n", "utf-8")
+    for name in (str(recipe), str(recipe.resolve())):
+        out = run("check", name, "--framework-version", "0.18.0")[1]
+        assert out.startswith("recipes/demo.yaml  open_r1 0.18.0  ")
+        assert str(Path.cwd()) not in out
+        assert out.count("recipes/demo.yaml") == 1
+        assert "recipes/accelerate_configs/ddp.yaml:1" in out
+        assert "  undecided :2  " in out
+
+
+def finding(code: str, severity: str, phase: str, *, undecided: bool = False, key: str = "a") -> Finding:
+    where = (Where(key, 1, "run.yaml", 3),)
+    fixes = tuple(Fix(f"{key} = {number}") for number in range(5))
+    return Finding(code, severity, phase, f"{key} is wrong", where, fixes, "it stops", "toy 1.0", undecided)  # type: ignore[arg-type]  # words of the tests
+
+
+def shown(*found: Finding, verbose: bool = False) -> list[str]:
+    reading = Reading(framework="toy", framework_version="1.0", findings=found)
+    return text.check("run.yaml", reading, verbose=verbose).splitlines()
+
+
+def test_the_most_severe_stands_first_and_of_these_what_is_noticed_first() -> None:
+    lines = shown(
+        finding("T-6", "note", "never"),
+        finding("T-5", "warning", "config"),
+        finding("T-3", "error", "never"),
+        finding("T-4", "error", "config", undecided=True),
+        finding("T-2", "error", "first_rollout"),
+        finding("T-1", "error", "worker_start"),
+    )
+    heads = [line for line in lines if line.endswith(("T-1", "T-2", "T-3", "T-4", "T-5", "T-6"))]
+    assert [head.split()[-1] for head in heads] == ["T-1", "T-2", "T-3", "T-4", "T-5"]
+    assert lines[0] == "run.yaml  toy 1.0  INVALID  3 errors, 1 undecided, 1 warning, 1 note (-v shows them)"
+    assert "    toy while starting the workers: it stops" in lines
+
+
+def test_many_warnings_of_one_rule_are_counted_and_no_error_is() -> None:
+    warnings = [finding("T-1", "warning", "never", key=f"key{number}") for number in range(9)]
+    errors = [finding("T-2", "error", "config", key=f"key{number}") for number in range(9)]
+    lines = shown(*warnings, *errors)
+    assert sum(line.endswith("    T-1") for line in lines) == 3
+    assert "  warning  6 more of T-1 (-v shows them)" in lines
+    assert sum(line.endswith("    T-2") for line in lines) == 9
+    assert sum("never reports it" in line for line in lines) == 1
+    assert sum(line.endswith("    T-1") for line in shown(*warnings, verbose=True)) == 9
+
+
+def test_three_ways_out_are_shown_and_all_where_one_asks() -> None:
+    one = finding("T-1", "error", "config")
+    assert "    fix: a = 0, or a = 1, or a = 2, or 2 more (-v)" in shown(one)
+    assert "    fix: a = 0, or a = 1, or a = 2, or a = 3, or a = 4" in shown(one, verbose=True)
+
+
+def test_a_rule_about_many_settings_lists_those_that_somebody_set(run: Run) -> None:
+    recipe = "num_generations: 8\nper_device_train_batch_size: 8\nreward_weights: [1.0, 2.0]\n"
+    Path("recipe.yaml").write_text(recipe, encoding="utf-8")
+    arguments = ("recipe.yaml", "--framework", "trl", "--framework-version", "0.18.0", "--world-size", "1")
+    (found,) = (
+        one for one in json.loads(run("check", *arguments, "--json")[1])["findings"] if one["code"] == "BB-TRL-075"
+    )
+    assert [where["key"] for where in found["where"]] == ["reward_weights"]
+
+
+def test_explain_says_where_a_field_comes_from_in_a_word_and_no_unit_that_says_nothing(run: Run) -> None:
+    recipe = "num_generations: 8\nper_device_train_batch_size: 8\nseed: 7\nlearning_rate: 2.0e-5\n"
+    Path("recipe.yaml").write_text(recipe, encoding="utf-8")
+    arguments = ("recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "1")
+    short, long = (run("explain", *arguments, *more)[1] for more in ((), ("-v",)))
+    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in short.splitlines() if line.startswith("  ")}
+    assert rows["rollout.completions_per_prompt"].split("  ")[-1] == "num_generations (:1)"
+    assert rows["learning_rate"].split() == ["2e-05", "learning_rate", "(:4)"]
+    assert rows["order.seed"].split() == ["7", "seed", "(:3)"]
+    assert "carried." not in short
+    assert short.index("Meaning") < short.index("Specification")
+    assert "num_generations = 8 (recipe.yaml:1)" in long
+    assert len(short.splitlines()) < 0.8 * len(long.splitlines())
