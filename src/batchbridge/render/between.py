@@ -350,16 +350,25 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     lines = [f"{one_line(name)}: {_who(before)} on {_devices(found.world_size)}: {found.verdict}"]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
+    held = before.spec is None or found.world_size % _replica(before) == 0
+    if found.problems and (not held or not found.choices):
+        lines += [f"  {one_line(problem)}" for problem in found.problems]
+    if not found.choices:
+        lines += [] if found.problems else ["  no legal configuration was found nearby"]
+        return clean("\n".join(lines))
     headers = ["", "now", *(str(index) for index, _ in enumerate(found.choices, 1))]
     readings = [before, *(choice.reading for choice in found.choices)]
     lines += ["", table(headers, [[label, *(cell(one) for one in readings)] for label, cell in _ROWS])]
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
-    if not found.choices:
-        lines += [f"  {one_line(problem)}" for problem in found.problems] or [
-            "  no legal configuration was found nearby"
-        ]
     return clean("\n".join(lines))
+
+
+def _replica(reading: Reading) -> int:
+    """Devices that one replica of the model takes (devices)."""
+    assert reading.spec is not None
+    t = reading.spec.topology
+    return t.tensor_parallel * t.pipeline_parallel * t.context_parallel
 
 
 def _devices(count: int) -> str:
