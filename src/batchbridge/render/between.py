@@ -13,9 +13,9 @@ from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_
 if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion, FieldReport
     from batchbridge.comparing.differences import Comparison, Difference
-    from batchbridge.comparing.edit_file import Into
+    from batchbridge.comparing.edit_file import Change, Into
     from batchbridge.comparing.scale import Choice, Scaling
-    from batchbridge.contract.reading import Reading
+    from batchbridge.contract.reading import Reading, Written
     from batchbridge.diagnosis import Diagnosis
 
 
@@ -238,13 +238,13 @@ def _counts(found: Conversion) -> Iterator[str]:
 
 def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
     """The commands that come next."""
-    if not how.written or found.back is None or found.back.spec is None:
+    if not how.written or found.written is None or found.back is None or found.back.spec is None:
         return
     file = "FILE" if how.file is None else quote(how.file)
     framework = [] if how.form not in FILES else ["--framework", found.framework]
     version = found.framework_version or ""
     world = found.back.spec.topology.world_size
-    said = _says_its_devices(found)
+    said = _says_its_devices(found.written, found.back)
     devices = [] if said else ["--world-size", str(world)]
     yield from ("", "Next")
     yield f"  batchbridge check {' '.join([file, *framework, '--framework-version', version, *devices])}"
@@ -256,12 +256,10 @@ def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
         yield f"  batchbridge diff {' '.join([quote(name), file, *map(quote, how.source), *b, *both])}"
 
 
-def _says_its_devices(found: Conversion) -> bool:
+def _says_its_devices(written: Written, back: Reading) -> bool:
     """Whether the written configuration says on how many devices it trains."""
-    if found.written is None or found.back is None:
-        return False
-    origin = found.back.provenance.get("topology.world_size")
-    return origin is not None and any(key in found.written.values for key in origin.keys)
+    origin = back.provenance.get("topology.world_size")
+    return origin is not None and any(key in written.values for key in origin.keys)
 
 
 def edits(found: Into, done: str) -> str:
@@ -273,17 +271,35 @@ def edits(found: Into, done: str) -> str:
         ]
         return clean("\n".join(lines))
     lines = [f"{one_line(done)}: {len(found.changes)} {_plural('key', len(found.changes))} changed, {found.kept} kept"]
-    for change in found.changes:
-        if change.action == "removed":
-            lines.append(f"  {change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}")
-        elif change.action == "added":
-            lines.append(f"  {change.key}: {_shown(change.new)} (new)")
-        else:
-            lines.append(f"  {change.key}: {_shown(change.old)} -> {_shown(change.new)}")
+    lines += [f"  {line}" for change in found.changes for line in _change(change)]
     if found.against:
         lines += ["", "The file's own settings stand against the conversion in"]
         lines += [f"  {one_line(line)}" for line in found.against]
     return clean("\n".join(lines))
+
+
+def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[Change]) -> str:
+    """What a choice of `scale` changed in a file, and the commands that come next."""
+    choice = found.choices[number - 1]
+    where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
+    many = f"{len(changes)} {_plural('setting', len(changes))}"
+    lines = [f"{number}, {choice.title}, {_devices(choice.spec.topology.world_size)}: {where}; {many} changed"]
+    lines += [f"  {line}" for change in changes for line in _change(change)]
+    lines += [line for line in _choice(number, choice) if line.startswith("   not kept")]
+    version = found.reading.framework_version
+    told = ["--framework", found.reading.framework, *(["--framework-version", version] if version else ())]
+    if not _says_its_devices(choice.written, choice.reading):
+        told += ["--world-size", str(choice.spec.topology.world_size)]
+    return clean("\n".join([*lines, "", "Next", f"  batchbridge check {quote(output)} {' '.join(told)}"]))
+
+
+def _change(change: Change) -> Iterator[str]:
+    if change.action == "removed":
+        yield f"{change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}"
+    elif change.action == "added":
+        yield f"{change.key}: {_shown(change.new)} (new)"
+    else:
+        yield f"{change.key}: {_shown(change.old)} -> {_shown(change.new)}"
 
 
 def _shown(value: Any) -> str:
