@@ -128,7 +128,7 @@ def test_a_value_that_a_variable_gives_is_left_to_the_user(here: Run) -> None:
     code, out, _ = here(*scale)
     assert code == 2
     assert out == (
-        "run.sh is not edited\n  line 19 does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
+        "run.sh is not edited\n  line 20 does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
     )
     assert not Path("four.sh").exists()
 

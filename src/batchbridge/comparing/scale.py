@@ -412,7 +412,9 @@ class _Judge:
             fewer = {other: value for other, value in changes.items() if other != key}
             if self._means({**given, **fewer}, devices) == choice.spec:
                 changes = fewer
-        settings = {key: (before.native.get(key), value) for key, value in changes.items()}
+        settings = {key: pair for key, pair in choice.settings.items() if key.split(".")[0] in changes}
+        plain = {key: value for key, value in changes.items() if not isinstance(value, Mapping)}
+        settings |= {key: (before.native.get(key), value) for key, value in plain.items()}
         return dataclasses.replace(choice, settings=settings)
 
     def _means(self, values: Mapping[str, Any], world: int | None) -> Spec | None:
