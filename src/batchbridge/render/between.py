@@ -122,13 +122,15 @@ _WITH_VERBOSE = ("equivalent",)
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """What a command does with a conversion. version: where the target's version comes from, for a person. file: what
-    is written, None for standard output. form: its form. written: whether there is anything. source: the options that
-    name the source again for `batchbridge diff`, None where no file is the whole of it."""
+    is written, None for standard output. form: its form. written: whether it is; refused: whether it would have been,
+    had nothing been lost. source: the options that name the source again for `batchbridge diff`, None where no file is
+    the whole of it."""
 
     version: str = ""
     file: str | None = None
     form: str = ""
     written: bool = False
+    refused: bool = False
     source: tuple[str, ...] | None = None
     verbose: bool = False
 
@@ -145,8 +147,12 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
     lines += _to_do(found, how)
     for status, title in _STATUS_TITLES.items():
         fields = [field for field in found.fields if _group(field, found) == status]
-        if fields and (how.verbose or status not in _WITH_VERBOSE):
-            lines += ["", title.format(framework=found.framework)]
+        if not fields or (status in _WITH_VERBOSE and not how.verbose):
+            continue
+        lines += ["", title.format(framework=found.framework)]
+        if status == "filled" and not how.verbose:
+            lines += [f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in fields)]
+        else:
             lines += [line for field in fields for line in _field(field)]
     if found.written is None and found.refused:
         lines += ["", f"{one_line(found.framework)} cannot express it"]
@@ -167,7 +173,7 @@ def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
     """What a person has to do, in the order in which it is done."""
     if found.written is None or found.verdict in ("invalid", "undecided"):
         return
-    if found.lost and not how.written:
+    if how.refused:
         many = len(found.lost)
         yield (
             f"  nothing was written: {many} {_plural('field', many)} would mean something else, see below; "
