@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import batchbridge
 from batchbridge.cli.main import main
 from batchbridge.comparing.convert import Conversion, convert_to
 from batchbridge.comparing.effects import BY_FIELD
-from batchbridge.comparing.outside import FILES
+from batchbridge.comparing.outside import FILES, plain_text
 from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Context, Source
@@ -257,6 +258,10 @@ def test_a_remark_stays_on_its_line_and_is_short() -> None:
         assert not any(line.startswith("python3 -c") for line in text.splitlines())
 
 
+def test_a_number_of_more_digits_than_python_writes_is_no_crash() -> None:
+    assert plain_text([10**5000]) == "a number of too many digits"
+
+
 def test_a_value_that_a_script_leaves_open_is_no_value(here: Run) -> None:
     Path("run.sh").write_text(text_of("verl").replace("data.train", "actor_rollout_ref.model.path=$MY data.train", 1))
     words = ("--framework-version", "0.9.1", "--dataset-size", str(DATASET), "--to", "easyr1", "--allow-lossy")
@@ -278,6 +283,46 @@ def test_a_shared_word_is_one_of_those_that_are_known() -> None:
 def test_every_framework_has_a_model_and_a_folder_for_checkpoints(framework: str) -> None:
     names = {row.name for row in adapters()[framework].shared_settings().values()}
     assert {"model", "train_data", "output_folder", "save_every", "run_name"} <= names <= set(SHARED)
+
+
+SAMPLES: Mapping[str, Any] = {
+    **dict.fromkeys(("model", "train_data", "validation_data"), "a/b"),
+    **dict.fromkeys(("prompt_column", "output_folder", "project", "run_name"), "x"),
+    "loggers": ("wandb",),
+    "save_every": Fraction(20),
+    "kept_checkpoints": 3,
+    "gradient_checkpointing": True,
+    "trust_remote_code": True,
+}
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+def test_a_shared_setting_is_read_as_it_was_written(framework: str) -> None:
+    """One table serves both ways: what a row writes, it reads."""
+    adapter, version = adapters()[framework], VERSIONS[framework]
+    Path(name_of(framework)).write_text(text_of(framework), encoding="utf-8")
+    world = 8 if name_of(framework) == "recipe.yaml" else None
+    reading = batchbridge.read(name_of(framework), framework=framework, version=version, world_size=world)
+    assert reading.spec is not None
+    written = 0
+    for key, row in adapter.shared_settings().items():
+        value = row.write(SAMPLES.get(row.name, "words"), reading)
+        if value is None or key == "save_strategy":
+            continue
+        native = {**reading.native, "save_strategy": "steps", key: value}
+        assert row.read(value, dataclasses.replace(reading, native=native)) == SAMPLES[row.name], key
+        written += 1
+    assert written >= 6
+
+
+@pytest.mark.parametrize("framework", sorted(adapters()))
+@pytest.mark.parametrize(
+    "value", [None, "", " ", -1, 0, 1.5, True, [], [1, None], {"a": 1}, pytest.param(10**5000, id="huge")]
+)
+def test_no_value_makes_a_row_fail(framework: str, value: object) -> None:
+    reading = batchbridge.read({}, framework=framework, version=VERSIONS[framework])
+    for row in adapters()[framework].shared_settings().values():
+        row.read(value, reading)
 
 
 @pytest.mark.parametrize(

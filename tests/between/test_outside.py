@@ -71,11 +71,23 @@ def test_a_setting_that_nobody_knows_leaves_it_open() -> None:
     assert compare(one, one).verdict == "equivalent"
 
 
-def test_between_frameworks_what_is_not_compared_is_named() -> None:
-    one, other = reading("trl", {"model_name_or_path": "m"}), reading("verl", {"actor_rollout_ref.model.path": "m"})
+@pytest.mark.parametrize(("model", "differs"), [("m", []), ("other", ["outside.model"])])
+def test_between_frameworks_what_both_have_a_word_for_is_compared(model: str, differs: list[str]) -> None:
+    one = reading("trl", {"model_name_or_path": "m", "output_dir": "x"})
+    other = reading("verl", {"actor_rollout_ref.model.path": model, "trainer.default_local_dir": "y"})
     found = compare(one, other)
-    assert found.not_compared == (("model_name_or_path",), ("actor_rollout_ref.model.path",))
-    assert "settings outside the schema, not compared, A:\n  model_name_or_path\n" in comparison(("a", "b"), found)
+    outside = [each for each in found.differences if each.aspect == "outside"]
+    assert [each.field for each in outside] == differs
+    assert [(each.a, each.b) for each in outside] == [("m", model)] * len(differs)
+    assert found.not_compared == ((), ())
+
+
+def test_between_frameworks_what_is_not_compared_is_named() -> None:
+    one = reading("trl", {"model_name_or_path": "m", "lora_r": 8})
+    other = reading("verl", {"actor_rollout_ref.model.path": "m", "data.train_files": "d.parquet"})
+    found = compare(one, other)
+    assert found.not_compared == (("lora_r",), ("data.train_files",))
+    assert "settings outside the schema, not compared, A:\n  lora_r\n" in comparison(("a", "b"), found)
 
 
 def test_a_long_value_is_cut() -> None:

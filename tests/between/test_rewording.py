@@ -74,7 +74,8 @@ def decided(found: Conversion) -> tuple[object, ...]:
     """All that a conversion decides; sentences are left out."""
     values = None if found.written is None else found.written.values
     fields = [(field.field, field.status, field.source, field.target, field.factor) for field in found.fields]
-    return values, fields, [problem.fields for problem in found.refused], found.left_behind, found.verdict
+    outside = [dataclasses.replace(report, wanted="", decides=None) for report in found.outside]
+    return values, fields, [problem.fields for problem in found.refused], found.left_behind, found.verdict, outside
 
 
 def differing(readings: Iterator[tuple[str, Reading]], monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -103,6 +103,7 @@ def command(
             file=None if target is None else str(target),
             form=shown,
             written=text is not None and not dry_run,
+            refused=found.verdict == "lossy" and text is None and found.written is not None,
             source=None if source["file"] in (None, "-") else _again(source, reading),
             verbose=verbose,
         )

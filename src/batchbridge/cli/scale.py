@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli._input import InputCommand, input_options, reading_from
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.comparing.scale import Scaling
 
 EXIT_CODES = {"kept": FINE, "not kept": NOT_EQUIVALENT, "invalid": INVALID, "undecided": UNDECIDED}
 
@@ -22,13 +26,26 @@ EXIT_CODES = {"kept": FINE, "not kept": NOT_EQUIVALENT, "invalid": INVALID, "und
     metavar="DEVICES",
     help="Devices that FILE is written for; default: what it says itself.",
 )
+@click.option("--apply", "number", type=click.IntRange(min=1), metavar="N", help="Write choice N into FILE's text.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OTHER", help="Where --apply writes it.")
+@click.option("--overwrite", is_flag=True, help="Replace OTHER of -o where it exists; it may be FILE itself.")
 def command(
-    as_json: bool, present: int | None, world_size: int | None, nodes: int | None, gpus: int | None, **source: Any
+    as_json: bool,
+    present: int | None,
+    number: int | None,
+    output: Path | None,
+    overwrite: bool,
+    world_size: int | None,
+    nodes: int | None,
+    gpus: int | None,
+    **source: Any,
 ) -> int:
     """Find the nearest legal configurations on another number of devices (--world-size, or --nodes and --gpus).
 
     Completions per optimizer step, group size and optimizer steps per rollout are kept where the devices divide them;
-    otherwise (exit code 3) the nearest choices are offered side by side, with what each cannot keep.
+    otherwise (exit code 3) the nearest choices, three at most, are offered side by side, with what each cannot keep.
+    With --apply N -o OTHER the N-th is written into the text of FILE, a YAML file or a launch script, and nothing else
+    in it changes.
     """
     from batchbridge.comparing.scale import MAX_DEVICES, scale
 
@@ -41,8 +58,14 @@ def command(
         raise click.UsageError("say how many devices: --world-size DEVICES, or --nodes NODES --gpus DEVICES")
     if wanted > MAX_DEVICES:
         raise click.UsageError(f"{wanted} devices: at most {MAX_DEVICES}")
+    if (number is None) != (output is None):
+        raise click.UsageError("--apply N and -o FILE go together: which choice, and where it is written")
+    if output is not None and output.exists() and not overwrite:
+        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     name, reading = reading_from(world_size=present, nodes=None, gpus=None, **source)
     found = scale(reading, wanted)
+    if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
+        return _apply(found, number, output, as_json, source)
     if as_json:
         from batchbridge.render import json
 
@@ -54,3 +77,38 @@ def command(
         if found.verdict == "undecided" and present is None:
             click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]
+
+
+def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dict[str, Any]) -> int:
+    """Writes the choice, and says what changed."""
+    from batchbridge.comparing.apply_choice import applied
+    from batchbridge.comparing.edit_file import save
+    from batchbridge.contract import plugins
+    from batchbridge.errors import CannotEdit
+
+    if number > len(found.choices):
+        raise click.UsageError(f"--apply {number}: there are {len(found.choices)} choices")
+    if source["file"] in (None, "-") or source["settings"]:
+        raise click.UsageError("--apply writes into a FILE: give one, without --set")
+    path, choice = Path(source["file"]), found.choices[number - 1]
+    variables = dict(text.partition("=")[::2] for text in source["env"])
+    variables |= {str(place): word for place, word in enumerate(source["words"], 1)}
+    asked = {"env": variables, "command": source["command_number"]}
+    try:
+        text, changes = applied(found, choice, path, plugins.adapters(), **asked)
+        save(text, output, path)
+    except CannotEdit as refused:
+        click.echo("\n".join([f"{path} is not edited", *(f"  {problem}" for problem in refused.problems)]))
+        return INVALID
+    except OSError as error:
+        raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from None
+    if as_json:
+        from batchbridge.render import json
+
+        told = {"file": str(output), "choice": choice.to_dict(), "changes": [change.to_dict() for change in changes]}
+        click.echo(json.dumps({**found.to_dict(), "applied": told}))
+    else:
+        from batchbridge.render import between
+
+        click.echo(between.applied(str(path), str(output), found, number, changes))
+    return FINE

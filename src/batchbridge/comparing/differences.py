@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect, leaves, terms
+from batchbridge.comparing.outside import Said, said_by
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
 from batchbridge.meaning.briefs import brief
@@ -31,7 +32,8 @@ class Difference:
     """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
 
     `field` is canonical (`rollout.prompts_per_rollout`), or begins with `native.` where the frameworks' own runs
-    differ, and with `outside.` where it is a native key that no canonical field comes from.
+    differ, and with `outside.` where it is a native key that no canonical field comes from, or of two frameworks the
+    word that they share for such keys (`outside.model`).
     """
 
     field: str
@@ -56,7 +58,7 @@ class Comparison:
     differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
     values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
     frameworks decide by timing or random state, a's then b's; it does not count. not_compared: given native keys that
-    no canonical field comes from, of two frameworks, whose keys mean different things.
+    no canonical field comes from, of two frameworks that share no word for them.
     """
 
     a: Reading
@@ -137,7 +139,8 @@ def compare(a: Reading, b: Reading) -> Comparison:
     found = [*_fields(a, b), *_dataset(a, b), *_native(a, b)]
     outside = outside_of(a), outside_of(b)
     alike = a.framework == b.framework
-    found += _outside(a, b, outside) if alike else ()
+    shared = {} if alike else _shared(a, b)
+    found += _outside(a, b, outside) if alike else _outside_in_other_words(a, b, shared)
     ranked = sorted(found, key=lambda difference: _rank(difference.field))
     by_kind = {kind: tuple(d for d in ranked if d.kind == kind) for kind in ("differs", "unknown", "same")}
     return Comparison(
@@ -148,7 +151,7 @@ def compare(a: Reading, b: Reading) -> Comparison:
         no_difference=by_kind["same"],
         derived=tuple(_derived(a, b)),
         left_open=(left_open[0], left_open[1]),
-        not_compared=((), ()) if alike else (_given(a, outside[0]), _given(b, outside[1])),
+        not_compared=((), ()) if alike else (_given(a, outside[0], shared), _given(b, outside[1], shared)),
     )
 
 
@@ -406,8 +409,37 @@ def _outside(a: Reading, b: Reading, outside: tuple[Mapping[str, str], Mapping[s
             )
 
 
-def _given(reading: Reading, keys: Iterable[str]) -> tuple[str, ...]:
-    return tuple(key for key in keys if key in reading.given)
+def _shared(a: Reading, b: Reading) -> dict[str, tuple[Said, Said]]:
+    """Settings outside the schema that two frameworks have one word for and both sides give, by that word."""
+    adapters = plugins.adapters()
+    one, other = (
+        {said.row.name: said for said in reversed(said_by(reading, {}, adapters.get(reading.framework)))}
+        for reading in (a, b)
+    )
+    both = {name: (said, other[name]) for name, said in one.items() if name in other}
+    return {name: pair for name, pair in both.items() if None not in (pair[0].value, pair[1].value)}
+
+
+def _outside_in_other_words(a: Reading, b: Reading, shared: Mapping[str, tuple[Said, Said]]) -> Iterator[Difference]:
+    """The same of two frameworks, where they share a word for a setting that decides something."""
+    for name, (one, other) in shared.items():
+        if one.value != other.value and one.row.decides:
+            yield Difference(
+                field=f"outside.{name}",
+                aspect="outside",
+                unit="",
+                a=one.value,
+                b=other.value,
+                kind="differs",
+                reason=f"the schema has no field for it; it decides {one.row.decides}",
+                from_a=f"{one.key} ({_place(a, one.key)})",
+                from_b=f"{other.key} ({_place(b, other.key)})",
+            )
+
+
+def _given(reading: Reading, keys: Iterable[str], shared: Mapping[str, tuple[Said, Said]]) -> tuple[str, ...]:
+    compared = {said.key for pair in shared.values() for said in pair}
+    return tuple(key for key in keys if key in reading.given and key not in compared)
 
 
 def _said(reading: Reading, key: str) -> Any:

@@ -65,7 +65,7 @@ def carry_over(
     left: given native keys of `source` that no canonical field came from; own: its adapter; read: what other values of
     the target mean. Where `adapter` has no forms or shares nothing, `written` stays, and everything is left.
     """
-    said = _said(source, left, own)
+    said = said_by(source, left, own)
     back = read(written.values)
     rows = _rows(adapter, written)
     if not rows or back.spec is None or not _forms(adapter, written, back, {}):
@@ -87,15 +87,15 @@ def carry_over(
 
 def all_left(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> tuple[OutsideReport, ...]:
     """Reports of settings of which nothing is written."""
-    return tuple(_left(source, left, own, _said(source, left, own), set()))
+    return tuple(_left(source, left, own, said_by(source, left, own), set()))
 
 
 # ---- the source
 
 
 @dataclass(frozen=True)
-class _Said:
-    """A shared setting as the source says it; `value` is None where no other framework could take it."""
+class Said:
+    """A shared setting as a configuration says it; `value` is None where no other framework could take it."""
 
     row: SharedSetting
     key: str
@@ -103,8 +103,10 @@ class _Said:
     value: Any
 
 
-def _said(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[_Said]:
-    found: list[_Said] = []
+def said_by(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list[Said]:
+    """Shared settings that a reading's configuration gives. left: native values as they were given, where they are
+    known; a reading alone has them cut for messages."""
+    found: list[Said] = []
     if own is None:
         return found
     for key, row in own.shared_settings().items():
@@ -113,7 +115,7 @@ def _said(source: Reading, left: Mapping[str, Any], own: Adapter | None) -> list
         if given is None and key in source.given and source.given[key].value is not None:
             given = source.given[key].value
         if given is not None:
-            found.append(_Said(row, key, given, None if _open(given) else row.read(given, source)))
+            found.append(Said(row, key, given, None if _open(given) else row.read(given, source)))
     return found
 
 
@@ -169,7 +171,7 @@ def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
     )
 
 
-def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[_Said], back: Reading) -> Iterator[OutsideReport]:
+def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back: Reading) -> Iterator[OutsideReport]:
     """What could be written for the word `name`, the first that the target takes being the one."""
     for one in said:
         for key, row in rows.items():
@@ -188,7 +190,7 @@ def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[_Said], bac
     yield from _blanks(rows, name, said)
 
 
-def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[_Said]) -> Iterator[OutsideReport]:
+def _blanks(rows: Mapping[str, SharedSetting], name: str, said: list[Said]) -> Iterator[OutsideReport]:
     """Variables for settings that the target needs."""
     source = next((one for one in said if one.row.name == name), None)
     for key, row in rows.items():
@@ -239,7 +241,7 @@ def _left(
     source: Reading,
     left: Mapping[str, Any],
     own: Adapter | None,
-    said: list[_Said],
+    said: list[Said],
     told: set[str],
     same_words: bool = False,
 ) -> Iterator[OutsideReport]:
@@ -311,6 +313,9 @@ def in_words(report: OutsideReport) -> str:
 def plain_text(value: Any) -> str:
     """A value on one line, without control characters, of at most `WIDEST` characters."""
     listed = isinstance(value, (list, tuple))
-    text = ", ".join(map(str, value)) if listed else str(value)
+    try:
+        text = ", ".join(map(str, value)) if listed else str(value)
+    except ValueError:
+        text = "a number of too many digits"
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

@@ -1,16 +1,16 @@
 """The same run on another number of devices: the nearest legal configurations, and what each cannot keep.
 
 Kept are completions per optimizer step, the group, and optimizer steps per rollout, by another split: micro-batches and
-accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and the
-nearest device counts are offered side by side. The framework's own rules judge every one: it is written, read back and
-checked. Candidates come from arithmetic and are bounded, so that no input makes the search long.
+accumulation. Where the devices do not divide that, the nearest sizes below and above, another group size, and fewer
+devices are offered side by side, three at most (`RANKING`, `MOST`). The framework's own rules judge every one: it is
+written, read back and checked. Candidates come from arithmetic and are bounded, so that no input makes the search long.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from batchbridge.comparing.nearest_spec import splits, writer
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written
 from batchbridge.meaning.briefs import brief
+from batchbridge.meaning.findings import Where
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading.read import read, read_source
 from batchbridge.reading.yaml_json import flat
@@ -31,6 +32,13 @@ MAX_DEVICES = 1 << 20
 _NEAR = 12
 """Sizes, and device counts, that are tried on each side."""
 _SPLITS = 4
+MOST = 3
+"""Most choices that are offered."""
+SMALLEST_MICRO_BATCH = Fraction(1, 2)
+"""The least share of the present micro-batch that is offered where another choice keeps more of it: each optimizer
+step takes so many more passes through the model."""
+FARTHEST_STEP = Fraction(1, 2)
+"""The most by which an optimizer step grows or shrinks, as a share of it, where another choice is nearer."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,7 +79,8 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Scaling:
-    """The choices for `world_size` devices (and, last, for the nearest device counts that keep everything)."""
+    """The choices for `world_size` devices, and last for fewer devices that keep everything; three at most. problems:
+    why the devices do not hold the run, or what the framework refused first."""
 
     reading: Reading
     world_size: int
@@ -145,17 +154,92 @@ def scale_with(adapter: Adapter, reading: Reading, world_size: int) -> Scaling:
     judge = _Judge(adapter, reading)
     target = reading.spec.replace(**{"topology.world_size": world_size})
     kept = judge.choice("the same run", target)
-    if kept is not None and not kept.lost:
-        return dataclasses.replace(empty, choices=(kept,))
+    if kept is not None and _keeps_the_run(kept):
+        return dataclasses.replace(empty, choices=(judge.plain(kept),))
     choices = [kept] if kept is not None else []
     sizes = _sizes(reading.spec)
     if kept is None and sizes is not None and target.topology.data_parallel_size.denominator == 1:
         resized = [*_other_sizes(judge, target, sizes)]
         choices += resized
         choices += _other_groups(judge, target, sizes, resized)
-    choices += _other_parallel_sizes(judge, target)
-    choices += _other_devices(judge, reading.spec, world_size)
-    return dataclasses.replace(empty, choices=tuple(choices), problems=judge.refused)
+    choices += _smaller_tensor_parallel(judge, target)
+    choices += _fewer_devices(judge, reading.spec, world_size)
+    best = [judge.plain(choice) for choice in _best(choices, reading.spec, world_size)]
+    problems = (*_not_held(target), *judge.refused)
+    return dataclasses.replace(empty, choices=tuple(best), problems=tuple(dict.fromkeys(problems)))
+
+
+def _keeps_the_run(choice: Choice) -> bool:
+    """Whether nothing is lost but what any other number of devices costs natively."""
+    return all(difference.field.startswith(("topology.", "micro_batch.")) for difference in choice.lost)
+
+
+def _not_held(spec: Spec) -> Iterator[str]:
+    """Why the devices do not hold whole replicas of the model."""
+    t = spec.topology
+    if t.data_parallel_size.denominator == 1:
+        return
+    sizes = {"tensor": t.tensor_parallel, "pipeline": t.pipeline_parallel, "context": t.context_parallel}
+    shape = " x ".join(f"{name} parallel {size}" for name, size in sizes.items() if size > 1)
+    replica = math.prod(sizes.values())
+    why = "do not hold" if t.world_size < replica else "are no multiple of"
+    yield f"{t.world_size:,} devices {why} {shape} = {replica:,} devices, which one replica of the model takes"
+
+
+# ---- ranking
+
+
+def _step_of(spec: Spec) -> int:
+    found = _sizes(spec)
+    return 0 if found is None else found.step
+
+
+def _step_change(choice: Choice, before: Spec) -> Fraction:
+    """By how much the optimizer step changes, as a share of it."""
+    step = _step_of(before)
+    return Fraction(abs(_step_of(choice.spec) - step), step) if step else Fraction(0)
+
+
+def _micro_share(choice: Choice, before: Spec) -> Fraction:
+    """The micro-batch as a share of the present one; 1 where either has none."""
+    micro, now = choice.spec.micro_batch.completions_per_device, before.micro_batch.completions_per_device
+    return Fraction(micro, now) if micro and now else Fraction(1)
+
+
+Key = Callable[[Choice, Spec, int], Any]
+RANKING: tuple[tuple[str, Key], ...] = (
+    ("the devices that were asked for", lambda c, before, devices: c.spec.topology.world_size != devices),
+    (
+        "the micro-batch at least half of what it is",
+        lambda c, before, _: _micro_share(c, before) < SMALLEST_MICRO_BATCH,
+    ),
+    ("the optimizer step within half of it", lambda c, before, _: _step_change(c, before) > FARTHEST_STEP),
+    (
+        "the group",
+        lambda c, before, _: c.spec.rollout.completions_per_prompt != before.rollout.completions_per_prompt,
+    ),
+    ("the optimizer step, as near as can be", lambda c, before, _: _step_change(c, before)),
+    ("the micro-batch, as near as can be", lambda c, before, _: abs(1 - _micro_share(c, before))),
+)
+"""What a better choice keeps, the most important first; the second and third leave a choice out where a better one is
+there."""
+_LEAVE_OUT = (1, 2)
+_KINDS: Mapping[str, int] = {"another group size": 1, "fewer devices": 1}
+"""Most choices of one title, where others are not as good as they could be."""
+
+
+def _best(choices: list[Choice], before: Spec, devices: int) -> list[Choice]:
+    """At most `MOST` choices, the best first, with fewer devices last."""
+    ranks = {id(choice): tuple(key(choice, before, devices) for _, key in RANKING) for choice in choices}
+    ordered = sorted(choices, key=lambda choice: ranks[id(choice)])
+    sane = [choice for choice in ordered if not any(ranks[id(choice)][place] for place in _LEAVE_OUT)]
+    found: list[Choice] = []
+    for choice in sane or ordered:
+        if sum(other.title == choice.title for other in found) < _KINDS.get(choice.title, MOST):
+            found.append(choice)
+    elsewhere = [choice for choice in found if choice.spec.topology.world_size != devices][:1]
+    here = [choice for choice in found if choice.spec.topology.world_size == devices]
+    return [*here[: MOST - len(elsewhere)], *elsewhere]
 
 
 # ---- candidates
@@ -237,37 +321,40 @@ def _other_groups(judge: _Judge, target: Spec, sizes: _Sizes, resized: list[Choi
                 break
 
 
-def _other_parallel_sizes(judge: _Judge, target: Spec) -> Iterator[Choice]:
-    """Other tensor parallel sizes, where the devices do not make whole replicas."""
+def _smaller_tensor_parallel(judge: _Judge, target: Spec) -> Iterator[Choice]:
+    """The largest part of the tensor parallel size that the devices hold whole: heads that split into 8 split into 4.
+
+    Only where the devices make no whole replicas.
+    """
     t = target.topology
-    if t.data_parallel_size.denominator == 1:
-        return
     others = t.pipeline_parallel * t.context_parallel
-    if t.world_size % others == 0:
-        for size in nearest_numbers(t.tensor_parallel, divides=t.world_size // others):
-            choice = judge.choice("another tensor parallel size", target.replace(**{"topology.tensor_parallel": size}))
-            if choice is not None:
-                yield choice
+    if t.data_parallel_size.denominator == 1 or t.world_size % others:
+        return
+    size = math.gcd(t.tensor_parallel, t.world_size // others)
+    choice = judge.choice("a smaller tensor parallel size", target.replace(**{"topology.tensor_parallel": size}))
+    if choice is not None:
+        yield choice
 
 
-def _other_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
-    """The nearest smaller and larger device counts that keep everything."""
+def _fewer_devices(judge: _Judge, spec: Spec, world_size: int) -> Iterator[Choice]:
+    """The nearest smaller device count on which the run stays what it is; more devices than there are help nobody."""
     sizes, t = _sizes(spec), spec.topology
     replica = t.tensor_parallel * t.pipeline_parallel * t.context_parallel
     shared = [] if sizes is None else [sizes.step, int(sizes.step * (sizes.steps_per_rollout or 1))]
-    dividing = sorted({replica * size for number in shared for size in divisors(number)})
+    dividing = sorted({replica * size for number in shared for size in divisors(number)}, reverse=True)
     # For frameworks that do not share steps out evenly, plain neighbours, too.
-    plain = [world_size // replica * replica + distance * replica for distance in (0, 1, 2, -1, -2)]
-    for title, direction in (("fewer devices", -1), ("more devices", 1)):
-        beyond = [count for count in dividing[::direction] if (count - world_size) * direction > 0][:_SPLITS]
-        beyond += [count for count in plain if (count - world_size) * direction > 0]
-        for count in dict.fromkeys(beyond):
-            if not 1 <= count <= MAX_DEVICES:
-                continue
-            choice = judge.choice(title, spec.replace(**{"topology.world_size": count}))
-            if choice is not None and not choice.lost:
-                yield choice
-                break
+    plain = [world_size // replica * replica - distance * replica for distance in (0, 1, 2)]
+    # Half or a third of the present devices keep what else is shared out among them, generation engines say.
+    alike = [size for size in dividing if world_size <= 2 * size and not (t.world_size % size and size % t.world_size)]
+    beyond = [size for size in alike if size < world_size][:_SPLITS]
+    beyond += [*[count for count in dividing if count < world_size][:_SPLITS], *plain]
+    for count in dict.fromkeys(beyond):
+        if not 1 <= count < world_size:
+            continue
+        choice = judge.choice("fewer devices", spec.replace(**{"topology.world_size": count}))
+        if choice is not None and _keeps_the_run(choice):
+            yield choice
+            break
 
 
 def _around(value: int, unit: int, direction: int) -> list[int]:
@@ -278,6 +365,9 @@ def _around(value: int, unit: int, direction: int) -> list[int]:
 
 
 # ---- the judge
+
+_NO = object()
+"""No value."""
 
 
 class _Judge:
@@ -293,15 +383,57 @@ class _Judge:
         self._values = dict(flat(written.values)) if isinstance(written, Written) else {}
 
     def first(self, title: str, specs: Iterator[Spec]) -> Choice | None:
-        """The first legal one."""
-        return next((found for spec in specs if (found := self.choice(title, spec)) is not None), None)
+        """The first legal one with a micro-batch that is not far smaller; else the first legal one."""
+        assert self.before.spec is not None, "asked by the caller"
+        nearest = None
+        for spec in specs:
+            found = self.choice(title, spec)
+            if found is not None and _micro_share(found, self.before.spec) >= SMALLEST_MICRO_BATCH:
+                return found
+            nearest = nearest or found
+        return nearest
+
+    def plain(self, choice: Choice) -> Choice:
+        """`choice` with the least settings: a key that the configuration does not have is set where it must be."""
+        before = self.before
+        given = {key: before.native[key] for key in before.given if key in before.native}
+        told = None if before.spec is None else before.spec.topology.world_size
+        # The devices may have been said beside the settings: by a launcher, or by whoever asks.
+        beside = {place.key for place in self._errors(given, told)}
+        given = {key: value for key, value in given.items() if key not in beside}
+        changes = {key: value for key, value in choice.written.values.items() if before.native.get(key, _NO) != value}
+        for world, devices in ((None, None), (told, choice.spec.topology.world_size)):
+            same = self._means(given, world) == before.spec
+            if same and self._means({**given, **changes}, devices) == choice.spec:
+                break
+        else:
+            return choice
+        for key in [*changes]:
+            fewer = {other: value for other, value in changes.items() if other != key}
+            if self._means({**given, **fewer}, devices) == choice.spec:
+                changes = fewer
+        settings = {key: pair for key, pair in choice.settings.items() if key.split(".")[0] in changes}
+        plain = {key: value for key, value in changes.items() if not isinstance(value, Mapping)}
+        settings |= {key: (before.native.get(key), value) for key, value in plain.items()}
+        return dataclasses.replace(choice, settings=settings)
+
+    def _means(self, values: Mapping[str, Any], world: int | None) -> Spec | None:
+        """The specification of settings on `world` devices; None where they are not valid."""
+        reading = self._reading(values, world)
+        return reading.spec if reading.verdict == "valid" else None
+
+    def _errors(self, values: Mapping[str, Any], world: int | None) -> list[Where]:
+        found = [finding for finding in self._reading(values, world).findings if finding.severity == "error"]
+        return [place for finding in found for place in finding.where]
+
+    def _reading(self, values: Mapping[str, Any], world: int | None) -> Reading:
+        version, prompts = self.before.framework_version, self.before.dataset_size
+        context = Context(framework_version=version, world_size=world, dataset_size=prompts)
+        return read_source(Source(values=values), self.adapter, context)
 
     def choice(self, title: str, spec: Spec) -> Choice | None:
         """`spec` as it is, or with the nearest micro-batch that fits; None if none is legal."""
         if spec.topology.data_parallel_size.denominator != 1:
-            t = spec.topology
-            shape = f"{t.tensor_parallel} x {t.pipeline_parallel} x {t.context_parallel}"
-            self.refused = self.refused or (f"{t.world_size} devices make no whole replicas of {shape} devices",)
             return None
         variants = [spec, *(spec.replace(**change) for change in list(splits(spec, None))[:_SPLITS])]
         for variant in dict.fromkeys(variants):

@@ -13,9 +13,9 @@ from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_
 if TYPE_CHECKING:
     from batchbridge.comparing.convert import Conversion, FieldReport
     from batchbridge.comparing.differences import Comparison, Difference
-    from batchbridge.comparing.edit_file import Into
+    from batchbridge.comparing.edit_file import Change, Into
     from batchbridge.comparing.scale import Choice, Scaling
-    from batchbridge.contract.reading import Reading
+    from batchbridge.contract.reading import Reading, Written
     from batchbridge.diagnosis import Diagnosis
 
 
@@ -123,13 +123,15 @@ _WITH_VERBOSE = ("equivalent",)
 @dataclass(frozen=True, kw_only=True)
 class Writing:
     """What a command does with a conversion. version: where the target's version comes from, for a person. file: what
-    is written, None for standard output. form: its form. written: whether there is anything. source: the options that
-    name the source again for `batchbridge diff`, None where no file is the whole of it."""
+    is written, None for standard output. form: its form. written: whether it is; refused: whether it would have been,
+    had nothing been lost. source: the options that name the source again for `batchbridge diff`, None where no file is
+    the whole of it."""
 
     version: str = ""
     file: str | None = None
     form: str = ""
     written: bool = False
+    refused: bool = False
     source: tuple[str, ...] | None = None
     verbose: bool = False
 
@@ -146,8 +148,12 @@ def conversion(name: str, found: Conversion, how: Writing | None = None) -> str:
     lines += _to_do(found, how)
     for status, title in _STATUS_TITLES.items():
         fields = [field for field in found.fields if _group(field, found) == status]
-        if fields and (how.verbose or status not in _WITH_VERBOSE):
-            lines += ["", title.format(framework=found.framework)]
+        if not fields or (status in _WITH_VERBOSE and not how.verbose):
+            continue
+        lines += ["", title.format(framework=found.framework)]
+        if status == "filled" and not how.verbose:
+            lines += [f"  {line}" for line in _wrapped(f"{field.field} = {_value(field.target)}" for field in fields)]
+        else:
             lines += [line for field in fields for line in _field(field)]
     if found.written is None and found.refused:
         lines += ["", f"{one_line(found.framework)} cannot express it"]
@@ -168,7 +174,7 @@ def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
     """What a person has to do, in the order in which it is done."""
     if found.written is None or found.verdict in ("invalid", "undecided"):
         return
-    if found.lost and not how.written:
+    if how.refused:
         many = len(found.lost)
         yield (
             f"  nothing was written: {many} {_plural('field', many)} would mean something else, see below; "
@@ -239,13 +245,13 @@ def _counts(found: Conversion) -> Iterator[str]:
 
 def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
     """The commands that come next."""
-    if not how.written or found.back is None or found.back.spec is None:
+    if not how.written or found.written is None or found.back is None or found.back.spec is None:
         return
     file = "FILE" if how.file is None else quote(how.file)
     framework = [] if how.form not in FILES else ["--framework", found.framework]
     version = found.framework_version or ""
     world = found.back.spec.topology.world_size
-    said = _says_its_devices(found)
+    said = _says_its_devices(found.written, found.back)
     devices = [] if said else ["--world-size", str(world)]
     yield from ("", "Next")
     yield f"  batchbridge check {' '.join([file, *framework, '--framework-version', version, *devices])}"
@@ -257,12 +263,10 @@ def _next(name: str, found: Conversion, how: Writing) -> Iterator[str]:
         yield f"  batchbridge diff {' '.join([quote(name), file, *map(quote, how.source), *b, *both])}"
 
 
-def _says_its_devices(found: Conversion) -> bool:
+def _says_its_devices(written: Written, back: Reading) -> bool:
     """Whether the written configuration says on how many devices it trains."""
-    if found.written is None or found.back is None:
-        return False
-    origin = found.back.provenance.get("topology.world_size")
-    return origin is not None and any(key in found.written.values for key in origin.keys)
+    origin = back.provenance.get("topology.world_size")
+    return origin is not None and any(key in written.values for key in origin.keys)
 
 
 def edits(found: Into, done: str) -> str:
@@ -274,17 +278,35 @@ def edits(found: Into, done: str) -> str:
         ]
         return clean("\n".join(lines))
     lines = [f"{one_line(done)}: {len(found.changes)} {_plural('key', len(found.changes))} changed, {found.kept} kept"]
-    for change in found.changes:
-        if change.action == "removed":
-            lines.append(f"  {change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}")
-        elif change.action == "added":
-            lines.append(f"  {change.key}: {_shown(change.new)} (new)")
-        else:
-            lines.append(f"  {change.key}: {_shown(change.old)} -> {_shown(change.new)}")
+    lines += [f"  {line}" for change in found.changes for line in _change(change)]
     if found.against:
         lines += ["", "The file's own settings stand against the conversion in"]
         lines += [f"  {one_line(line)}" for line in found.against]
     return clean("\n".join(lines))
+
+
+def applied(name: str, output: str, found: Scaling, number: int, changes: Sequence[Change]) -> str:
+    """What a choice of `scale` changed in a file, and the commands that come next."""
+    choice = found.choices[number - 1]
+    where = f"written to {one_line(output)}" + ("" if output == name else f"; {one_line(name)} stays as it is")
+    many = f"{len(changes)} {_plural('setting', len(changes))}"
+    lines = [f"{number}, {choice.title}, {_devices(choice.spec.topology.world_size)}: {where}; {many} changed"]
+    lines += [f"  {line}" for change in changes for line in _change(change)]
+    lines += [line for line in _choice(number, choice) if line.startswith("   not kept")]
+    version = found.reading.framework_version
+    told = ["--framework", found.reading.framework, *(["--framework-version", version] if version else ())]
+    if not _says_its_devices(choice.written, choice.reading):
+        told += ["--world-size", str(choice.spec.topology.world_size)]
+    return clean("\n".join([*lines, "", "Next", f"  batchbridge check {quote(output)} {' '.join(told)}"]))
+
+
+def _change(change: Change) -> Iterator[str]:
+    if change.action == "removed":
+        yield f"{change.key}: {_shown(change.old)} -> removed, {one_line(change.reason)}"
+    elif change.action == "added":
+        yield f"{change.key}: {_shown(change.new)} (new)"
+    else:
+        yield f"{change.key}: {_shown(change.old)} -> {_shown(change.new)}"
 
 
 def _shown(value: Any) -> str:
@@ -351,16 +373,25 @@ def scaling(name: str, found: Scaling, table: Table = plain_table) -> str:
     lines = [f"{one_line(name)}: {_who(before)} on {_devices(found.world_size)}: {found.verdict}"]
     if found.verdict in ("invalid", "undecided"):
         return clean("\n".join([*lines, *(f"  {line}" for line in _problems(before))]))
+    held = before.spec is None or found.world_size % _replica(before) == 0
+    if found.problems and (not held or not found.choices):
+        lines += [f"  {one_line(problem)}" for problem in found.problems]
+    if not found.choices:
+        lines += [] if found.problems else ["  no legal configuration was found nearby"]
+        return clean("\n".join(lines))
     headers = ["", "now", *(str(index) for index, _ in enumerate(found.choices, 1))]
     readings = [before, *(choice.reading for choice in found.choices)]
     lines += ["", table(headers, [[label, *(cell(one) for one in readings)] for label, cell in _ROWS])]
     for index, choice in enumerate(found.choices, 1):
         lines += ["", *_choice(index, choice)]
-    if not found.choices:
-        lines += [f"  {one_line(problem)}" for problem in found.problems] or [
-            "  no legal configuration was found nearby"
-        ]
     return clean("\n".join(lines))
+
+
+def _replica(reading: Reading) -> int:
+    """Devices that one replica of the model takes (devices)."""
+    assert reading.spec is not None
+    t = reading.spec.topology
+    return t.tensor_parallel * t.pipeline_parallel * t.context_parallel
 
 
 def _devices(count: int) -> str:

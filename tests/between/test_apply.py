@@ -1,0 +1,155 @@
+"""`scale --apply`: a choice written into the user's own file, and nothing else in it changed."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from real import text_of
+from registered import adapters
+
+import batchbridge
+from batchbridge.cli.main import main
+from batchbridge.contract import plugins
+
+Run = Callable[..., tuple[int, str, str]]
+RECIPE = """\
+# mine, and every word of it stays
+model_name_or_path: a/b  # small
+per_device_train_batch_size: 16
+gradient_accumulation_steps: 4   # on 8 devices
+num_generations: 16
+output_dir: out
+"""
+TRL = ("--framework", "trl", "--framework-version", "1.16.0")
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The adapters of this distribution, and no others; a fresh folder."""
+    registry = plugins.load(())
+    for name in adapters():
+        registry.manager.register(importlib.import_module(f"batchbridge_{name}"), name)
+    monkeypatch.setattr(plugins, "_installed", lambda: registry)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def here(capsys: pytest.CaptureFixture[str]) -> Run:
+    def here(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return here
+
+
+def changed(before: str, after: str) -> list[str]:
+    """Lines that went, and that came."""
+    return [
+        line
+        for line in difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)
+        if line[0] in "+-" and line[:3] not in ("+++", "---")
+    ]
+
+
+def test_a_choice_is_written_into_a_recipe_whose_comments_stay(here: Run) -> None:
+    Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    scale = ("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "6")
+    code, out, _ = here(*scale, "--apply", "2", "-o", "six.yaml")
+    assert code == 0, out
+    assert changed(RECIPE, Path("six.yaml").read_text(encoding="utf-8")) == [
+        "-gradient_accumulation_steps: 4   # on 8 devices",
+        "+gradient_accumulation_steps: 5   # on 8 devices",
+    ]
+    assert Path("recipe.yaml").read_text(encoding="utf-8") == RECIPE
+    assert out.splitlines()[0] == (
+        "2, a smaller optimizer step, 6 devices: written to six.yaml; recipe.yaml stays as it is; 1 setting changed"
+    )
+    check = shlex.split(out.partition("\nNext\n")[2])[1:]
+    assert here(*check)[0] == 0
+    six = batchbridge.read("six.yaml", framework="trl", version="1.16.0", world_size=6)
+    assert six.derived["completions_per_step"] == 480
+
+
+def test_the_file_itself_is_replaced_when_asked(here: Run) -> None:
+    Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    scale = ("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "4", "--apply", "1", "-o", "recipe.yaml")
+    code, _, err = here(*scale)
+    assert (code, "--overwrite" in err) == (64, True)
+    assert here(*scale, "--overwrite")[0] == 0
+    assert changed(RECIPE, Path("recipe.yaml").read_text(encoding="utf-8"))[1] == (
+        "+gradient_accumulation_steps: 8   # on 8 devices"
+    )
+
+
+def test_a_choice_is_written_into_a_launch_script(here: Run) -> None:
+    script = text_of("verl").replace("$GPUS", "8")
+    Path("run.sh").write_text(script, encoding="utf-8")
+    scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "6")
+    choice = json.loads(here(*scale, "--json")[1])["choices"][0]
+    code, out, _ = here(*scale, "--apply", "1", "-o", "six.sh", "--json")
+    assert code == 0, out
+    lines = changed(script, Path("six.sh").read_text(encoding="utf-8"))
+    assert len(lines) == 2 * len(choice["settings"])
+    assert "+    trainer.n_gpus_per_node=6 \\" in lines
+    found = batchbridge.read("six.sh", version="0.9.1")
+    assert found.spec is not None
+    assert found.spec.to_dict() == choice["spec"]
+    assert json.loads(out)["applied"]["choice"] == choice
+
+
+@pytest.mark.parametrize("framework", ["openrlhf", "easyr1", "open_instruct"])
+def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: str, here: Run) -> None:
+    versions = {"openrlhf": "0.11.2", "easyr1": "0.3.3.dev0", "open_instruct": "2026.8.20"}
+    script = text_of(framework)
+    Path("run.sh").write_text(script, encoding="utf-8")
+    scale = ("scale", "run.sh", "--framework-version", versions[framework], "--world-size", "4")
+    choice = json.loads(here(*scale, "--json")[1])["choices"][0]
+    code, out, _ = here(*scale, "--apply", "1", "-o", "four.sh")
+    if code == 0:
+        found = batchbridge.read("four.sh", version=versions[framework])
+        assert found.spec is not None
+        assert found.spec.to_dict() == choice["spec"]
+        return
+    assert "run.sh is not edited" in out
+    assert any(key in out for key in choice["settings"])
+    assert not Path("four.sh").exists()
+
+
+def test_a_value_that_a_variable_gives_is_left_to_the_user(here: Run) -> None:
+    Path("run.sh").write_text(text_of("verl"), encoding="utf-8")
+    scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "4", "--apply", "1", "-o", "four.sh")
+    code, out, _ = here(*scale)
+    assert code == 2
+    assert out == (
+        "run.sh is not edited\n  line 20 does not say trainer.n_gpus_per_node as one plain word: set it to 4 there\n"
+    )
+    assert not Path("four.sh").exists()
+
+
+def test_a_text_that_would_mean_something_else_is_not_written(here: Run) -> None:
+    """The word stands twice: what counts is the last one, which is another line's."""
+    script = text_of("verl").replace("$GPUS", "8")
+    script = script.replace("trainer.total_epochs=15", "trainer.total_epochs=15 trainer.n_gpus_per_node=$MINE")
+    Path("run.sh").write_text(script, encoding="utf-8")
+    words = ("--framework-version", "0.9.1", "--env", "MINE=8", "--world-size", "4", "--apply", "1", "-o", "four.sh")
+    code, out, _ = here("scale", "run.sh", *words)
+    assert code == 2, out
+    assert not Path("four.sh").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [("--apply", "1"), ("-o", "x.yaml"), ("--apply", "9", "-o", "x.yaml"), ("--apply", "0", "-o", "x.yaml")],
+)
+def test_a_choice_that_is_not_there_is_a_usage_error(wrong: tuple[str, ...], here: Run) -> None:
+    Path("recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    code, _, _ = here("scale", "recipe.yaml", *TRL, "--from", "8", "--world-size", "6", *wrong)
+    assert code == 64
+    assert not Path("x.yaml").exists()
