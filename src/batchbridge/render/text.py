@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.meaning.briefs import printable
+
 if TYPE_CHECKING:
     from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
@@ -148,14 +150,7 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
 
 def clean(text: str) -> str:
     """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
-    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
-
-
-def _escaped(line: str) -> str:
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in line
-    )
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def one_line(value: object) -> str:
