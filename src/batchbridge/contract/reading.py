@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
+from batchbridge.meaning import notebook
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.findings import Finding, Verdict, Where, verdict
 from batchbridge.meaning.spec import DenominatorScope, Spec
@@ -204,6 +205,19 @@ class Reading:
     def __repr__(self) -> str:
         version = f" {self.framework_version}" if self.framework_version else ""
         return brief(self, f"{self.framework}{version}", self.verdict, f"{len(self.findings)} findings")
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning.derived import UNITS
+
+        found = [(one.code, one.severity, one.message, "; ".join(map(str, one.where))) for one in self.findings]
+        numbers = [
+            (name, self.derived[name], unit) for name, unit in UNITS.items() if self.derived.get(name) is not None
+        ]
+        return notebook.fragment(
+            repr(self),
+            notebook.table(("finding", "severity", "what", "where"), found),
+            notebook.table(("number", "value", "unit"), numbers),
+        )
 
     @property
     def verdict(self) -> Verdict:

@@ -6,7 +6,14 @@ LONGEST = 160
 """Characters of a line at most: a result's own fields may be any text."""
 
 
+def printable(text: str) -> str:
+    """A text without control characters: each is written out, line ends too."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+
+
 def brief(of: object, *facts: object) -> str:
     """A result as `<Name: fact, fact>`, on one line whatever the facts hold."""
-    text = " ".join(", ".join(map(str, facts)).split())
+    text = printable(" ".join(", ".join(map(str, facts)).split()))
     return f"<{type(of).__name__}: {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}>"

@@ -154,6 +154,15 @@ class Plan:
         rollout = f"{self.prompts_per_rollout} x {self.completions_per_prompt} completions per rollout"
         return f"<{type(self).__name__}: {rollout}, {self.completions_per_step} per step, {self.dataset_size} prompts>"
 
+    def _repr_html_(self) -> str:
+        # No `from` import: tests/equivalence/native/digests.py counts the names that those bring in.
+        import batchbridge.meaning.notebook as notebook
+
+        sizes = ("prompts_per_rollout", "completions_per_prompt", "completions_per_step", "passes_per_rollout")
+        of_epochs = ("dataset_size", "rollouts_per_epoch", "optimizer_steps_per_epoch", "prompts_dropped_per_epoch")
+        rows = [(name, getattr(self, name)) for name in (*sizes, *of_epochs)]
+        return notebook.fragment(repr(self), notebook.table(("number", "value"), rows))
+
     # ---- sizes
 
     @property

@@ -302,7 +302,10 @@ class Carried:
         return min((bound for bound in (both, self.max_total_tokens) if bound is not None), default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+_OTHER_SIZES = ("tokens_per_step", "parts_per_rollout", "micro_batches_per_step")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Spec:
     """One run's batch semantics, whole. Source: DESIGN "canonical schema"; names as in the JSON."""
 
@@ -323,6 +326,25 @@ class Spec:
             "names", 'Terms that the schema has no word for, as "group: name", sorted; the rest holds beside them.'
         ),
     ] = ()
+
+    def __repr__(self) -> str:
+        from batchbridge.meaning.briefs import brief
+
+        rollout, step = self.rollout, self.optimizer_step
+        sized = [(name, getattr(step, name)) for name in ("completions_per_step", *_OTHER_SIZES)]
+        return brief(
+            self,
+            f"{rollout.prompts_per_rollout or 'streamed'} prompts x {rollout.completions_per_prompt} per rollout",
+            *(f"{name} = {value}" for name, value in sized if value is not None),
+            f"{self.loss.policy.aggregation} per {self.loss.policy.denominator_scope}",
+            f"{self.topology.world_size} devices",
+        )
+
+    def _repr_html_(self) -> str:
+        from batchbridge.meaning import notebook
+
+        said = [(path, value, of.unit) for path, value, of in walk(self) if value != default_of(path)]
+        return notebook.fragment(repr(self), notebook.table(("field", "value", "unit"), said))
 
     @property
     def unfollowed_terms(self) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ VEGA_LITE = "5.20"
 """Its version that draws; vl-convert has several."""
 _AXIS = {"labelColor": "var(--soft)", "titleColor": "var(--soft)", "gridColor": "var(--rule)", "domain": False}
 _AXIS |= {"ticks": False, "labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": 400, "labelPadding": 6}
+_WHOLE = {"tickMinStep": 1, "format": ",d"}
+"""Of an axis of whole numbers."""
 _ROOT = re.compile(r"<svg [^>]*viewBox=\"([^\"]+)\"[^>]*>")
 _ROLES = re.compile(r" (?:role|aria-roledescription|aria-label|aria-hidden)=\"[^\"]*\"")
 
@@ -32,11 +34,18 @@ def over_steps(title: str, unit: str, points: Sequence[tuple[int, int, Range]]) 
         {"step": (first + last) / 2, "least": one.least, "mean": one.mean, "most": one.most}
         for first, last, one in points
     ]
-    x = {"field": "step", "type": "quantitative", "title": "optimizer step", "axis": {"grid": False, "tickCount": 5}}
+    x = {
+        "field": "step",
+        "type": "quantitative",
+        "title": "optimizer step",
+        "axis": {"grid": False, "tickCount": 5, **_WHOLE},
+    }
     scale: dict[str, Any] = {"zero": _near_zero(points), "nice": True}
     if all(one.least == one.most == 0 for _, _, one in points):
         scale["domain"] = [0, 1]
-    y: dict[str, Any] = {"type": "quantitative", "title": None, "scale": scale, "axis": {"tickCount": 4}}
+    whole = all(one.least == int(one.least) and one.most == int(one.most) for _, _, one in points)
+    axis = {"tickCount": 4, **(_WHOLE if whole and max(one.most for _, _, one in points) < 10 else {})}
+    y: dict[str, Any] = {"type": "quantitative", "title": None, "scale": scale, "axis": axis}
     mark = {"type": "line", "color": "var(--accent)", "strokeWidth": 1.6}
     if len(values) == 1:
         mark = {"type": "point", "color": "var(--accent)", "filled": True, "size": 60}

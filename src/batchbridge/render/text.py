@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batchbridge.meaning.briefs import printable
 from batchbridge.render import findings as shown
 from batchbridge.render.findings import PHASES as PHASES  # others have it from here
 from batchbridge.render.findings import one_line as one_line  # others have it from here
@@ -190,14 +191,7 @@ def _followed(reading: Reading, enforcement: Enforcement | None, verbose: bool) 
 
 def clean(text: str) -> str:
     """`text` without control characters (a configuration could hold a terminal's escape codes); line ends stay."""
-    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n"))
-
-
-def _escaped(line: str) -> str:
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in line
-    )
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def number(value: int | float | None) -> str:

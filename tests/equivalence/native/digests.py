@@ -2,9 +2,9 @@
 
 The runs of `recorded.json` keep the digests that they were made with, taken in the interpreter that ran them from the
 files that it imports; `test_recorded_result.py` holds them against the files as they are now. Comments, docstrings,
-layout, the modules that names come from, classes of exceptions, `__repr__`, and the table of refusals with what it
-alone asks are no part of a digest: they decide nothing of what a run trains. Standard library only, and nothing of a
-framework or an adapter is imported.
+layout, the modules that names come from, classes of exceptions, `__repr__` and `_repr_html_`, and the table of
+refusals with what it alone asks are no part of a digest: they decide nothing of what a run trains. Standard library
+only, and nothing of a framework or an adapter is imported.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _decides_nothing(node: ast.stmt) -> bool:
     if isinstance(node, ast.ClassDef):
         return _is_exception(node)
     if isinstance(node, ast.FunctionDef):
-        return node.name == "__repr__"
+        return node.name in ("__repr__", "_repr_html_")
     text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     return text or isinstance(node, ast.ImportFrom)
 
