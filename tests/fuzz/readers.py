@@ -321,6 +321,18 @@ def _command_line(words: list[str]) -> None:
         raise Wrong("a traceback is printed")
 
 
+def _certificate(laid: tuple[Path, Path]) -> None:
+    """Compared with the ledger by the function and by the command, whose exit codes say the same."""
+    believed = ledgers.believed(laid)
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(["ledger", "verify", *map(str, laid)])
+    if code not in (0, 2, 3) or (code == 0) != believed:
+        raise Wrong(f"exit code {code} of a certificate that is {'' if believed else 'not '}believed")
+    if control := CONTROL.search(out.getvalue() + err.getvalue()):
+        raise Wrong(f"control character {control.group()!r} is printed")
+
+
 # ---- the table
 
 TEXTS = diagnosis.known_texts()
@@ -340,6 +352,7 @@ def table() -> list[Reader]:
         Reader("project", 0.8, _project, _command_line, _lay_project),
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
+        Reader("certificate", 2, ledgers.make_certificate, _certificate, ledgers.lay_certificate),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")

@@ -7,10 +7,12 @@ import re
 import tempfile
 from pathlib import Path
 
-from scripted_ledger import header, record, rows_of
+from scripted_ledger import ORDERED, header, record, rows_of
 
 from batchbridge.ledger import COLUMNS, SCALARS, Writer, diff
+from batchbridge.ledger.certificates import certificate
 from batchbridge.ledger.summary import FIGURES
+from batchbridge.render.model_card import section
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "ledger.md"
 
@@ -24,6 +26,15 @@ def parts() -> dict[str, str]:
                 writer.append(record(1, rows_of(1), learning_rate=rate))
         written = (Path(place) / "a" / "rank-00000.jsonl").read_text().splitlines()
         text = diff(Path(place) / "a", Path(place) / "b").text().replace(place + "/", "")
+        for rank in range(2):
+            with Writer(Path(place) / "c", header(rank, 2, spec=ORDERED)) as writer:
+                for index in range(4):
+                    writer.append(record(index, rows_of(index)[rank::2]))
+        certified = certificate(Path(place) / "c")
+    card = re.sub(r"`[0-9a-f]{16,}`", "`...`", section(certified))
+    certified |= {"specs": {"...": "..."}, "digest": "..."}
+    certified["starts"][0] |= {"spec_digest": "...", "headers_digest": "..."}
+    certified["records"] = {"count": 8, "digest": "...", "parts": ["..."]}
     first, step = json.loads(written[0]), json.loads(written[1])
     first["spec"] = first["spec_digest"] = "..."  # they change with every field that the schema gains
     return {
@@ -33,6 +44,8 @@ def parts() -> dict[str, str]:
         "columns": _table("column", COLUMNS),
         "diff": _code("text", text),
         "figures": _table("figure", {name: f"{one.title}: {one.unit}" for name, one in FIGURES.items()}),
+        "certificate": _code("json", "{\n" + ",\n".join(_entries(certified)) + "\n}"),
+        "model card": _code("markdown", card),
     }
 
 

@@ -20,6 +20,9 @@ SPEC = Spec(
     horizon=Horizon(optimizer_steps=4),
 )
 
+ORDERED = SPEC.replace(**{"order.prompt_shuffle": "none", "order.last_rollout": "drop"})
+"""The same with the prompts in the dataset's order: the scripted rows are what its plan trains."""
+
 Edit = Callable[[int, list[dict[str, Any]], dict[str, Any]], None]
 """Changes the rows and scalars of one step, given its number."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_ledger import SPEC, header, record, rows_of
+from scripted_ledger import ORDERED, header, record, rows_of
 
 from batchbridge.cli.main import main
 from batchbridge.errors import LedgerError
@@ -20,8 +20,6 @@ from batchbridge.meaning.plan import Plan
 from batchbridge.render.model_card import section
 
 EVIDENCE = {"grade": "proven", "labels": {"trl": "1.16.0", "transformers": "5.23.0"}, "control": [], "loss": []}
-ORDERED = SPEC.replace(**{"order.prompt_shuffle": "none", "order.last_rollout": "drop"})
-"""The scripted ledger's run: prompts in the dataset's order."""
 Ledger = Callable[..., Path]
 
 
@@ -415,3 +413,24 @@ def test_a_model_card_says_it_in_markdown_and_no_text_of_a_ledger_is_markup(ledg
     assert "\\<b\\>1\\|2\\</b\\> \\# x" in text
     assert "\\[a\\]\\(b\\) \\`c\\`" in text
     assert all(line.count("|") - line.count("\\|") == 3 for line in text.splitlines() if line.startswith("|"))
+
+
+def test_every_certificate_has_the_published_form(ledger: Ledger, two: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked against the jsonschema package")
+    published = json.loads((Path(__file__).parents[2] / "docs" / "certificate.schema.json").read_text("utf-8"))
+    checker = jsonschema.Draft202012Validator(published)
+    checker.check_schema(published)
+    odd = ledger("odd", mode="observe", spec=ORDERED, edit=of_step(2, weights=float("nan"), skipped=True))
+    resumed = ledger("resumed", spec=ORDERED.replace(**{"rollout.prompts_per_rollout": None}), at_step=2, steps=3,
+                     started="resumed")  # fmt: skip
+    for folder in (two, odd, resumed):
+        document = certificate(folder)
+        checker.validate(document)
+        for place in [place for place in leaves(document) if place[0] not in ("specs", "starts")][:40]:
+            shorter = copy.deepcopy(document)
+            target = shorter
+            for name in place[:-1]:
+                target = target[name]
+            if isinstance(target, dict):
+                del target[place[-1]]
+                assert not checker.is_valid(shorter), place

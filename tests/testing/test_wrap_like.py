@@ -77,6 +77,46 @@ def test_that_there_is_no_plan_hides_no_other_reason(mode: Mode, others: list[st
     assert list(caught.value.reasons) == ["plan", *others]
 
 
+# ---- the trainer's own loggers
+
+
+def test_where_no_adapter_reaches_the_loggers_that_is_a_reason_by_name_beside_all_others() -> None:
+    trainer = Trainer()
+    with pytest.raises(CannotAttach) as caught:
+        wrap(trainer, report_to="trainer")
+    assert list(caught.value.reasons) == ["report_to"]
+    assert "batchbridge ledger show" in caught.value.reasons["report_to"]
+    assert not hasattr(trainer, "batchbridge")
+
+
+@pytest.mark.parametrize("adapter", [EasyR1Adapter, OpenInstructAdapter])
+def test_the_frameworks_whose_loggers_are_not_reached(adapter: type[Adapter]) -> None:
+    assert adapter.reports == ""
+
+
+def test_an_adapter_that_reaches_them_gives_the_attachment_and_a_changed_seam_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+
+    def report(self: Any, trainer: Any, attachment: Attachment) -> Attachment:
+        said.append(attachment.request.report_to or "")
+        if getattr(trainer, "renamed", False):
+            raise AttributeError("no attribute log")
+        return dataclasses.replace(attachment, detach=lambda: said.append("ended"))
+
+    monkeypatch.setattr(WrappingAdapter, "reports", "toy:report")
+    monkeypatch.setattr(WrappingAdapter, "report", report)
+    trainer = wrap(Trainer(), report_to="trainer")
+    assert wrap(trainer, report_to="trainer").batchbridge is trainer.batchbridge
+    assert said == ["trainer"]
+    wrap(trainer)
+    assert said == ["trainer", "ended"]
+    with pytest.raises(CannotAttach, match="no attribute log") as caught:
+        wrap(Trainer(renamed=True), report_to="trainer")
+    assert list(caught.value.reasons) == ["report_to"]
+
+
 TERM = "advantage: gdpo"
 
 

@@ -245,7 +245,7 @@ class _Making:
 
     def _look(self, lines: StepLines, records: Sequence[Mapping[str, Any]], counts: _Counts) -> None:
         """Adds one step, and holds it against the plan of its start."""
-        step, start = lines.step, self._starts[lines.sources[0][1].start]
+        step, start = lines.step, self._starts[_named(lines.sources[0][1].start)]
         self._last = start
         rows = [row for record in records for row in _rows(record)]
         term = None if start.spec is None else start.spec.loss.policy
@@ -285,7 +285,12 @@ def _rows(record: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _key(header: Mapping[str, Any]) -> tuple[Any, ...]:
-    return header.get("start_id"), header["world_size"], header["at_step"]
+    return _named((header.get("start_id"), header["world_size"], header["at_step"]))
+
+
+def _named(start: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A start as `reading` tells it from others; its id may be any JSON."""
+    return repr(start[0]), *start[1:]
 
 
 def _by_start(ledger: Ledger) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:

@@ -68,12 +68,15 @@ def drift_of(term: LossTerm, rows: Iterable[tuple[Any, ...]]) -> float | None:
     whole = dataclasses.replace(term, denominator_scope="optimizer_step")
     try:
         planned = token_weights(whole, [Row(tokens=row[2], group=row[:2]) for row in given])
-    except ValueError:
+    except (ValueError, ArithmeticError):  # the latter: numbers of tokens that no run has
         return None
     found: list[float] = []
     for row, weight in zip(given, planned, strict=True):
         measured = row[3]
         if row[2] and measured is not None and weight:
-            off = abs(measured / float(weight) - 1.0)
+            try:
+                off = abs(measured / float(weight) - 1.0)
+            except ArithmeticError:  # beyond floats
+                off = math.inf
             found.append(off if math.isfinite(off) else math.inf)
     return max(found, default=None)

@@ -153,7 +153,7 @@ def test_openrlhfs_own_logger_gets_the_ledgers_numbers(
         assert numbers["batchbridge/drift"] == pytest.approx(drift, abs=1e-12)
         assert "batchbridge/padding_saved" not in numbers
         assert numbers["losses"] > 0, "OpenRLHF's own stay"
-        assert (numbers["batchbridge/drift"] < 1e-5) == (run == "enforced"), "natively micro-batches weigh alike"
+        assert 0 < numbers["batchbridge/drift"] < 1e-5
 
 
 def test_a_resumed_run_continues_the_plan_exactly(measured: dict[str, Any], folder: Path) -> None:
