@@ -23,18 +23,18 @@ HEAD = """\
 # Reported cases
 
 Configurations from issue threads (status reported) and from the frameworks' own files (status derived), with what was
-told about them and what BatchBridge makes of them. Written by `python tests/cases/judging.py`, from
+reported about them and what BatchBridge says of them. Written by `python tests/cases/judging.py`, from
 `tests/cases/reported.yaml` and the adapters themselves; a test keeps it so.
 
-| case | status | told | read as | BatchBridge |
+| case | status | reported | read as | BatchBridge |
 |---|---|---|---|---|
 """
 DISAGREEMENTS = """
-## Disagreements
+## Reports that we could not reproduce
 
-What was told and is not said, with the reason.
+What was reported, and why BatchBridge does not say the same.
 
-| case | told | why not | doctor |
+| case | reported | why not | doctor |
 |---|---|---|---|
 """
 ADDED = """

@@ -43,6 +43,23 @@ def test_a_page_does_what_it_says_from_its_first_block_to_its_last(page: Path, t
                 assert (reader.last != 0) == any(word in expected for word in STOPS), f"$ {command}\n{actual}"
 
 
+FIVE = {
+    "a student with a recipe for TRL": "docs/tutorials/check_a_trl_recipe.md",
+    "an engineer with a script for verl": "docs/tutorials/verl_on_two_nodes.md",
+    "somebody who moves a recipe of Open-R1 to verl": "docs/tutorials/open_r1_to_verl.md",
+    "the owner of a laboratory's CI": "docs/howto/check_in_ci.md",
+    "somebody with an error text": "docs/howto/error_text.md",
+}
+
+
+@pytest.mark.parametrize("reader", FIVE)
+def test_each_of_the_five_readers_has_a_page_that_is_followed(reader: str) -> None:
+    (page,) = [page for page in PAGES if page == ROOT / FIVE[reader]]
+    commands = [command for block in make_outputs.blocks(page) for command, _ in block.commands]
+    assert len([command for command in commands if command.startswith("batchbridge ")]) >= 4
+    assert not [block for block in make_outputs.blocks(page) if block.said.startswith("tested by")]
+
+
 def test_the_tutorial_of_an_adapter_is_among_them() -> None:
     (page,) = [page for page in PAGES if page.name == "tutorial.md"]
     assert len(make_outputs.blocks(page)) > 15

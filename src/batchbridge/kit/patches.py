@@ -29,7 +29,7 @@ class Patches:
 
     def set(self, target: object, attribute: str, value: Any, *, what: str, why: str) -> Any:
         """Sets `target.attribute` on the instance, and returns what it was. Raises `AttributeError` if it does not
-        exist: a renamed seam."""
+        exist, as after a renaming."""
         native, own = getattr(target, attribute), vars(target).get(attribute, _ABSENT)
         setattr(target, attribute, value)
 
@@ -110,7 +110,7 @@ def temporarily(target: object, **values: Any) -> Iterator[None]:
 def rebound(function: Any, **names: Any) -> Any:
     """The same code with some of its global names bound otherwise; the original and its module stay as they are.
 
-    Raises `CannotAttach` for a name that the code does not use: a renamed seam.
+    Raises `CannotAttach` for a name that the code does not use, as after a renaming.
     """
     code, scope = function.__code__, function.__globals__
     unknown = names.keys() - set(code.co_names)
