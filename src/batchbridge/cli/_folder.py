@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
     from batchbridge.meaning.findings import Finding
     from batchbridge.reports import Check
 
+_T = TypeVar("_T")
+
 SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
 """Files of a folder that may be configurations or launch scripts; others are read where they are named."""
 _NOBODYS = "no adapter recognises it"
 MANY = 20
 """Files that take longer than two seconds."""
+MOST_PROCESSES, CHUNK = 8, 4
+"""Processes that share the files of a folder, and files that one takes at a time."""
 LONGEST = 80
 """Characters of a line about a file, its name apart."""
 
@@ -40,13 +45,35 @@ def files_of(path: str) -> list[str]:
     return sorted(found)
 
 
-def bar(files: Sequence[str | None]) -> Iterator[str | None]:
-    """The files, one after the other; where there are many, and somebody looks, with a bar that says how far it is."""
-    if len(files) < MANY or not sys.stderr.isatty():
+def bar(files: Iterable[_T], length: int | None = None) -> Iterator[_T]:
+    """The files, or what is made of them, one after the other; where there are many (`length`), and somebody looks,
+    with a bar that says how far it is."""
+    length = len(files) if length is None and isinstance(files, Sized) else length
+    if length is None or length < MANY or not sys.stderr.isatty():
         yield from files
         return
-    with click.progressbar(files, file=sys.stderr, label="checked") as shown:
+    with click.progressbar(files, length=length, file=sys.stderr, label="checked") as shown:
         yield from shown
+
+
+def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
+    """What `one`, a function that can be pickled, makes of each file, in order: of many files in several processes."""
+    processes = min(os.cpu_count() or 1, MOST_PROCESSES)
+    if len(files) < MANY or processes == 1:
+        yield from bar(map(one, files), len(files))
+        return
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(processes, initializer=_uninterrupted) as pool:
+        try:
+            yield from bar(pool.map(one, files, chunksize=CHUNK), len(files))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _uninterrupted() -> None:
+    """In a process of the pool: Ctrl-C is the first process's, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Line(NamedTuple):
