@@ -1,4 +1,7 @@
-"""`check` and `convert` stay within 600 ms of CPU on what users have: launch scripts and recipes."""
+"""`check` stays within 300 ms of CPU on what users have, launch scripts and recipes; goal and measurement: 250 ms.
+
+The bars are for a processor on which `calibration_ms` of the benchmark takes `REFERENCE_MS`, and grow with it on a
+slower one, or on one that others slow down."""
 
 from __future__ import annotations
 
@@ -9,8 +12,14 @@ from types import ModuleType
 
 import pytest
 
-LIMIT_MS = 600
+REFERENCE_MS = 100
+LIMIT_MS = 300
 """User and system time of the process, interpreter included, with cached bytecode."""
+CONVERT_MS = 450
+EVERY_MS = 800
+"""A recipe under every known version of TRL."""
+SCRIPT_MS = 300
+"""A script of a folder, under every known version of verl: 200 in 30 s on two cores."""
 NAMES = (
     "trl, YAML",
     "open_r1, script and recipe",
@@ -51,22 +60,47 @@ def test_every_conversion_of_the_benchmark_is_tested() -> None:
 
 
 def test_every_input_of_the_benchmark_is_tested() -> None:
-    assert tuple(benchmark().inputs()) == NAMES
+    assert (*tuple(benchmark().inputs()), benchmark().DETECTED) == (*NAMES, DETECTED)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_check_takes_at_most_600_ms_of_cpu(name: str, folder: Path) -> None:
-    command = benchmark().lay(folder)[name]
-    benchmark().cpu_ms(command, folder, cached=True)  # compiles what only this framework needs
-    assert min(benchmark().cpu_ms(command, folder, cached=True) for _ in range(3)) < LIMIT_MS
+DETECTED = "trl, YAML, no framework named"
+
+
+def within(bar: float, command: list[str], folder: Path) -> None:
+    """Holds the fastest of five runs against the bar, each beside a calibration of its own."""
+    module = benchmark()
+    module.cpu_ms(command, folder, cached=True)  # compiles what only this command needs
+    spent, scale = [], []
+    for _ in range(5):
+        spent.append(module.cpu_ms(command, folder, cached=True))
+        scale.append(max(1.0, module.calibration_ms() / REFERENCE_MS))
+        if min(spent) < bar * min(scale):
+            return
+    raise AssertionError(f"{min(spent):.0f} ms, and {bar * min(scale):.0f} are allowed")
+
+
+@pytest.mark.parametrize("name", [*NAMES, DETECTED])
+def test_check_takes_at_most_300_ms_of_cpu(name: str, folder: Path) -> None:
+    within(LIMIT_MS, benchmark().lay(folder)[name], folder)
+
+
+def test_every_version_of_trl_is_judged_within_800_ms(folder: Path) -> None:
+    within(EVERY_MS, benchmark().lay(folder)[benchmark().EVERY], folder)
+
+
+def test_200_scripts_take_30_s_on_two_cores(folder: Path) -> None:
+    within(SCRIPT_MS * benchmark().SCRIPTS, benchmark().lay(folder)[benchmark().FOLDER], folder)
+
+
+def test_a_bar_that_is_missed_fails(folder: Path) -> None:
+    with pytest.raises(AssertionError, match=r"ms, and \d+ are allowed"):
+        within(1, ["--help"], folder)
 
 
 @pytest.mark.parametrize("name", CONVERSIONS)
-def test_convert_takes_at_most_600_ms_of_cpu(name: str, folder: Path) -> None:
+def test_convert_takes_at_most_450_ms_of_cpu(name: str, folder: Path) -> None:
     benchmark().lay(folder)
-    command = benchmark().conversions()[name]
-    benchmark().cpu_ms(command, folder, cached=True)
-    assert min(benchmark().cpu_ms(command, folder, cached=True) for _ in range(3)) < LIMIT_MS
+    within(CONVERT_MS, benchmark().conversions()[name], folder)
 
 
 def test_a_command_that_fails_is_not_measured(folder: Path) -> None:

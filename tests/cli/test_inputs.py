@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batchbridge.cli import _folder
 from batchbridge.cli.main import main
 
 Run = Callable[..., tuple[int, str, str]]
@@ -213,3 +215,31 @@ def test_such_a_name_is_none_that_nobody_knows(run: Run, name: str) -> None:
     assert "no such adapter" not in run("check", "--framework", name, "--set", "a=1")[2]
     assert "no such adapter" not in run("convert", "a.yaml", "--to", name)[2]
     assert "no such adapter" in run("check", "--framework", f"{name}x", "--set", "a=1")[2]
+
+
+def test_many_files_are_shared_out_and_come_in_order_with_the_worst_exit_code(
+    run: Run, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, alone, _ = run("check", str(repository))
+    code = run("check", str(repository))[0]
+    seen: list[int] = []
+
+    def counted(*arguments: object, **more: object) -> ProcessPoolExecutor:
+        seen.append(1)
+        return ProcessPoolExecutor(*arguments, **more)  # type: ignore[arg-type]  # as they were given
+
+    monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", counted)
+    monkeypatch.setattr(_folder, "MANY", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert run("check", str(repository))[:2] == (code, alone)
+    assert seen == [1]
+
+
+def test_a_wrong_setting_of_one_of_many_files_is_a_usage_error(
+    run: Run, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_folder, "MANY", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    code, _, err = run("check", str(repository), "--framework", "nobody")
+    assert code == 64
+    assert "no such adapter" in err

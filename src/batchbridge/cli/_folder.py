@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from batchbridge.cli._progress import progress
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
     from batchbridge.meaning.findings import Finding
     from batchbridge.reports import Check
 
+_T = TypeVar("_T")
+
 SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
 """Files of a folder that may be configurations or launch scripts; others are read where they are named."""
 _NOBODYS = "no adapter recognises it"
+MANY = 20
+"""Files from which on several processes pay."""
+MOST_PROCESSES, CHUNK = 8, 4
+"""Processes that share the files of a folder, and files that one takes at a time."""
 LONGEST = 80
 """Characters of a line about a file, its name apart."""
 
@@ -33,6 +42,26 @@ def files_of(path: str) -> list[str]:
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [str(Path(place, name)) for name in names if name.endswith(SUFFIXES) and not name.startswith(".")]
     return sorted(found)
+
+
+def spread(one: Callable[[str], _T], files: Sequence[str]) -> Iterator[_T]:
+    """What `one`, a function that can be pickled, makes of each file, in order: of many files in several processes."""
+    processes = min(os.cpu_count() or 1, MOST_PROCESSES)
+    if len(files) < MANY or processes == 1:
+        yield from progress(map(one, files), len(files), "checked")
+        return
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(processes, initializer=_uninterrupted) as pool:
+        try:
+            yield from progress(pool.map(one, files, chunksize=CHUNK), len(files), "checked")
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _uninterrupted() -> None:
+    """In a process of the pool: Ctrl-C is the first process's, which ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Line(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from batchbridge.cli.main import FINE, INVALID
 
 if TYPE_CHECKING:
     from batchbridge.reports import Check
+
+    _Counting = Callable[[str], tuple[Check, int, set[str]]]
 
 FORMATS = ("text", "concise", "json", "github", "gitlab", "sarif", "junit")
 
@@ -59,33 +61,31 @@ def command(
     work with it, errors and warnings; -v shows the notes. Of several files each is judged by itself, of a folder every
     run in it; the exit code is of the worst.
     """
-    from batchbridge import check
-
     if as_json and output_format not in (None, "json"):
         raise click.UsageError(f"give --json or --output-format {output_format}, not both")
     reports, exits, dropped, known = [], [], set[str](), Path(baseline) if baseline else None
     named = [path for path in (source.pop("file"), *more) if path is not None]
     files = [file for path in named for file in _folder.files_of(path)]
+    form = "json" if as_json else output_format or "text"
     lines: list[_folder.Line] | None = None if files == named else []
+    known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
+    counting = partial(_judged, source, select, ignore, None if write_baseline else known, fail_on)
+    if lines is not None and form == "text" and not (fix or diff or write_baseline):
+        for said_of, code, codes in _folder.spread(partial(_line_of, counting), files):
+            lines.append(said_of)
+            exits += [code] if said_of.word != "skipped" else []
+            dropped |= codes if said_of.word != "skipped" else set()
+        files = []
     inputs: list[str | None] = [*files] if named else [None]
     for file in progress(inputs, len(inputs), "checked"):
-        own = project(file)
-        known = known or own.baseline
-        selection = Selection.of(file, own, select, ignore, None if write_baseline else known)
-        asked = asked_for(**source, file=file, own=own)
-        found = check(**asked, keep=selection.counts)
-        if fix or diff:
-            from batchbridge.cli import _fix
-
-            _fix.usage(file, source)
-            found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=not diff)
+        found, code, codes = counting(file, "write" if fix and not diff else "show" if diff else "")
         if lines is not None:
             lines.append(_folder.line(found))
             if lines[-1].word == "skipped":
                 continue
         reports.append(found)
-        exits.append(exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided")))
-        dropped |= selection.dropped
+        exits.append(code)
+        dropped |= codes
     if write_baseline:
         if known is None:
             raise click.UsageError("--write-baseline needs --baseline FILE")
@@ -93,7 +93,6 @@ def command(
 
         click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
         return FINE
-    form = "json" if as_json else output_format or "text"
     if lines is not None and form == "text":
         said = "\n".join(_folder.told(lines))
     else:
@@ -103,6 +102,37 @@ def command(
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
     return INVALID if INVALID in exits else max(exits, default=FINE)
+
+
+def _judged(
+    source: Mapping[str, Any],
+    select: Sequence[str],
+    ignore: Sequence[str],
+    baseline: Path | None,
+    fail_on: str | None,
+    file: str | None,
+    fix: str = "",
+) -> tuple[Check, int, set[str]]:
+    """(the report of a file, its exit code, the codes of findings that did not count). fix: "write" or "show"."""
+    from batchbridge import check
+
+    own = project(file)
+    selection = Selection.of(file, own, select, ignore, baseline)
+    asked = asked_for(**source, file=file, own=own)
+    found = check(**asked, keep=selection.counts)
+    if fix:
+        from batchbridge.cli import _fix
+
+        _fix.usage(file, source)
+        found = _fix.fix(found, asked, partial(check, keep=selection.counts), write=fix == "write")
+    code = exit_code(found.verdict, found.findings, fail_on or own.said.get("fail_on", "undecided"))
+    return found, code, selection.dropped
+
+
+def _line_of(counting: _Counting, file: str) -> tuple[_folder.Line, int, set[str]]:
+    """As `_judged`, with a line in the report's place: what another process can hand back."""
+    found, code, codes = counting(file)
+    return _folder.line(found), code, codes
 
 
 def _shown(reports: Sequence[Check], form: str, verbose: bool, *, several: bool) -> str:

@@ -48,8 +48,8 @@ def adapters() -> Mapping[str, Adapter]:
 
 def named(name: str) -> str | None:
     """The installed framework that a person means by `name`: TRL is trl, open-r1 is open_r1; None: nobody's."""
-    plain = {_plain(known): known for known in adapters()}
-    return plain.get(_plain(name))
+    found = {_plain(known): known for known in _installed().names()}.get(_plain(name))
+    return found if found is not None and found in adapters() else None
 
 
 def _plain(name: str) -> str:
@@ -139,6 +139,11 @@ class Registry:
     def who(self, name: str) -> str:
         """A plugin for a person: its name and its distribution."""
         return f"plugin {name} ({self.distributions.get(name, 'registered in this process')})"
+
+    def names(self) -> set[str]:
+        """Frameworks of the plugins: as far as these name them beforehand, without asking for their adapters."""
+        said = [_said(plugin) or () for _, plugin in self.manager.list_name_plugin()]
+        return {*self.survey(()).adapters, *(framework for names in said for framework in names)}
 
     def call(self, hook: str, arguments: Mapping[str, Any]) -> tuple[list[tuple[str, Any]], list[Finding]]:
         """See the module's `call`."""
