@@ -76,7 +76,7 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, inputs: None) -> 
 
 def test_diff_in_json_ranks_and_names(run: Run, inputs: None) -> None:
     code, out, _ = run(*SCENES["diff"], "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert shown["verdict"] == "not equivalent"
     assert shown["differences"][0]["field"] == "optimizer_step.completions_per_step"
     assert {"field", "aspect", "unit", "a", "b", "kind", "reason"} <= set(shown["differences"][0])
@@ -94,7 +94,7 @@ def test_a_converted_recipe_is_read_back_with_all_but_what_is_left_behind(to: st
     convert = ("convert", "recipe.yaml", "--framework", "trl", *TRL, "--to", to, "--to-version", "1.16.0")
     assert run(*convert, "-o", "out.yaml")[0] == 0
     code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL, "--json")
-    fields = [difference["field"] for difference in json.loads(out)["differences"]]
+    fields = [difference["field"] for difference in json.loads(out)["results"][0]["differences"]]
     assert (code, fields) == (3, ["outside.reward_funcs"])
     Path("out.yaml").write_text(Path("out.yaml").read_text(encoding="utf-8") + "reward_funcs: [accuracy]\n")
     code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL)
@@ -148,7 +148,7 @@ def test_what_does_not_exist_is_a_usage_error(option: tuple[str, str], run: Run,
 
 def test_convert_in_json_has_the_account_and_the_text(run: Run, inputs: None) -> None:
     code, out, _ = run(*SCENES["convert"], "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["verdict"], shown["left_behind"]["colour"]) == (0, "complete", "green")
     assert {field["status"] for field in shown["fields"]} == {"exact", "filled"}
     assert "json" in shown["text"]
@@ -170,7 +170,7 @@ def test_scale_without_a_number_of_devices_is_a_usage_error(wrong: tuple[str, ..
 
 def test_scale_in_json_has_the_choices(run: Run, inputs: None) -> None:
     code, out, _ = run("scale", "a.json", "--framework", "narrow", "--world-size", "7", "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["verdict"]) == (3, "not kept")
     assert {"title", "keeps_everything", "settings", "lost", "derived", "spec", "text"} <= set(shown["choices"][0])
 

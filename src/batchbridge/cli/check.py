@@ -79,26 +79,27 @@ def command(
 
         click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
         return FINE
+    code = INVALID if INVALID in exits else max(exits, default=FINE)
     form = "json" if as_json else output_format or "text"
-    if lines is not None and form == "text":
+    if form == "json":
+        from batchbridge.cli._json import print_json
+
+        skipped = [{"file": one.file, "reason": one.text} for one in lines or () if one.word == "skipped"]
+        print_json(({"file": found.name, **found.to_dict()} for found in reports), code, skipped=skipped)
+        said = ""
+    elif lines is not None and form == "text":
         said = "\n".join(_folder.told(lines))
     else:
-        said = _shown(reports, form, verbose, several=lines is not None)
+        said = _shown(reports, form, verbose)
     if said:
         click.echo(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
-    return INVALID if INVALID in exits else max(exits, default=FINE)
+    return code
 
 
-def _shown(reports: Sequence[Check], form: str, verbose: bool, *, several: bool) -> str:
-    """The reports in one of `FORMATS`: as text one after the other, as JSON one alone, or a list with their files."""
-    if form == "json":
-        from batchbridge.render import json
-
-        if len(reports) == 1 and not several:
-            return json.dumps(reports[0].to_dict())
-        return json.dumps([{"file": found.name, **found.to_dict()} for found in reports])
+def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+    """The reports in one of `FORMATS` but JSON; as text one after the other."""
     if form != "text":
         from batchbridge.render import formats
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
+
+if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
 
 _STEPS_BY_DEFAULT = 3
 
@@ -50,16 +53,21 @@ def command(
         raise click.UsageError("give --step or --steps, not both")
     name, reading = reading_from(**source)
     if reading.spec is None or reading.verdict == "invalid":
+        code = EXIT_CODES[reading.verdict] or INVALID
+        if as_json:
+            return _no_plan(name, reading, "the configuration is not valid: see findings", code)
         click.echo(text.check(name, reading), err=True)
-        return EXIT_CODES[reading.verdict] or INVALID
-    if reading.dataset_size is None:
-        click.echo(f"{text.clean(name)}: a plan needs the number of prompts: --dataset-size PROMPTS", err=True)
-        return UNDECIDED
+        return code
     try:
+        if reading.dataset_size is None:
+            raise PlanError("a plan needs the number of prompts: --dataset-size PROMPTS")
         plan = plan_of(reading.spec, reading.dataset_size)
         total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
     except PlanError as error:
-        click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
+        if as_json:
+            return _no_plan(name, reading, error.reason, UNDECIDED)
+        why = error.reason if reading.dataset_size is None else f"there is no plan: {error.reason}"
+        click.echo(f"{text.clean(name)}: {why}", err=True)
         return UNDECIDED
     if step is not None:
         steps = (step, step + 1)
@@ -73,8 +81,46 @@ def command(
         raise click.UsageError(f"the run has {total_rollouts} rollouts; there is no rollout {rollout}")
     if svg is not None:
         _draw(plan, svg)
-    _print(plan, rollout, steps, totals=alone, as_json=as_json)
+    if as_json:
+        return _print_json(name, reading, plan, rollout, steps)
+    _print(plan, rollout, steps, totals=alone)
     return FINE
+
+
+def _no_plan(name: str, reading: Reading, why: str, code: int) -> int:
+    from batchbridge.cli._json import print_json
+
+    return print_json([_result(name, reading)], code, error=why)
+
+
+def _print_json(name: str, reading: Reading, plan: Any, rollout: int | None, steps: tuple[int, int] | None) -> int:
+    from batchbridge.cli._json import print_json
+    from batchbridge.meaning.candidates import CandidatePlan
+    from batchbridge.render import plan as render
+
+    shown = {
+        "totals": render.totals(plan),
+        "decided_while_it_runs": render.open_dict(plan) if isinstance(plan, CandidatePlan) else None,
+        "rollouts": [] if rollout is None else [render.rollout_dict(plan.rollout(rollout))],
+        "steps": [] if steps is None else [render.step_dict(one) for one in plan.steps(*steps)],
+    }
+    return print_json([{**_result(name, reading), **shown}], FINE)
+
+
+def _result(name: str, reading: Reading) -> dict[str, Any]:
+    """What `--json` has of a configuration without a plan."""
+    return {
+        "file": name,
+        "framework": reading.framework,
+        "framework_version": reading.framework_version,
+        "verdict": reading.verdict,
+        "findings": [finding.to_dict() for finding in reading.findings],
+        "dataset_size": reading.dataset_size,
+        "totals": None,
+        "decided_while_it_runs": None,
+        "rollouts": [],
+        "steps": [],
+    }
 
 
 def _draw(plan: Any, file: str) -> None:
@@ -89,24 +135,13 @@ def _draw(plan: Any, file: str) -> None:
         raise click.UsageError(f"--svg {file}: {error.strerror}") from None
 
 
-def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:
+def _print(plan: Any, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool) -> None:
     from batchbridge.meaning.candidates import CandidatePlan
-    from batchbridge.render import json
     from batchbridge.render import plan as render
 
     rollouts = [] if rollout is None else [plan.rollout(rollout)]
     open_ = render.open_dict(plan) if isinstance(plan, CandidatePlan) else None
     planned = () if steps is None else plan.steps(*steps)
-    if as_json:
-        shown = {
-            "dataset_size": plan.dataset_size,
-            "totals": render.totals(plan),
-            **({} if open_ is None else {"decided_while_it_runs": open_}),
-            "rollouts": [render.rollout_dict(one) for one in rollouts],
-            "steps": [render.step_dict(one) for one in planned],
-        }
-        click.echo(json.dumps(shown))
-        return
     if totals:
         for line in render.totals_lines(plan):
             click.echo(line)

@@ -44,13 +44,12 @@ def command(
     name, reading = reading_from(world_size=present, nodes=None, gpus=None, **source)
     found = scale(reading, wanted)
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps(found.to_dict()))
-    else:
-        from batchbridge.render import between
+        return print_json([{"file": name, **found.to_dict()}], EXIT_CODES[found.verdict])
+    from batchbridge.render import between
 
-        click.echo(between.scaling(name, found, table_for_stdout()))
-        if found.verdict == "undecided" and present is None:
-            click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
+    click.echo(between.scaling(name, found, table_for_stdout()))
+    if found.verdict == "undecided" and present is None:
+        click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]
