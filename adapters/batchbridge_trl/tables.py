@@ -26,6 +26,11 @@ class Gone(NamedTuple):
     instead: str | None
     source: str
 
+    @property
+    def message(self) -> str:
+        """What a finding and an editor say."""
+        return f"{self.key} is gone since {self.since}" + (f"; {self.instead} says it now" if self.instead else "")
+
 
 @lru_cache(maxsize=64)
 def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Key]:

@@ -30,7 +30,10 @@ COMMANDS = {
     "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the legal neighbours."),
     "rule": ("batchbridge.cli.rule", "Explain a rule by its code: versions, an example, its fix."),
     "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
-    "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
+    "schema": (
+        "batchbridge.cli.schema",
+        "Print a JSON Schema: of a framework's file, the specification, or --json.",
+    ),
     "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
     "new-adapter": (
         "batchbridge.cli.new_adapter",
@@ -55,7 +58,7 @@ EXAMPLES = {
     "doctor": ("error.txt", "'AssertionError: only support equal chunk.' --config run.sh"),
     "rule": ("BB-TRL-021",),
     "run": ("--ledger runs/a -- python -m verl.trainer.main_ppo data.train_batch_size=64",),
-    "schema": ("", "--table"),
+    "schema": ("--framework trl --framework-version 0.18.0 -o trl.schema.json", "--table", "--json-output", ""),
     "adapters": ("",),
     "new-adapter": ("my_rl --from config.yaml",),
     "ledger": ("show runs/a", "diff runs/a runs/b"),

@@ -3,14 +3,17 @@ print for `--json`; or a table of the specification's fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from batchbridge.cli._input import frameworks_for_completion
+from batchbridge.cli.main import FINE, tip
+
 if TYPE_CHECKING:
-    pass
+    from batchbridge.contract.adapter import Adapter
 
 COLUMNS = ("field", "unit", "values", "default", "meaning")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -108,18 +111,96 @@ _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"
 
 
 @click.command("schema", short_help="Print a JSON Schema: of the specification, a file, or of --json.")
+@click.option(
+    "--framework",
+    metavar="NAME",
+    shell_complete=frameworks_for_completion,
+    help="The schema of this framework's own configuration file, for editors.",
+)
+@click.option(
+    "--framework-version", metavar="VERSION", help="Default: the one installed, pinned here, or the newest known."
+)
 @click.option("--table", is_flag=True, help="A table of the specification's fields: unit, values, default, meaning.")
 @click.option("--json-output", is_flag=True, help="The schema of what commands print for --json.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
 @click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
-def command(table: bool, json_output: bool, output: Path | None, overwrite: bool) -> int:
-    """Print the JSON Schema of the canonical batch specification: the "spec" of explain --json, with units."""
-    from batchbridge.render import json
+def command(
+    framework: str | None,
+    framework_version: str | None,
+    table: bool,
+    json_output: bool,
+    output: Path | None,
+    overwrite: bool,
+) -> int:
+    """Print the JSON Schema of the canonical batch specification: the "spec" of explain --json, with units.
 
+    With --framework: of the framework's own YAML file in one version, every key with what it takes, its default, unit
+    and meaning. An editor with yaml-language-server completes and checks by it a file whose first line is
+    # yaml-language-server: $schema=FILE
+    """
+    if sum((framework is not None, table, json_output)) > 1:
+        raise click.UsageError("give one of --framework, --table and --json-output")
+    if framework_version is not None and framework is None:
+        raise click.UsageError("--framework-version needs --framework NAME")
+    if output is not None and output.exists() and not overwrite:
+        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     if table:
         from batchbridge.cli._tables import table_for_stdout
 
-        click.echo(table_for_stdout()(COLUMNS, list(field_rows())))
+        text = table_for_stdout()(COLUMNS, list(field_rows()))
     else:
-        click.echo(json.dumps(output_schema() if json_output else json_schema()))
-    return 0
+        from batchbridge.render.json import dumps
+
+        if framework is not None:
+            text = dumps(_file_schema(framework, framework_version))
+        else:
+            text = dumps(output_schema() if json_output else json_schema())
+    if output is None:
+        click.echo(text)
+        return FINE
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"-o {output}: cannot be written: {error.strerror}") from None
+    return FINE
+
+
+def _file_schema(framework: str, version: str | None) -> Mapping[str, Any]:
+    """The schema of a framework's file; on standard error which version was taken where nobody named one."""
+    from batchbridge.contract import plugins
+
+    name = plugins.named(framework)
+    if name is None:
+        known = tip(framework, plugins.adapters(), "framework")
+        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+        raise click.UsageError(f"--framework {framework}: no such adapter{known}")
+    adapter = plugins.adapters()[name]
+    why = "the version that was asked for"
+    if version is None:
+        version, why = _version(adapter)
+    if version is None:
+        raise click.UsageError(f"--framework {name}: name the version with --framework-version; {why}")
+    try:
+        found = adapter.file_schema(version)
+    except ValueError as error:
+        raise click.UsageError(f"--framework-version {version}: {error}") from None
+    if found is None:
+        raise click.UsageError(f"--framework {name}: {adapter.no_file or 'its adapter makes no schema of a file'}")
+    click.echo(f"{found.get('title', name)}: {why}", err=True)
+    return found
+
+
+def _version(adapter: Adapter) -> tuple[str | None, str]:
+    """The version that the project says, that is installed, that the repository pins, or the newest; and which."""
+    from batchbridge.cli._project import project
+    from batchbridge.contract.reading import Context, Source
+    from batchbridge.reading.pins import pinned
+
+    if version := project(None).said.get("framework_version"):
+        return str(version), "as the project's settings say"
+    if version := adapter.read(Source(), Context()).framework_version:
+        return version, "the installed version"
+    if adapter.distribution and (pin := pinned(Path.cwd() / "here", adapter.distribution)):
+        return pin.version, f"{pin.place} pins it"
+    newest = adapter.newest_version or next(reversed(adapter.releases), None)
+    return newest, "the newest that is known; --framework-version chooses another"

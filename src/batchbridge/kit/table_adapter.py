@@ -41,6 +41,10 @@ class TableAdapter(FramedAdapter):
     """The framework's rules and defects, over native settings."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
+    free: ClassVar[Sequence[str]] = ()
+    """Groups of settings in a file that take keys without a row, for an editor; "" is the whole file."""
+    interpolates: ClassVar[bool] = False
+    """Whether `${...}` may stand in the place of a value in a file, for an editor."""
 
     def rows(self) -> Sequence[RuleRow]:
         """`rules`."""
@@ -73,6 +77,16 @@ class TableAdapter(FramedAdapter):
     @abstractmethod
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         """What the framework does with these settings; its `defects` are added."""
+
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """JSON Schema of the rows; a key that is a row in other versions only is refused with these."""
+        from batchbridge.kit.file_schema import elsewhere, nested, setting
+
+        rows = keys_of(self.keys, version)
+        leaves = {
+            key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
+        }
+        return nested({**leaves, **dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))}, self.free)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""
