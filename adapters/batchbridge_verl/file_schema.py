@@ -144,7 +144,7 @@ def _of_engine(adapter: VerlAdapter, version: str, engine: str) -> Schema:
         row = row._replace(default=default, unit=row.unit or unit, meaning=row.meaning or meaning)
         leaves[key] = setting(row, words.get(key), decides=adapter.decides(key), interpolates=True)
         if default == UNRECORDED:
-            del leaves[key]["default"]
+            leaves[key] = {name: part for name, part in leaves[key].items() if name not in ("default", "description")}
         if not row.kind.schema and (key in BY_KEY or default not in (None, {})) and not key.startswith(OPEN):
             leaves[key] |= LEAF
     for key, (since, instead, _) in GONE.items():

@@ -7,6 +7,7 @@ numbers beyond a float, text that ought to be JSON.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -19,7 +20,10 @@ from hypothesis import strategies as st
 
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Source
+from batchbridge.kit.omegaconf import flatten
+from batchbridge.reading.files import load_source
 from batchbridge.reading.read import read_source
+from batchbridge_verl.settings import defaults_of
 
 jsonschema = pytest.importorskip("jsonschema", reason="schemas are checked by the jsonschema package")
 
@@ -223,6 +227,89 @@ def test_defaults_fit(framework: str, version: str) -> None:
             values[key] = node["default"]
     assert len(values) > 30
     assert refused(framework, version, nested(values)) == set()
+
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "corpus" / "configs"
+FILES = [
+    *(("open_r1", version, path) for version in VERSIONS["open_r1"] for path in sorted(SHARED.glob("*/*/grpo/*.yaml"))),
+    *(("easyr1", version, SHARED / "easyr1" / "config.yaml") for version in VERSIONS["easyr1"]),
+]
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the published files are not part of this repository")
+def test_published_files_are_judged_as_check_judges_them() -> None:
+    fine = 0
+    for framework, version, path in FILES:
+        values = dict(load_source(path).values)
+        no, said = refused(framework, version, values), reported(framework, version, values, OF_KEYS | OF_WORDS)
+        assert all(of(key, said) for key in no), path
+        assert all(of(key, no) for key in said), path
+        fine += not no
+    assert len(FILES) == 14
+    assert fine == 5, "4 of Open-R1's 5 under the TRL that it pins; EasyR1's under the newest"
+
+
+WRONG = (("_x", 1), ("", ["a", {"b": 1}]), ("", {"a": 1}))
+"""What a file is spoiled by: a key beside a key of its own, and values that hardly any setting takes."""
+
+
+@pytest.mark.shared
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the published files are not part of this repository")
+def test_published_files_that_are_spoiled_are_refused_where_check_refuses_them() -> None:
+    spoiled = 0
+    for framework, version, path in (FILES[0], FILES[-1]):
+        values = dict(load_source(path).values)
+        for key, value in flatten(values):
+            for ending, wrong in WRONG:
+                made = copy.deepcopy(values)
+                *groups, name = key.split(".")
+                node = made
+                for group in groups:
+                    node = node[group]
+                node[f"{name}{ending}"] = wrong if ending or not isinstance(value, dict) else 5
+                where = f"{key}{ending}"
+                no, said = (of(where, found(framework, version, made)) for found in (refused, reported))
+                assert bool(no) == bool(said), f"{path.name}: {where} = {wrong}"
+                spoiled += bool(no)
+    assert spoiled > 150
+
+
+@pytest.mark.parametrize("engine", ["fsdp", "megatron", "veomni", "torchtitan"])
+def test_verl_s_composed_configuration_of_each_engine_fits(engine: str) -> None:
+    composed = nested(defaults_of("0.9.1", engine))
+    for chosen in ({"model_engine": engine}, {"defaults": [{"override model_engine": engine}, "_self_"]}):
+        assert refused("verl", "0.9.1", {**composed, **chosen}) == set()
+    composed["actor_rollout_ref"]["actor"]["megatron_x"] = 1
+    assert refused("verl", "0.9.1", {**composed, "model_engine": engine}) == {"actor_rollout_ref.actor.megatron_x"}
+
+
+@pytest.mark.parametrize(
+    ("said", "engine"),
+    [
+        ({}, "fsdp"),
+        ({"model_engine": "dp"}, "fsdp"),
+        ({"defaults": ["ppo_megatron_trainer", "_self_"]}, "megatron"),
+        ({"defaults": ["ppo_trainer", {"override model_engine": "veomni"}]}, "veomni"),
+        ({"actor_rollout_ref": {"actor": {"strategy": "megatron"}}}, "megatron"),
+        ({"actor_rollout_ref": {"actor": {"strategy": "fsdp2"}}}, "fsdp"),
+        ({"actor_rollout_ref": {"actor": {"megatron": {"seed": 1}}}}, "megatron"),
+    ],
+)
+def test_the_engine_is_taken_from_where_check_takes_it(said: dict[str, Any], engine: str) -> None:
+    own = {"fsdp": "fsdp_config", "megatron": "megatron", "veomni": "veomni"}
+    for group in own.values():
+        values = copy.deepcopy(said)
+        values.setdefault("actor_rollout_ref", {}).setdefault("actor", {}).setdefault(group, {})["strange"] = 1
+        key = f"actor_rollout_ref.actor.{group}"
+        assert bool(of(key, refused("verl", "0.9.1", values))) == bool(of(key, reported("verl", "0.9.1", values)))
+    values = copy.deepcopy(said)
+    values.setdefault("actor_rollout_ref", {}).setdefault("actor", {}).setdefault(own[engine], {})["strange"] = 1
+    assert f"actor_rollout_ref.actor.{own[engine]}.strange" in refused("verl", "0.9.1", values)
+
+
+def test_a_rule_about_numbers_is_left_to_check() -> None:
+    assert refused("trl", "1.16.0", {"num_generations": 7, "per_device_train_batch_size": 8}) == set()
 
 
 @pytest.mark.parametrize(

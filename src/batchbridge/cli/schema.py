@@ -135,8 +135,10 @@ def command(
     """Print the JSON Schema of the canonical batch specification: the "spec" of explain --json, with units.
 
     With --framework: of the framework's own YAML file in one version, every key with what it takes, its default, unit
-    and meaning. An editor with yaml-language-server completes and checks by it a file whose first line is
-    # yaml-language-server: $schema=FILE
+    and meaning. An editor with yaml-language-server completes and checks a file by it whose first line names it:
+
+    \b
+      # yaml-language-server: $schema=FILE
     """
     if sum((framework is not None, table, json_output)) > 1:
         raise click.UsageError("give one of --framework, --table and --json-output")

@@ -9,12 +9,13 @@ together stay with `batchbridge check`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from batchbridge.kit.key_table import Key
 from batchbridge.kit.kinds import or_null_schema
+from batchbridge.kit.omegaconf import FINITE
 from batchbridge.meaning.spec import Quantity, every_field
 
 Schema = dict[str, Any]
@@ -22,6 +23,8 @@ INTERPOLATION: Mapping[str, Any] = {"type": "string", "pattern": "\\$\\{"}
 """A text that holds one of OmegaConf's `${...}`."""
 MISSING = "???"
 """OmegaConf's word for a value that is still to be said."""
+LONGEST = 60
+"""Characters of a default that a description names; an editor shows descriptions alone."""
 LEAF: Mapping[str, Any] = {"maxProperties": 0}
 """Any value that has no keys of its own."""
 
@@ -40,6 +43,8 @@ def setting(row: Key, words: Words | None = None, *, decides: str | None = None,
     in the place of a value, and `???` of one that may be null.
     """
     schema: Schema = dict(row.kind.schema)
+    if "pattern" in schema and row.kind.expected != row.kind.name:
+        schema["patternErrorMessage"] = f"expected {row.kind.expected}"
     if words is None and isinstance(row.values, Mapping) and "string" in schema.get("type", ""):
         words = Words([word for word in row.values if isinstance(word, str)], only=False)
     if words is not None and words.words:
@@ -48,7 +53,10 @@ def setting(row: Key, words: Words | None = None, *, decides: str | None = None,
         schema = offered if words.only else {"anyOf": [offered, schema]}
     if interpolates and schema:
         may_miss = row.kind.takes(None) or row.default == MISSING
-        schema = {"anyOf": [schema, INTERPOLATION, *([{"const": MISSING}] if may_miss else [])]}
+        texts = [{"const": MISSING}] if may_miss else []
+        if "number" in schema.get("type", ()) and "string" not in schema["type"]:
+            texts.append({"type": "string", "pattern": f"^({FINITE})$"})  # OmegaConf reads 1e-6 as a number
+        schema = {"anyOf": [schema, INTERPOLATION, *texts]}
         schema |= {} if may_miss else {"not": {"const": MISSING}}
     return {**described(row, decides), **schema, "default": row.default}
 
@@ -63,6 +71,8 @@ def described(row: Key, decides: str | None = None) -> Schema:
     parts += [f"Unit: {unit}." if unit not in ("", "kind", "1") else ""]
     if isinstance(row.values, Mapping):
         parts.append("; ".join(f"{_word(ours)}: {_word(theirs)}" for ours, theirs in row.values.items()) + ".")
+    if row.default is not None and len(default := _word(row.default)) <= LONGEST:
+        parts.append(f"Default: {default or 'an empty text'}.")
     said = " ".join(part for part in parts if part)
     found: Schema = {"description": said} if said else {}
     if row.fields:
@@ -75,22 +85,47 @@ def refused(why: str) -> Schema:
     return {"not": {}, "description": f"{why}.", "deprecationMessage": why, "doNotSuggest": True}
 
 
-def nested(leaves: Mapping[str, Schema], free: Collection[str] = ()) -> Schema:
-    """The schema of a mapping whose settings have dotted names; other keys are refused but in the groups `free`."""
-    root = _group()
+def nested(
+    leaves: Mapping[str, Schema], free: Collection[str] = (), *, strict: Collection[str] | None = None
+) -> Schema:
+    """The schema of a mapping whose settings have dotted names; keys that are none of these are refused.
+
+    free: groups that take any other key, with those below them. strict: groups ("grpo.") that alone refuse one.
+    """
+    root: Schema = {"type": "object", "additionalProperties": False}
     for key in sorted(leaves):
-        node = root
         *groups, name = key.split(".")
-        for group in groups:
-            node = node.setdefault("properties", {}).setdefault(group, _group())
-        known = node.setdefault("properties", {})
+        known = _at(root, groups).setdefault("properties", {})
         known[name] = {**known.get(name, {}), **leaves[key]}
-    for path in free:
-        node = root
-        for group in filter(None, path.split(".")):
-            node = node.setdefault("properties", {}).setdefault(group, {"type": "object"})
-        _open(node)
+    for group in free:
+        _open(_at(root, group.split(".")))
+    if strict is not None:
+        _open(root, strict=tuple(strict))
     return root
+
+
+def _at(root: Schema, groups: Iterable[str]) -> Schema:
+    """The schema of a group, which is made where it is missing."""
+    node = root
+    for group in groups:
+        made = {"type": "object", "additionalProperties": False}
+        node = node.setdefault("properties", {}).setdefault(group, made)
+    return node
+
+
+def _open(node: Schema, path: str = "", strict: tuple[str, ...] = ()) -> None:
+    """Lets a group, and those below it that are not strict, take any key."""
+    if path not in strict:
+        node.pop("additionalProperties", None)
+        for name, part in node.get("properties", {}).items():
+            _open(part, f"{path}{name}.", strict)
+
+
+def changed(schema: Schema, group: Callable[[Schema], Schema], leaf: Callable[[Schema], Schema]) -> Schema:
+    """A mapping's schema with every group and every setting in it changed."""
+    parts = schema.get("properties", {}).items()
+    made = {name: group(changed(part, group, leaf)) if "properties" in part else leaf(part) for name, part in parts}
+    return {**schema, "properties": made}
 
 
 def file_schema(framework: str, version: str, body: Schema, *, title: str = "") -> Schema:
@@ -135,19 +170,8 @@ def elsewhere(rows: Iterable[Key], known: Collection[str], name: str, of: str) -
         yield key, refused(f"{key} is no setting of {name}; it is one under {of} {' and '.join(versions)}")
 
 
-def _open(node: Schema) -> None:
-    """Lets a group and those below it take any key."""
-    node.pop("additionalProperties", None)
-    for part in node.get("properties", {}).values():
-        _open(part)
-
-
-def _group() -> Schema:
-    return {"type": "object", "additionalProperties": False}
-
-
 def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @cache

@@ -41,8 +41,8 @@ class TableAdapter(FramedAdapter):
     """The framework's rules and defects, over native settings."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
-    free: ClassVar[Sequence[str]] = ()
-    """Groups of settings in a file that take keys without a row, for an editor; "" is the whole file."""
+    strict: ClassVar[Sequence[str] | None] = None
+    """Groups of settings in which a key without a row is refused, for an editor ("grpo."); None: everywhere."""
     interpolates: ClassVar[bool] = False
     """Whether `${...}` may stand in the place of a value in a file, for an editor."""
 
@@ -86,7 +86,8 @@ class TableAdapter(FramedAdapter):
         leaves = {
             key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
         }
-        return nested({**leaves, **dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))}, self.free)
+        leaves |= dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))
+        return nested(leaves, strict=self.strict)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""
