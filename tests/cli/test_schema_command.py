@@ -157,7 +157,8 @@ def test_a_table_adapter_has_a_schema_of_its_rows_for_nothing(adapter: type[Tabl
         reading = Tabled().read(Source(values=values), Context(framework_version="2.1", world_size=2))
         assert {one.code for one in reading.findings} & {"BB-TABLED-004", "BB-TABLED-005"}
     batch = schema.schema["properties"]["train"]["properties"]["batch"]
-    assert (batch["x-unit"], batch["default"], batch["minimum"]) == ("completions", 512, 1) or adapter is Loose
+    assert (batch["x-unit"], batch["default"]) == ("completions", 512)
+    assert '"minimum": 1' in json.dumps(batch)
     assert batch["description"].endswith("Unit: completions. Default: 512.")
 
 
@@ -180,5 +181,5 @@ def test_an_adapter_says_where_other_keys_are_taken_and_where_values_may_follow_
 
 def test_a_framework_without_a_file_has_no_schema() -> None:
     assert Bare().file_schema("2.1") is None
-    with pytest.raises(ValueError, match="bare 0.9 is not known; known are >=1,<3"):
+    with pytest.raises(ValueError, match=r"bare 0\.9 is not known; known are >=1,<3"):
         Bare().file_schema("0.9")

@@ -167,7 +167,21 @@ def elsewhere(rows: Iterable[Key], known: Collection[str], name: str, of: str) -
         if row.key not in known and not row.fixed:
             ranges.setdefault(row.key, []).append(row.versions)
     for key, versions in ranges.items():
-        yield key, refused(f"{key} is no setting of {name}; it is one under {of} {' and '.join(versions)}")
+        yield key, refused(f"{key} is no setting of {name}; it is one under {of} {' and '.join(_joined(versions))}")
+
+
+def _joined(ranges: Iterable[str]) -> Iterator[str]:
+    """Ranges of versions, of which those that go on where another ends are one: >=1,<2 and >=2,<3."""
+    before = ""
+    for versions in ranges:
+        start, _, rest = versions.partition(",")
+        head, _, end = before.rpartition("<")
+        if end and start == f">={end}":
+            before = f"{head}{rest}".rstrip(",")
+        else:
+            yield from [before] if before else []
+            before = versions
+    yield before
 
 
 def _word(value: Any) -> str:
