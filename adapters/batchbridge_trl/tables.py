@@ -49,6 +49,11 @@ class Gone(NamedTuple):
             return value is not None
         return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
 
+    @property
+    def message(self) -> str:
+        """What a finding and an editor say."""
+        return f"{self.key} is gone since {self.since}" + (f"; {self.instead} says it now" if self.instead else "")
+
 
 @lru_cache(maxsize=64)
 def settings_of(groups: tuple[Group, ...], version: str) -> dict[str, Key]:

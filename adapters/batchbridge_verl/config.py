@@ -131,6 +131,12 @@ class VerlAdapter(FramedAdapter):
 
         return dataclasses.replace(reading, spec=spec_of(told), provenance=provenance, behaviour=behaviour(run))
 
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """See `file_schema`."""
+        from batchbridge_verl.file_schema import settings_schema
+
+        return settings_schema(self, version)
+
     def check(self, reading: Reading) -> Sequence[Finding]:
         """verl's own rules and known defects; see `rules`."""
         from batchbridge_verl.rules import check

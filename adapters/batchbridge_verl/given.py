@@ -35,7 +35,7 @@ CONFIGS: Mapping[str, str | None] = {
     "one_step_off_ppo_trainer": None,
     "one_step_off_ppo_megatron_trainer": "megatron",
 }
-_OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
+OPEN = ("hydra.", "ray_init.", "ray_kwargs.", "rollout.", "reward.", "distillation.", "custom_reward_function.")
 """Groups of other entry points, or whose keys users add freely."""
 _FINE_TUNES = "is supervised fine-tuning, which has no rollouts: no batch rule of PPO speaks of it"
 OTHERS: Mapping[str, str] = {
@@ -64,7 +64,7 @@ def unknown_keys(result: HydraSaid, version: str, engine: str, defaults: Default
     for key, place in result.places.items():
         in_file = result.from_file or key in result.configured
         word = result.entry_from_words and not in_file  # a command line needs `+`
-        if key in (ENGINE, "defaults", "hydra") or key.startswith((*_OPEN, *(f"{group}." for group in result.groups))):
+        if key in (ENGINE, "defaults", "hydra") or key.startswith((*OPEN, *(f"{group}." for group in result.groups))):
             continue
         operation = result.operations[key]
         if operation == "add" and known.get(key) is not None:
@@ -121,9 +121,9 @@ def refused_fields(result: HydraSaid, version: str, defaults: Defaults, critic: 
 
 
 def _below_empty(key: str, known: Mapping[str, Any]) -> bool:
-    """Whether `key` stands below a group that is empty by default."""
+    """Whether `key` stands below a group that is empty by default; a number that is null is no group."""
     groups = (key[:at] for at, mark in enumerate(key) if mark == ".")
-    return any(group in known and known[group] in (None, {}) for group in groups)
+    return any(group in known and known[group] in (None, {}) and group not in BY_KEY for group in groups)
 
 
 def _unknown(key: str, place: Where, version: str, engine: str, near: Sequence[str], appended: bool) -> Finding:

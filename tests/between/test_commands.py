@@ -77,7 +77,7 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, inputs: None) -> 
 
 def test_diff_in_json_ranks_and_names(run: Run, inputs: None) -> None:
     code, out, _ = run(*SCENES["diff"], "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert shown["verdict"] == "not equivalent"
     assert shown["differences"][0]["field"] == "optimizer_step.completions_per_step"
     assert {"field", "aspect", "unit", "a", "b", "kind", "reason"} <= set(shown["differences"][0])
@@ -96,7 +96,7 @@ def test_a_converted_recipe_is_read_back_as_the_same_run(to: str, run: Run, inpu
     assert run(*convert, "-o", "out.yaml")[0] == 0
     assert 'reward_funcs: ["accuracy"]' in Path("out.yaml").read_text(encoding="utf-8")
     code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL, "--json")
-    fields = [difference["field"] for difference in json.loads(out)["differences"]]
+    fields = [difference["field"] for difference in json.loads(out)["results"][0]["differences"]]
     assert (code, fields) == (3, ["outside.dataset_name", "outside.model_name_or_path"])
     Path("out.yaml").write_text(re.sub(r".*<(MODEL|DATA)>.*\n", "", Path("out.yaml").read_text(encoding="utf-8")))
     code, out, _ = run("diff", "recipe.yaml", "out.yaml", "--framework", "trl", *TRL)
@@ -150,7 +150,7 @@ def test_what_does_not_exist_is_a_usage_error(option: tuple[str, str], run: Run,
 
 def test_convert_in_json_has_the_account_and_the_text(run: Run, inputs: None) -> None:
     code, out, _ = run(*SCENES["convert"], "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["verdict"], shown["left_behind"]["colour"]) == (0, "complete", "green")
     assert {field["status"] for field in shown["fields"]} == {"exact", "filled"}
     assert "json" in shown["text"]
@@ -172,7 +172,7 @@ def test_scale_without_a_number_of_devices_is_a_usage_error(wrong: tuple[str, ..
 
 def test_scale_in_json_has_the_choices(run: Run, inputs: None) -> None:
     code, out, _ = run("scale", "a.json", "--framework", "narrow", "--world-size", "7", "--json")
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["verdict"]) == (3, "not kept")
     assert {"title", "keeps_everything", "settings", "lost", "derived", "spec", "text"} <= set(shown["choices"][0])
 

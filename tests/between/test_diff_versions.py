@@ -201,7 +201,7 @@ def test_known_defects_are_in_the_json(shell: Any) -> None:
         "8",
         "--json",
     )
-    shown = json.loads(out)
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["verdict"]) == (3, "not equivalent")
     assert any(row["field"].startswith("native.defect.BB-ORL-") for row in shown["differences"])
     assert {"field", "aspect", "unit", "a", "b", "kind", "reason", "from_a", "from_b"} == set(shown["differences"][0])

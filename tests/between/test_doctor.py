@@ -260,7 +260,7 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, pasted: Callable[
 def test_a_file_is_read_and_json_has_the_neighbours(run: Run) -> None:
     Path("error.txt").write_text(PASTED["deepspeed-batch"], encoding="utf-8")
     code, out, _ = run("doctor", "error.txt", "--json")
-    (shown,) = json.loads(out)["diagnoses"]
+    (shown,) = json.loads(out)["results"]
     assert (code, shown["name"], shown["numbers"]["devices"]) == (0, "deepspeed-batch", 7)
     assert {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}} in shown["fixes"]
 

@@ -304,7 +304,7 @@ def test_line_ends_encoding_mode_and_links_stay(encoding: str, files: Path) -> N
 
 def test_into_in_json_lists_changes(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main((*TO_R1, "--json", "--dry-run")) == 0
-    shown = json.loads(capsys.readouterr().out)["into"]
+    shown = json.loads(capsys.readouterr().out)["results"][0]["into"]
     assert {"key": "num_generations", "old": 4, "new": 8, "action": "set", "reason": ""} in shown["changes"]
     assert shown["problems"] == []
 

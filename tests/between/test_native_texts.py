@@ -180,7 +180,7 @@ def test_what_is_asked_for_is_looked_up_in_the_configuration(run: Run) -> None:
 def test_a_misspelt_key_is_named_with_its_line_and_the_nearest(run: Run) -> None:
     Path("run.sh").write_text(VERL, encoding="utf-8")
     out = run("doctor", SIX[2], "--config", "run.sh", "--framework-version", "0.7.0", "--json")[1]
-    finding, *_ = json.loads(out)["diagnoses"][0]["findings"]
+    finding, *_ = json.loads(out)["results"][0]["findings"]
     assert finding["where"][0]["line"] == 3
     assert "ppo_micro_batch_size_per_gpu" in finding["fixes"][0]["text"]
 

@@ -103,7 +103,7 @@ def test_a_plain_configuration_becomes_one_of_the_targets_own_form(
     words = ("convert", name_of(one), *source, "--to", other, "--to-version", VERSIONS[other])
 
     code = main((*words, "--json", "--dry-run"))
-    account = json.loads(capsys.readouterr().out)
+    (account,) = json.loads(capsys.readouterr().out)["results"]
     other_meaning = [field for field in account["fields"] if field["status"] in ("approximate", "inexpressible")]
     lossy = [field for field in other_meaning if not field["rare"]]
     assert (code, account["verdict"]) == ((3, "lossy") if lossy else (0, "complete"))

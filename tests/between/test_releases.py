@@ -70,7 +70,7 @@ def test_the_same_is_an_object(recipe: Path, capsys: pytest.CaptureFixture[str])
     assert found.judged is not None
     assert (found.verdict, found.reading.framework_version) == ("undecided", "0.26.2")
     main(["check", str(recipe), "--world-size", "8", "--json"])
-    shown = json.loads(capsys.readouterr().out)["releases"]
+    shown = json.loads(capsys.readouterr().out)["results"][0]["releases"]
     assert [span["first"] for span in shown] == [span.first for span in found.judged.spans]
     assert batchbridge.check(recipe, world_size=8, version="0.18.0").judged is None
 

@@ -121,7 +121,7 @@ def test_several_files_are_judged_each_by_itself(run: Run, uneven: Path) -> None
     files = ("recipe.yaml", "other.yaml")
     alone = [run("check", file)[1] for file in files]
     assert run("check", *files)[1] == "\n".join(alone)
-    shown = json.loads(run("check", *files, "--json")[1])
+    shown = json.loads(run("check", *files, "--json")[1])["results"]
     verdicts = {"recipe.yaml": "invalid", "other.yaml": "undecided"}
     assert {one["file"]: one["verdict"] for one in shown} == verdicts
     lines = run("check", *files, "--output-format", "concise")[1]

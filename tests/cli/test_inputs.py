@@ -87,7 +87,7 @@ def test_exit_codes_of_folders(run: Run, repository: Path) -> None:
 
 def test_other_formats_have_the_runs_of_a_folder(run: Run, repository: Path) -> None:
     code, out, _ = run("check", str(repository), "--json", *KNOWN)
-    assert [Path(one["file"]).name for one in json.loads(out)] == ["bad.yaml", "good.yaml"]
+    assert [Path(one["file"]).name for one in json.loads(out)["results"]] == ["bad.yaml", "good.yaml"]
     assert code == 2
     assert all("grpo/" in line for line in run("check", str(repository), "--output-format", "concise")[1].splitlines())
 
@@ -172,7 +172,7 @@ def test_the_arguments_of_a_script_stand_there_too(run: Run) -> None:
     text = "python3 -m verl.trainer.main_ppo data.train_batch_size=$1 actor_rollout_ref.rollout.n=${2:-4}\n"
     Path("run.sh").write_text(text, encoding="utf-8")
     said = json.loads(run("check", "run.sh", "--framework-version", "0.9.1", "--json", "--", "64", "8")[1])
-    rollout = said["spec"]["rollout"]
+    rollout = said["results"][0]["spec"]["rollout"]
     assert (rollout["prompts_per_rollout"], rollout["completions_per_prompt"]) == (64, 8)
 
 
@@ -191,7 +191,7 @@ def test_what_slurm_starts_is_read(run: Run) -> None:
     Path("recipes", "demo.yaml").write_text(VALID, encoding="utf-8")
     Path("train.slurm").write_text(SLURM, encoding="utf-8")
     words = ("check", "train.slurm", "--framework-version", "1.16.0", "--env", "SLURM_NNODES=1", "--json")
-    said = json.loads(run(*words, "--", "grpo", "demo")[1])
+    (said,) = json.loads(run(*words, "--", "grpo", "demo")[1])["results"]
     assert (said["framework"], said["verdict"]) == ("open_r1", "valid")
     assert (said["spec"]["topology"]["world_size"], said["spec"]["rollout"]["completions_per_prompt"]) == (8, 8)
 

@@ -66,10 +66,11 @@ def test_show_prints_one_line_per_optimizer_step(run: Run, tmp_path: Path) -> No
     assert (code, len(out.splitlines())) == (0, 2)
 
 
-def test_show_prints_valid_json_lines_of_one_step(run: Run, tmp_path: Path) -> None:
+def test_show_prints_each_step_on_a_line_of_valid_json(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("ledger", "show", write(tmp_path / "a", (3, 4)), "--step", "1", "--json")
-    (line,) = out.splitlines()
+    head, line, tail = out.splitlines()
     record = json.loads(line)
+    assert json.loads(f"{head}{tail}")["results"] == []
     assert (record["step"], record["prompt"], record["reward"]) == (1, [4, 4], ["nan", 1.0])
     assert code == 0
 
@@ -83,7 +84,7 @@ def test_different_runs_exit_with_3_and_name_the_first_step(run: Run, tmp_path: 
     folders = write(tmp_path / "a", (3, 4)), write(tmp_path / "b", (3, 5))
     assert run("ledger", "diff", *folders)[0] == 3
     code, out, _ = run("ledger", "diff", *folders, "--json")
-    assert (code, json.loads(out)["step"]) == (3, 1)
+    assert (code, json.loads(out)["results"][0]["step"]) == (3, 1)
 
 
 def test_a_ledger_that_is_broken_says_where(run: Run, tmp_path: Path) -> None:

@@ -54,7 +54,8 @@ def test_text_is_as_people_were_shown_it(scene: str, run: Run, recipe: Path) -> 
 def test_json_is_exactly_the_readings_dict_with_its_enforcement(run: Run, recipe: Path, command: str) -> None:
     code, out, _ = run(command, "recipe.yaml", "--json", "--dataset-size", "12")
     found = batchbridge.check("recipe.yaml", dataset_size=12)
-    assert json.loads(out) == plain({**found.reading.to_dict(), "enforcement": found.enforcement.to_dict()})
+    said = {"file": "recipe.yaml", **found.reading.to_dict(), "enforcement": found.enforcement.to_dict()}
+    assert json.loads(out)["results"] == [plain(said)]
     assert code == 0
 
 
@@ -68,8 +69,9 @@ def test_every_obstacle_is_said_with_its_remedy_where_one_asks(run: Run, recipe:
 
 
 def test_json_has_the_promised_keys(run: Run, recipe: Path) -> None:
-    shown = json.loads(run("explain", "recipe.yaml", "--json", "--set", "toy.step=9")[1])
+    shown = json.loads(run("explain", "recipe.yaml", "--json", "--set", "toy.step=9")[1])["results"][0]
     assert set(shown) == {
+        "file",
         "framework",
         "framework_version",
         "spec",
@@ -93,11 +95,12 @@ def test_json_is_valid_whatever_the_values_are(run: Run, recipe: Path) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")
 
-    assert json.loads(run("check", "recipe.yaml", "--json")[1], parse_constant=refuse)["verdict"] == "invalid"
+    (shown,) = json.loads(run("check", "recipe.yaml", "--json")[1], parse_constant=refuse)["results"]
+    assert shown["verdict"] == "invalid"
 
 
 def test_provenance_tells_file_argument_and_default_apart(run: Run, recipe: Path) -> None:
-    shown = json.loads(run("check", "recipe.yaml", "--json", "--set", "toy.step=4")[1])["provenance"]
+    shown = json.loads(run("check", "recipe.yaml", "--json", "--set", "toy.step=4")[1])["results"][0]["provenance"]
     step, group = shown["optimizer_step.completions_per_step"], shown["rollout.completions_per_prompt"]
     assert (step["origin"], step["line"]) == ("argument", None)
     assert (group["origin"], group["file"], group["line"]) == ("file", "recipe.yaml", 4)
@@ -105,7 +108,7 @@ def test_provenance_tells_file_argument_and_default_apart(run: Run, recipe: Path
 
 
 def test_the_plan_in_json_has_every_member(run: Run, recipe: Path) -> None:
-    shown = json.loads(run("plan", "recipe.yaml", "--dataset-size", "10", "--steps", "0:2", "--json")[1])
+    shown = json.loads(run("plan", "recipe.yaml", "--dataset-size", "10", "--steps", "0:2", "--json")[1])["results"][0]
     assert [len(step["members"]) for step in shown["steps"]] == [8, 8]
     assert shown["totals"]["total_optimizer_steps"] == 2
     assert shown["rollouts"] == []
@@ -127,7 +130,7 @@ def test_a_plan_without_the_number_of_prompts_is_the_shape_of_the_first_rollout(
 
 def test_adapters_lists_who_provides_what(run: Run) -> None:
     code, out, _ = run("adapters", "--json")
-    (toy,) = (row for row in json.loads(out)["adapters"] if row["framework"] == "toy")
+    (toy,) = (row for row in json.loads(out)["results"] if row["framework"] == "toy")
     assert toy == {
         "framework": "toy",
         "reads": ">=1,<3",
@@ -159,7 +162,7 @@ def test_adapters_grades_the_installed_code_without_importing_it(
         monkeypatch.setattr(proven, "records", lambda home, known=known: known)
         code = proven.Code("toy", "nowhere", (package,))
         monkeypatch.setattr(type(plugins.adapters()["toy"]), "code", lambda self, code=code: code)
-        (row,) = (row for row in json.loads(run("adapters", "--json")[1])["adapters"] if row["framework"] == "toy")
+        (row,) = (row for row in json.loads(run("adapters", "--json")[1])["results"] if row["framework"] == "toy")
         assert row["code"].startswith(expected)
 
 

@@ -18,7 +18,7 @@ def project(text: str, name: str = "pyproject.toml") -> None:
 
 
 def devices(run: Run, *words: str) -> int:
-    shown = json.loads(run("check", "recipe.yaml", "--json", *words)[1])
+    shown = json.loads(run("check", "recipe.yaml", "--json", *words)[1])["results"][0]
     return int(shown["spec"]["topology"]["world_size"])
 
 
@@ -88,7 +88,7 @@ def test_a_file_elsewhere_has_the_settings_of_its_own_project(
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     project("[tool.batchbridge]\nworld_size = 4\n")
-    assert json.loads(run("check", "../recipe.yaml", "--json")[1])["spec"]["topology"]["world_size"] == 8
+    assert json.loads(run("check", "../recipe.yaml", "--json")[1])["results"][0]["spec"]["topology"]["world_size"] == 8
     Path("recipe.yaml").write_text(text, encoding="utf-8")
     assert devices(run) == 4
 

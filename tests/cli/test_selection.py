@@ -52,10 +52,10 @@ def test_what_does_not_count_is_in_no_format(run: Run, recipe: Path) -> None:
 
 
 def test_what_does_not_count_still_stands_in_the_way_of_a_run(run: Run, recipe: Path) -> None:
-    shown = json.loads(run(*UNEVEN[:-1], "json", "--ignore", "BB-TOY")[1])
+    shown = json.loads(run(*UNEVEN[:-1], "json", "--ignore", "BB-TOY")[1])["results"][0]
     assert (shown["verdict"], shown["enforcement"]) == (
         "valid",
-        json.loads(run(*UNEVEN[:-1], "json")[1])["enforcement"],
+        json.loads(run(*UNEVEN[:-1], "json")[1])["results"][0]["enforcement"],
     )
 
 

@@ -123,7 +123,7 @@ def test_the_command_prints_the_page(run: Run) -> None:
 
 
 def test_the_command_has_json(run: Run) -> None:
-    shown = json.loads(run("rule", "BB-VERL-004", "--json")[1])
+    (shown,) = json.loads(run("rule", "BB-VERL-004", "--json")[1])["results"]
     assert shown["code"] == shown["finding"]["code"] == "BB-VERL-004"
     assert shown["rows"][0]["severity"] == "error"
 

@@ -145,7 +145,7 @@ def checked(folder: Path, words: list[str], version: str) -> dict[str, Any]:
     said = io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
         main(["check", "--json", "--framework-version", version, *words])
-    found: dict[str, Any] = json.loads(said.getvalue())
+    found: dict[str, Any] = json.loads(said.getvalue())["results"][0]
     return found
 
 

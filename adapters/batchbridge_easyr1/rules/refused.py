@@ -30,12 +30,15 @@ from batchbridge_easyr1.settings import (
     GPUS,
     GROUP,
     KL_ESTIMATORS,
+    KL_TYPES,
     MAX_TRIES,
     MICRO,
     MINI_ROLLOUT,
     MODE,
     NODES,
+    OPTIMIZERS,
     PROMPTS,
+    SCHEDULES,
 )
 
 DRIVER = "EasyR1 0.3.0 to 0.3.3.dev0 trainer/ray_trainer.py RayPPOTrainer.__init__"
@@ -143,7 +146,7 @@ def _kl_penalty(run: Run, in_loss: bool) -> str | None:
 
 
 def _kl_type(run: Run) -> str | None:
-    return known("algorithm.kl_type", ("fixed", "adaptive"))(run) if kl_counts(run) else None
+    return known("algorithm.kl_type", KL_TYPES)(run) if kl_counts(run) else None
 
 
 def _kl_horizon(run: Run) -> str | None:
@@ -273,7 +276,7 @@ REFUSED: tuple[Rule, ...] = (
     ),
     STARTING(
         "BB-EZR1-042",
-        known(f"{ACTOR}optim.strategy", ("adamw", "adamw_bf16")),
+        known(f"{ACTOR}optim.strategy", OPTIMIZERS),
         (f"{ACTOR}optim.strategy",),
         "NotImplementedError: Optimizer ... not supported.",
         "EasyR1 fsdp_workers.py _build_model_optimizer",
@@ -281,7 +284,7 @@ REFUSED: tuple[Rule, ...] = (
     ),
     STARTING(
         "BB-EZR1-043",
-        known(f"{ACTOR}optim.lr_scheduler_type", ("constant", "cosine")),
+        known(f"{ACTOR}optim.lr_scheduler_type", SCHEDULES),
         (f"{ACTOR}optim.lr_scheduler_type",),
         "NotImplementedError: LR scheduler type ... is not supported",
         "EasyR1 fsdp_workers.py _build_model_optimizer",

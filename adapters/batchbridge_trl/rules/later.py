@@ -113,8 +113,8 @@ def _unknown_scale(facts: Facts) -> str | None:
     return _unknown("scale_rewards", lambda value: value in known, "group, batch, none, true, false")(facts)
 
 
-_OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
-_OBJECTIVE = _unknown("multi_objective_aggregation", lambda value: value in _OBJECTIVES, ", ".join(_OBJECTIVES))
+OBJECTIVES = ("sum_then_normalize", "normalize_then_sum")
+_OBJECTIVE = _unknown("multi_objective_aggregation", lambda value: value in OBJECTIVES, ", ".join(OBJECTIVES))
 
 
 def _dispatch(facts: Facts) -> str | None:
@@ -242,7 +242,7 @@ LATER: tuple[Rule, ...] = (
         ("multi_objective_aggregation",),
         "ValueError: Invalid multi_objective_aggregation, after the first rollout was generated",
         "trl 0.27.0 to 1.16.0 GRPOTrainer._generate_and_score_completions",
-        setting("multi_objective_aggregation", _OBJECTIVES[0]),
+        setting("multi_objective_aggregation", OBJECTIVES[0]),
         ">=0.27",
     ),
     GENERATING(

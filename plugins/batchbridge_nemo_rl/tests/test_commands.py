@@ -45,7 +45,9 @@ def _script(folder: Path, step: int) -> str:
 
 
 def test_a_file_that_inherits_is_explained_with_the_places_of_both_files() -> None:
-    told = json.loads(_run("explain", str(RECIPES / "child.yaml"), "--framework-version", "0.7.0", "--json").stdout)
+    told = json.loads(_run("explain", str(RECIPES / "child.yaml"), "--framework-version", "0.7.0", "--json").stdout)[
+        "results"
+    ][0]
     spec, origin = told["spec"], told["provenance"]
     assert (told["framework"], told["verdict"]) == ("nemo_rl", "valid")
     assert spec["topology"]["world_size"] == 2 * 4  # the child's cluster replaces its parent's

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from batchbridge import Source, Spec
 from batchbridge.kit import (
     Advantage,
@@ -19,6 +21,7 @@ from batchbridge.kit import (
     Order,
     Rollout,
     Topology,
+    load_source,
 )
 from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_nemo_rl.config import NemoAdapter
@@ -286,3 +289,17 @@ class TestNemoAdapter(AdapterContract):
         DEFAULTS.replace(**{"order.last_rollout": "pad"}),
         DEFAULTS.replace(open_terms=("objective: unheard_of",)),
     )
+
+
+def test_an_editor_takes_recipes_and_refuses_what_a_reading_refuses() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked by the jsonschema package")
+    schema = jsonschema.Draft7Validator(NemoAdapter().file_schema("0.7.0"))
+    for file in (Path(__file__).parent / "recipes").glob("*.yaml"):
+        assert list(schema.iter_errors(dict(load_source(file).values))) == []
+    assert schema.is_valid({"policy": {"anything": 1, "dtensor_cfg": None}, "defaults": "base.yaml"})
+    for wrong in (
+        {"grpo": {"num_prompts_per_step": "many"}},
+        {"grpo": {"num_promts_per_step": 8}},
+        {"grpo": {"seed": "???"}},
+    ):
+        assert not schema.is_valid(wrong)

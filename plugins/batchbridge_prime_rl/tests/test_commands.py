@@ -69,7 +69,7 @@ def test_check_and_explain_read_a_file(tmp_path: Path) -> None:
     file = str(_recipe(tmp_path))
     good = _run("check", file, "--framework-version", "0.8.0")
     assert good.returncode == 0, good.stdout + good.stderr
-    told = json.loads(_run("explain", file, "--framework-version", "0.8.0", "--json").stdout)
+    told = json.loads(_run("explain", file, "--framework-version", "0.8.0", "--json").stdout)["results"][0]
     assert (told["framework"], told["verdict"]) == ("prime_rl", "valid")
     assert told["spec"]["optimizer_step"]["completions_per_step"] == 128
     assert told["provenance"]["rollout.completions_per_prompt"]["line"] == 10
@@ -109,7 +109,7 @@ def test_a_launch_script_s_file_is_found_from_its_folder_upwards(tmp_path: Path)
     (tmp_path / "scripts").mkdir()
     script = tmp_path / "scripts" / "run.sh"
     script.write_text("#!/bin/bash\nuv run rl @ rl.toml --orchestrator.batch-size 32\n", encoding="utf-8")
-    told = json.loads(_run("explain", str(script), "--framework-version", "0.8.0", "--json").stdout)
+    told = json.loads(_run("explain", str(script), "--framework-version", "0.8.0", "--json").stdout)["results"][0]
     assert (told["framework"], told["verdict"]) == ("prime_rl", "valid")
     assert told["spec"]["optimizer_step"]["completions_per_step"] == 32
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from batchbridge.testing import AdapterContract, InvalidCase, ValidCase
 from batchbridge_prime_rl.config import PrimeRLAdapter
 from batchbridge_prime_rl.rules import RULES
 
+PUBLISHED = Path(__file__).with_name("published.json")
 CONTEXT = Context(framework_version="0.8.0")
 REVERSE_TEXT: dict[str, Any] = {
     "max_steps": 20,
@@ -352,3 +355,20 @@ class TestPrimeRLAdapter(AdapterContract):
         MEANING.replace(**{"objective.kl_placement": "loss", "objective.kl_estimator": "k3"}),
         MEANING.replace(**{"optimizer_step.passes_per_rollout": 2}),
     )
+
+
+def test_an_editor_takes_published_files_and_refuses_what_a_reading_refuses() -> None:
+    jsonschema = pytest.importorskip("jsonschema", reason="the schema is checked by the jsonschema package")
+    schema = jsonschema.Draft7Validator(PrimeRLAdapter().file_schema("0.8.0"))
+    for given in [row["given"] for row in json.loads(PUBLISHED.read_text(encoding="utf-8")).values()]:
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            *groups, name = key.split(".")
+            node = values
+            for group in groups:
+                node = node.setdefault(group, {})
+            node[name] = value
+        assert list(schema.iter_errors(values)) == []
+    assert schema.is_valid({"orchestrator": {"max_steps": "None"}})
+    for wrong in ({"orchestrator": {"batch_size": "many"}}, {"orchestrator": {"bach_size": 8}}, {"max_steps": "none"}):
+        assert not schema.is_valid(wrong)

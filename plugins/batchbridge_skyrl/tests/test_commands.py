@@ -52,7 +52,7 @@ def test_check_and_explain_read_a_launch_script(tmp_path: Path) -> None:
     file = str(_script(tmp_path, 64))
     good = _run("check", file, "--framework-version", "0.3.0")
     assert good.returncode == 0, good.stdout + good.stderr
-    told = json.loads(_run("explain", file, "--framework-version", "0.3.0", "--json").stdout)
+    told = json.loads(_run("explain", file, "--framework-version", "0.3.0", "--json").stdout)["results"][0]
     assert (told["framework"], told["verdict"]) == ("skyrl", "valid")
     assert told["spec"]["optimizer_step"]["completions_per_step"] == 64 * 5
     assert told["provenance"]["rollout.prompts_per_rollout"]["line"] == 9

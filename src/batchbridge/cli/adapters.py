@@ -62,19 +62,19 @@ def command(as_json: bool) -> int:
     Problems of plugins follow, and make the exit code 2.
     """
     from batchbridge.contract import plugins
-    from batchbridge.render import json, text
+    from batchbridge.render import text
 
     rows, problems = _rows(), plugins.problems()
+    code = INVALID if problems else FINE
     if as_json:
-        click.echo(json.dumps({"adapters": rows, "problems": [problem.to_dict() for problem in problems]}))
+        from batchbridge.cli._json import print_json
+
+        return print_json(rows, code, problems=[problem.to_dict() for problem in problems])
+    cells = [[text.clean(text.one_line(value if value is not None else "-")) for value in row.values()] for row in rows]
+    if cells:
+        click.echo(table_for_stdout()([key.replace("_", " ") for key in rows[0]], cells))
     else:
-        cells = [
-            [text.clean(text.one_line(value if value is not None else "-")) for value in row.values()] for row in rows
-        ]
-        if cells:
-            click.echo(table_for_stdout()([key.replace("_", " ") for key in rows[0]], cells))
-        else:
-            click.echo("no adapters are installed")
-        for problem in problems:
-            click.echo(text.clean(f"{problem.code} {problem.severity}  {text.one_line(problem.message)}"))
-    return INVALID if problems else FINE
+        click.echo("no adapters are installed")
+    for problem in problems:
+        click.echo(text.clean(f"{problem.code} {problem.severity}  {text.one_line(problem.message)}"))
+    return code

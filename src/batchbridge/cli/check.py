@@ -93,15 +93,22 @@ def command(
 
         click.echo(f"{known}: {_baseline.write(known, reports)} written", err=True)
         return FINE
-    if lines is not None and form == "text":
+    code = INVALID if INVALID in exits else max(exits, default=FINE)
+    if form == "json":
+        from batchbridge.cli._json import print_json
+
+        skipped = [{"file": one.file, "reason": one.text} for one in lines or () if one.word == "skipped"]
+        print_json(({"file": found.name, **found.to_dict()} for found in reports), code, skipped=skipped)
+        said = ""
+    elif lines is not None and form == "text":
         said = "\n".join(_folder.told(lines))
     else:
-        said = _shown(reports, form, verbose, several=lines is not None)
+        said = _shown(reports, form, verbose)
     if said and not diff:
         click.echo(said)
     if dropped:
         click.echo(f"not counted: {', '.join(sorted(dropped))}", err=True)
-    return INVALID if INVALID in exits else max(exits, default=FINE)
+    return code
 
 
 def _judged(
@@ -135,14 +142,8 @@ def _line_of(counting: _Counting, file: str) -> tuple[_folder.Line, int, set[str
     return _folder.line(found), code, codes
 
 
-def _shown(reports: Sequence[Check], form: str, verbose: bool, *, several: bool) -> str:
-    """The reports in one of `FORMATS`: as text one after the other, as JSON one alone, or a list with their files."""
-    if form == "json":
-        from batchbridge.render import json
-
-        if len(reports) == 1 and not several:
-            return json.dumps(reports[0].to_dict())
-        return json.dumps([{"file": found.name, **found.to_dict()} for found in reports])
+def _shown(reports: Sequence[Check], form: str, verbose: bool) -> str:
+    """The reports in one of `FORMATS` but JSON; as text one after the other."""
     if form != "text":
         from batchbridge.render import formats
 

@@ -91,10 +91,9 @@ def command(
         text = found.written.text[shown] if edited is None else edited.text
     target = output or into
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        data = found.to_dict()
-        click.echo(json.dumps(data if edited is None else {**data, "into": edited.to_dict()}))
+        print_json([{"file": name, **found.to_dict(), "into": None if edited is None else edited.to_dict()}], code)
     else:
         from batchbridge.render import between
 

@@ -104,13 +104,13 @@ def command(
     if html_file is not None:
         write_page(html_file, lambda: _page(names, found))
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps(found.to_dict()))
-    else:
-        from batchbridge.render import between
+        files = {"file_a": names[0], "file_b": names[1]}
+        return print_json([{**files, **found.to_dict()}], EXIT_CODES[found.verdict])
+    from batchbridge.render import between
 
-        click.echo(between.comparison(names, found))
+    click.echo(between.comparison(names, found))
     return EXIT_CODES[found.verdict]
 
 

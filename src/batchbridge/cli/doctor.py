@@ -37,10 +37,11 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     readings = [] if config is None else list(_readings(config, source))
     found = doctor(said, numbers, readings=readings)
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps({"diagnoses": [diagnosis.to_dict() for diagnosis in found]}))
-    elif found:
+        results = ({"file": config, **diagnosis.to_dict()} for diagnosis in found)
+        return print_json(results, FINE if found else UNDECIDED, error=None if found else "no known text was found")
+    if found:
         from batchbridge.render import between
 
         click.echo(between.diagnoses(found, config))

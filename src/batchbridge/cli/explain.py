@@ -30,22 +30,21 @@ def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) 
     if html_file is not None:
         write_page(html_file, lambda: _page(found))
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps(found.to_dict()))
-    else:
-        from batchbridge.render import text
+        return print_json([{"file": found.name, **found.to_dict()}], EXIT_CODES[found.verdict])
+    from batchbridge.render import text
 
-        said = text.explain(
-            found.name,
-            found.reading,
-            table_for_stdout(),
-            found.enforcement,
-            verbose=verbose,
-            judged=found.judged,
-            devices=found.devices,
-        )
-        click.echo(coloured(said))
+    said = text.explain(
+        found.name,
+        found.reading,
+        table_for_stdout(),
+        found.enforcement,
+        verbose=verbose,
+        judged=found.judged,
+        devices=found.devices,
+    )
+    click.echo(coloured(said))
     return EXIT_CODES[found.verdict]
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from batchbridge.cli import _folder
+from batchbridge.cli._progress import progress
 from batchbridge.cli._project import project
 from batchbridge.cli.main import FINE
 
@@ -63,7 +64,7 @@ def command(folder: str, write: bool) -> int:
         known = OWN if (home / OWN).exists() else f"{SHARED} [{TABLE}]"
         raise click.UsageError(f"{known} has settings already; docs/ci.md says what else can stand there")
     files = [os.path.relpath(path, home) for path in _folder.files_of(folder)]
-    runs = [run for path in _folder.bar(files) if path is not None and (run := run_in(home, path)) is not None]
+    runs = [run for path in progress(files, len(files), "read") if (run := run_in(home, path)) is not None]
     if not runs:
         raise click.UsageError(
             f"{folder}: no run of a known framework; batchbridge check {folder} has each file's reason"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json as stdlib_json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ command.add_command(verify)
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: one JSON object per line and optimizer step.")
+@click.option("--json", "as_json", is_flag=True, help="For programs; each optimizer step on a line.")
 @html_option
 def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file: str | None) -> int:
     """Show the optimizer steps that the ledger in FOLDER recorded, one line each, all ranks merged.
@@ -43,23 +43,24 @@ def show(folder: str, first: int | None, summary: bool, as_json: bool, html_file
     """
     from batchbridge.errors import LedgerError
     from batchbridge.ledger import read_headers, read_steps
-    from batchbridge.render.json import plain
     from batchbridge.render.text import clean
 
     whole = summary or html_file is not None
     if whole and (first is not None or as_json):
         raise click.UsageError("--summary and --html are of the whole run: give them without --step and --json")
+    if as_json:
+        return _show_json(folder, first)
     try:
         if whole:
             return _whole(folder, html_file)
         steps = read_steps(folder, start=first)
-        if not as_json and (told := _code(read_headers(folder))):
+        if told := _code(read_headers(folder)):
             click.echo(clean(told))
         for record in steps:
             if first is not None and record["step"] != first:
                 break
-            click.echo(stdlib_json.dumps(plain(record), allow_nan=False) if as_json else clean(_line(record)))
-        if steps.incomplete and not as_json:
+            click.echo(clean(_line(record)))
+        if steps.incomplete:
             click.echo(clean(f"incomplete: {steps.incomplete}"))
     except LedgerError as error:
         return _refuse(error)
@@ -85,6 +86,28 @@ def _page(found: Summary) -> str:
     return html.ledger(found)
 
 
+def _show_json(folder: str, only: int | None) -> int:
+    """The records while they are read; what breaks them off stands behind them."""
+    from batchbridge.cli._json import print_lines
+    from batchbridge.errors import LedgerError
+    from batchbridge.ledger import read_steps
+
+    ends: list[tuple[int, str | None]] = []
+
+    def records() -> Iterator[dict[str, Any]]:
+        try:
+            steps = read_steps(folder, start=only)
+            for record in steps:
+                if only is not None and record["step"] != only:
+                    break
+                yield {"folder": folder, **record}
+            ends.append((FINE, f"incomplete: {steps.incomplete}" if steps.incomplete else None))
+        except LedgerError as error:
+            ends.append((_refuse(error), str(error)))
+
+    return print_lines(records(), ends.pop)
+
+
 @command.command("diff")
 @click.argument("a", type=_FOLDER)
 @click.argument("b", type=_FOLDER)
@@ -93,16 +116,19 @@ def _page(found: Summary) -> str:
 def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     """Name the first optimizer step in which the runs recorded in A and B differ, and in what; exit code 3 if any."""
     from batchbridge import ledger
+    from batchbridge.cli._json import print_json
     from batchbridge.errors import LedgerError
-    from batchbridge.render.json import dumps
     from batchbridge.render.text import clean
 
     try:
         found = ledger.diff(a, b, exact=exact, watch=labelled("steps compared"))
     except LedgerError as error:
-        return _refuse(error)
-    click.echo(dumps(found.to_dict()) if as_json else clean(found.text()))
-    return FINE if found.equal else NOT_EQUIVALENT
+        return print_json([], _refuse(error), error=str(error)) if as_json else _refuse(error)
+    code = FINE if found.equal else NOT_EQUIVALENT
+    if as_json:
+        return print_json([{"folder_a": a, "folder_b": b, **found.to_dict()}], code)
+    click.echo(clean(found.text()))
+    return code
 
 
 @command.command("export")

@@ -32,7 +32,10 @@ COMMANDS = {
     "report": ("batchbridge.cli.report", "Print a reading to paste into an issue, without secrets."),
     "init": ("batchbridge.cli.init", "Propose a project's settings, from the runs in its folder."),
     "run": ("batchbridge.cli.run", "Start a training command that trains what its configuration means."),
-    "schema": ("batchbridge.cli.schema", "Print the JSON Schema of the canonical batch specification."),
+    "schema": (
+        "batchbridge.cli.schema",
+        "Print a JSON Schema: of a framework's file, the specification, or --json.",
+    ),
     "adapters": ("batchbridge.cli.adapters", "List the installed adapters and what is wrong with plugins."),
     "new-adapter": (
         "batchbridge.cli.new_adapter",
@@ -63,7 +66,7 @@ EXAMPLES = {
     "report": ("recipe.yaml --framework-version 1.16.0 --world-size 8",),
     "init": ("", ". --write"),
     "run": ("--ledger runs/a -- python -m verl.trainer.main_ppo data.train_batch_size=64",),
-    "schema": ("", "--table"),
+    "schema": ("--framework trl --framework-version 0.18.0 -o trl.schema.json", "--table", "--json-output", ""),
     "adapters": ("",),
     "new-adapter": ("my_rl --from config.yaml",),
     "ledger": (

@@ -14,8 +14,8 @@ from batchbridge.cli._progress import progress
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
+    from batchbridge.contract.reading import Reading
     from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
-    from batchbridge.meaning.spec import Spec
 
 _STEPS_BY_DEFAULT = 3
 
@@ -58,18 +58,25 @@ def command(
         raise click.UsageError("give --step or --steps, not both")
     name, reading = reading_from(**source)
     if reading.spec is None or reading.verdict == "invalid":
+        code = EXIT_CODES[reading.verdict] or INVALID
+        if as_json:
+            return _no_plan(name, reading, "the configuration is not valid: see findings", code)
         click.echo(text.check(name, reading), err=True)
-        return EXIT_CODES[reading.verdict] or INVALID
+        return code
     if reading.dataset_size is None:
         if step is None and steps is None and rollout is None and svg is None:
-            return _shape(name, reading.spec, as_json=as_json)
-        said = "which steps and rollouts there are depends on the number of prompts: --dataset-size PROMPTS"
-        click.echo(f"{text.clean(name)}: {said}", err=True)
+            return _shape(name, reading, as_json=as_json)
+        why = "which steps and rollouts there are depends on the number of prompts: --dataset-size PROMPTS"
+        if as_json:
+            return _no_plan(name, reading, why, UNDECIDED)
+        click.echo(f"{text.clean(name)}: {why}", err=True)
         return UNDECIDED
     try:
         plan = plan_of(reading.spec, reading.dataset_size)
         total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
     except PlanError as error:
+        if as_json:
+            return _no_plan(name, reading, error.reason, UNDECIDED)
         click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
         return UNDECIDED
     if step is not None:
@@ -84,25 +91,71 @@ def command(
         raise click.UsageError(f"the run has {total_rollouts} rollouts; there is no rollout {rollout}")
     if svg is not None:
         _draw(plan, svg)
-    _print(plan, rollout, steps, totals=alone, as_json=as_json)
-    return FINE
+    return _print(name, reading, plan, rollout, steps, as_json=as_json, totals=alone)
 
 
-def _shape(name: str, spec: Spec, *, as_json: bool) -> int:
+def _shape(name: str, reading: Reading, *, as_json: bool) -> int:
     """Without the number of prompts: the first rollout and its optimizer steps, by places in the rollout."""
     from batchbridge.errors import PlanError
     from batchbridge.meaning.candidates import plan_of
     from batchbridge.render import plan as render
     from batchbridge.render import text
 
+    assert reading.spec is not None
     try:
-        plan = plan_of(spec, render.with_enough_prompts(spec))
+        plan = plan_of(reading.spec, render.with_enough_prompts(reading.spec))
         rollout, steps = render.first_rollout(plan)
     except PlanError as error:
+        if as_json:
+            return _no_plan(name, reading, error.reason, UNDECIDED)
         click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
         return UNDECIDED
-    _write(plan, None, [rollout], steps, render.shape_dict(), totals=True, as_json=as_json)
+    if as_json:
+        return _print_json(name, reading, plan, [rollout], steps, render.shape_dict())
+    _write(plan, None, [rollout], steps, render.shape_dict(), totals=True)
     return FINE
+
+
+def _no_plan(name: str, reading: Reading, why: str, code: int) -> int:
+    from batchbridge.cli._json import print_json
+
+    return print_json([_result(name, reading)], code, error=why)
+
+
+def _print_json(
+    name: str,
+    reading: Reading,
+    plan: Plan,
+    rollouts: Iterable[RolloutPlan],
+    planned: Iterable[StepPlan],
+    open_: dict[str, Any] | None,
+) -> int:
+    from batchbridge.cli._json import print_json
+    from batchbridge.render import plan as render
+
+    shown = {
+        "totals": render.totals(plan, reading.dataset_size),
+        "decided_while_it_runs": open_,
+        "rollouts": [render.rollout_dict(one) for one in rollouts],
+        "steps": [render.step_dict(one) for one in planned],
+    }
+    return print_json([{**_result(name, reading), **shown}], FINE)
+
+
+def _result(name: str, reading: Reading) -> dict[str, Any]:
+    """What `--json` has of a configuration without a plan."""
+    return {
+        "file": name,
+        "framework": reading.framework,
+        "framework_version": reading.framework_version,
+        "verdict": reading.verdict,
+        "findings": [finding.to_dict() for finding in reading.findings],
+        "dataset_size": reading.dataset_size,
+        "totals": None,
+        "decided_while_it_runs": None,
+        "rollouts": [],
+        "steps": [],
+    }
 
 
 def _draw(plan: Plan, file: str) -> None:
@@ -117,7 +170,15 @@ def _draw(plan: Plan, file: str) -> None:
         raise click.UsageError(f"--svg {file}: {error.strerror}") from None
 
 
-def _print(plan: Plan, rollout: int | None, steps: tuple[int, int] | None, *, totals: bool, as_json: bool) -> None:
+def _print(
+    name: str,
+    reading: Reading,
+    plan: Plan,
+    rollout: int | None,
+    steps: tuple[int, int] | None,
+    as_json: bool,
+    totals: bool,
+) -> int:
     from batchbridge.meaning.candidates import CandidatePlan
     from batchbridge.render import plan as render
 
@@ -126,7 +187,10 @@ def _print(plan: Plan, rollout: int | None, steps: tuple[int, int] | None, *, to
     planned: Iterable[StepPlan] = () if steps is None else plan.steps(*steps)
     if steps is not None and (as_json or not sys.stdout.isatty()):  # else the steps themselves say how far it is
         planned = progress(planned, steps[1] - steps[0], "steps planned")
-    _write(plan, plan.dataset_size, rollouts, planned, open_, totals=totals, as_json=as_json)
+    if as_json:
+        return _print_json(name, reading, plan, rollouts, planned, open_)
+    _write(plan, plan.dataset_size, rollouts, planned, open_, totals=totals)
+    return FINE
 
 
 def _write(
@@ -137,21 +201,9 @@ def _write(
     open_: dict[str, Any] | None,
     *,
     totals: bool,
-    as_json: bool,
 ) -> None:
-    from batchbridge.render import json
     from batchbridge.render import plan as render
 
-    if as_json:
-        shown = {
-            "dataset_size": dataset_size,
-            "totals": render.totals(plan, dataset_size),
-            **({} if open_ is None else {"decided_while_it_runs": open_}),
-            "rollouts": [render.rollout_dict(one) for one in rollouts],
-            "steps": [render.step_dict(one) for one in planned],
-        }
-        click.echo(json.dumps(shown))
-        return
     if totals:
         for line in render.totals_lines(plan, dataset_size):
             click.echo(line)

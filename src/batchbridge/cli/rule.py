@@ -24,11 +24,10 @@ def command(code: str, as_json: bool) -> int:
     if page is None:
         raise click.UsageError(f"no rule with a page has the code {code}{tip(code, known_rules(), 'code')}")
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps(page.to_dict()))
-    else:
-        from batchbridge.render.rule import page as shown
+        return print_json([page.to_dict()], FINE)
+    from batchbridge.render.rule import page as shown
 
-        click.echo(shown(page), nl=False)
+    click.echo(shown(page), nl=False)
     return FINE

@@ -67,20 +67,20 @@ def command(
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):
         return _apply(found, number, output, as_json, source)
     if as_json:
-        from batchbridge.render import json
+        from batchbridge.cli._json import print_json
 
-        click.echo(json.dumps(found.to_dict()))
-    else:
-        from batchbridge.render import between
+        return print_json([{"file": name, **found.to_dict(), "applied": None}], EXIT_CODES[found.verdict])
+    from batchbridge.render import between
 
-        click.echo(between.scaling(name, found, table_for_stdout()))
-        if found.verdict == "undecided" and present is None:
-            click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
+    click.echo(between.scaling(name, found, table_for_stdout()))
+    if found.verdict == "undecided" and present is None:
+        click.echo("if the world size is what is missing: --from DEVICES says what FILE is written for")
     return EXIT_CODES[found.verdict]
 
 
 def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dict[str, Any]) -> int:
     """Writes the choice, and says what changed."""
+    from batchbridge.cli._json import print_json
     from batchbridge.comparing.apply_choice import applied
     from batchbridge.comparing.edit_file import save
     from batchbridge.contract import plugins
@@ -98,17 +98,17 @@ def _apply(found: Scaling, number: int, output: Path, as_json: bool, source: dic
         text, changes = applied(found, choice, path, plugins.adapters(), **asked)
         save(text, output, path)
     except CannotEdit as refused:
+        if as_json:
+            why = "; ".join([f"{path} is not edited", *map(str, refused.problems)])
+            return print_json([{"file": str(path), **found.to_dict(), "applied": None}], INVALID, error=why)
         click.echo("\n".join([f"{path} is not edited", *(f"  {problem}" for problem in refused.problems)]))
         return INVALID
     except OSError as error:
         raise click.UsageError(f"{output}: cannot be written: {error.strerror}") from None
     if as_json:
-        from batchbridge.render import json
-
         told = {"file": str(output), "choice": choice.to_dict(), "changes": [change.to_dict() for change in changes]}
-        click.echo(json.dumps({**found.to_dict(), "applied": told}))
-    else:
-        from batchbridge.render import between
+        return print_json([{"file": str(path), **found.to_dict(), "applied": told}], FINE)
+    from batchbridge.render import between
 
-        click.echo(between.applied(str(path), str(output), found, number, changes))
+    click.echo(between.applied(str(path), str(output), found, number, changes))
     return FINE

@@ -1,13 +1,22 @@
-"""`batchbridge schema`: the canonical specification, as JSON Schema or a table of fields, from its annotations."""
+"""`batchbridge schema`: JSON Schemas of the canonical specification, of a framework's own file, and of what commands
+print for `--json`; or a table of the specification's fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from batchbridge.cli._input import frameworks_for_completion
+from batchbridge.cli.main import FINE, tip
+
+if TYPE_CHECKING:
+    from batchbridge.contract.adapter import Adapter
+
 COLUMNS = ("field", "unit", "values", "default", "meaning")
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> dict[str, Any]:
@@ -17,12 +26,54 @@ def json_schema() -> dict[str, Any]:
     from batchbridge.meaning.spec import SCHEMA, Spec
 
     schema = TypeAdapter(Spec).json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["$schema"] = _DIALECT
+    schema["$id"] = f"urn:batchbridge:schema:{SCHEMA.replace('/', ':')}"
     schema["title"] = f"BatchBridge specification ({SCHEMA})"
     schema["properties"] = {"schema": {"const": SCHEMA, "description": "Name of this schema."}, **schema["properties"]}
     for group in (schema, *schema["$defs"].values()):
         group["additionalProperties"] = False
     return schema
+
+
+def output_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of what every command prints for `--json`; names that are not in it may be added."""
+    import json
+    from importlib.resources import files
+
+    from batchbridge.render.json import EXIT_MEANINGS, LAYOUT
+
+    table = json.loads((files("batchbridge.render") / "json_output.json").read_text("utf-8"))
+    spec = json_schema()
+    inner = spec.pop("$defs")
+    spec = {name: part for name, part in spec.items() if not name.startswith("$")}
+    envelope = {
+        "layout": {"const": LAYOUT},
+        "tool_version": {"type": "string", "description": "Of BatchBridge."},
+        "command": {"enum": list(table["results"])},
+        "results": {"type": "array", "description": "One for each input; see the command's branch below."},
+        "exit_code": {"enum": list(EXIT_MEANINGS), "description": "Of the command: the worst of its results."},
+        "exit_meaning": {"enum": list(EXIT_MEANINGS.values())},
+        "error": {"type": ["string", "null"], "description": "Why results are missing; null: none is."},
+    }
+    branches = []
+    for command, result in table["results"].items():
+        beside = table["beside"].get(command, {})
+        then = {"properties": {"results": {"items": {"$ref": f"#/$defs/{result}"}}, **beside}, "required": list(beside)}
+        branches.append({"if": {"properties": {"command": {"const": command}}}, "then": then})
+    return {
+        "$schema": _DIALECT,
+        "$id": f"urn:batchbridge:schema:{LAYOUT.replace('/', ':')}",
+        "title": f"What batchbridge prints for --json ({LAYOUT})",
+        "type": "object",
+        "properties": envelope,
+        "required": list(envelope),
+        "allOf": branches,
+        "$defs": {
+            **table["definitions"],
+            "Spec": {name: part for name, part in spec.items() if name[0] != "$"},
+            **inner,
+        },
+    }
 
 
 def field_rows() -> Iterator[tuple[str, str, str, str, str]]:
@@ -59,16 +110,99 @@ def field_rows() -> Iterator[tuple[str, str, str, str, str]]:
 _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"}
 
 
-@click.command("schema", short_help="Print the specification's JSON Schema, or its fields.")
-@click.option("--table", is_flag=True, help="A table of every field: unit, values, default, meaning.")
-def command(table: bool) -> int:
-    """Print the JSON Schema of the canonical batch specification: the "spec" of explain --json, with units."""
-    from batchbridge.render import json
+@click.command("schema", short_help="Print a JSON Schema: of the specification, a file, or of --json.")
+@click.option(
+    "--framework",
+    metavar="NAME",
+    shell_complete=frameworks_for_completion,
+    help="The schema of this framework's own configuration file, for editors.",
+)
+@click.option(
+    "--framework-version", metavar="VERSION", help="Default: the one installed, pinned here, or the newest known."
+)
+@click.option("--table", is_flag=True, help="A table of the specification's fields: unit, values, default, meaning.")
+@click.option("--json-output", is_flag=True, help="The schema of what commands print for --json.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
+@click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+def command(
+    framework: str | None,
+    framework_version: str | None,
+    table: bool,
+    json_output: bool,
+    output: Path | None,
+    overwrite: bool,
+) -> int:
+    """Print the JSON Schema of the canonical batch specification: the "spec" of explain --json, with units.
 
+    With --framework: of the framework's own YAML file in one version, every key with what it takes, its default, unit
+    and meaning. An editor with yaml-language-server completes and checks a file by it whose first line names it:
+
+    \b
+      # yaml-language-server: $schema=FILE
+    """
+    if sum((framework is not None, table, json_output)) > 1:
+        raise click.UsageError("give one of --framework, --table and --json-output")
+    if framework_version is not None and framework is None:
+        raise click.UsageError("--framework-version needs --framework NAME")
+    if output is not None and output.exists() and not overwrite:
+        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
     if table:
         from batchbridge.cli._tables import table_for_stdout
 
-        click.echo(table_for_stdout()(COLUMNS, list(field_rows())))
+        text = table_for_stdout()(COLUMNS, list(field_rows()))
     else:
-        click.echo(json.dumps(json_schema()))
-    return 0
+        from batchbridge.render.json import dumps
+
+        if framework is not None:
+            text = dumps(_file_schema(framework, framework_version))
+        else:
+            text = dumps(output_schema() if json_output else json_schema())
+    if output is None:
+        click.echo(text)
+        return FINE
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"-o {output}: cannot be written: {error.strerror}") from None
+    return FINE
+
+
+def _file_schema(framework: str, version: str | None) -> Mapping[str, Any]:
+    """The schema of a framework's file; on standard error which version was taken where nobody named one."""
+    from batchbridge.contract import plugins
+
+    name = plugins.named(framework)
+    if name is None:
+        known = tip(framework, plugins.adapters(), "framework")
+        known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
+        raise click.UsageError(f"--framework {framework}: no such adapter{known}")
+    adapter = plugins.adapters()[name]
+    why = "the version that was asked for"
+    if version is None:
+        version, why = _version(adapter)
+    if version is None:
+        raise click.UsageError(f"--framework {name}: name the version with --framework-version; {why}")
+    try:
+        found = adapter.file_schema(version)
+    except ValueError as error:
+        raise click.UsageError(f"--framework-version {version}: {error}") from None
+    if found is None:
+        raise click.UsageError(f"--framework {name}: {adapter.no_file or 'its adapter makes no schema of a file'}")
+    click.echo(f"{found.get('title', name)}: {why}", err=True)
+    return found
+
+
+def _version(adapter: Adapter) -> tuple[str | None, str]:
+    """The version that the project says, that is installed, that the repository pins, or the newest; and which."""
+    from batchbridge.cli._project import project
+    from batchbridge.contract.reading import Context, Source
+    from batchbridge.reading.pins import pinned
+
+    if version := project(None).said.get("framework_version"):
+        return str(version), "as the project's settings say"
+    if version := adapter.read(Source(), Context()).framework_version:
+        return version, "the installed version"
+    if adapter.distribution and (pin := pinned(Path.cwd() / "here", adapter.distribution)):
+        return pin.version, f"{pin.place} pins it"
+    newest = adapter.newest_version or next(reversed(adapter.releases), None)
+    return newest, "the newest that is known; --framework-version chooses another"

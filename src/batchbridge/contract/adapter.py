@@ -78,6 +78,9 @@ class Adapter(ABC):
     """Where it is said how its trainers' own loggers are reached, `module:NAME` of a function; see `report`. Empty:
     they are not, and `wrap(report_to="trainer")` is refused."""
 
+    no_file: ClassVar[str] = ""
+    """Why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
+
     @abstractmethod
     def detect(self, source: Source) -> float:
         """How sure the adapter is that `source` is its framework's: 0 (no) to 1 (certain). Reads nothing else, but
@@ -164,6 +167,16 @@ class Adapter(ABC):
         from batchbridge.contract.enforcement import without_runtime
 
         return without_runtime(self.framework, attaches=type(self).attach is not Adapter.attach)
+
+    def file_schema(self, version: str) -> Mapping[str, Any] | None:
+        """JSON Schema (draft-07) of the framework's own configuration file in `version`, for editors: every key with
+        what it takes, its default, unit and meaning. None: it has no such file (`no_file`), or no schema is made.
+
+        It says no exactly where `read` finds a key that is no setting, a value that is not of its key's kind, or a word
+        that is none of a setting's. Raises `ValueError` for a version that is not known. Default: None; `FramedAdapter`
+        makes it of `settings_schema`, `TableAdapter` that of its rows.
+        """
+        return None
 
     def error_texts(self) -> Sequence[ErrorText]:
         """Texts that the framework prints and what they mean, for `batchbridge doctor`. Default: what `texts` names."""

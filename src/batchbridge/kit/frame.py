@@ -72,6 +72,23 @@ class FramedAdapter(Adapter):
             return self.unread(version or self.asked_version(context)[0], found, context)
         return self.read_settings(source, context, version, found)
 
+    def file_schema(self, version: str) -> Mapping[str, Any] | None:
+        """See `Adapter.file_schema`; a version newer than all known ones has the schema of the newest."""
+        known = self._readable(version)
+        if not self.knows(known):
+            raise ValueError(f"{self.name} {version} is not known; known are {self.versions}")
+        body = None if self.no_file else self.settings_schema(known)
+        if body is None:
+            return None
+        from batchbridge.kit.file_schema import file_schema
+
+        own = self.name if self.name.lower() == self.framework else f"{self.framework} under {self.name}"
+        return file_schema(self.framework, known, body, title=own)
+
+    def settings_schema(self, version: str) -> dict[str, Any] | None:
+        """JSON Schema of the settings in a file, in a known version; see `batchbridge.kit.file_schema`."""
+        return None
+
     def unread(self, version: str | None, found: Sequence[Finding], context: Context) -> RunReading:
         """A reading that says nothing but its findings."""
         return RunReading(

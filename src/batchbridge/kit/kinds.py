@@ -10,7 +10,7 @@ guessed: text is no number, 2.0 is no whole number.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from batchbridge.kit.typed_values import LARGEST, WrongValue
@@ -18,11 +18,13 @@ from batchbridge.kit.typed_values import LARGEST, WrongValue
 
 class Kind(NamedTuple):
     """What a setting takes. name: for tables. expected: for messages ("a whole number from 1"). convert: the value as
-    the framework would hold it; raises `WrongValue`."""
+    the framework would hold it; raises `WrongValue`. schema: the same for an editor, as JSON Schema (draft-07); empty:
+    an editor takes any value."""
 
     name: str
     expected: str
     convert: Callable[[Any], Any]
+    schema: Mapping[str, Any] = {}
 
     def takes(self, value: Any) -> bool:
         """Whether `value` is one of this kind."""
@@ -44,7 +46,12 @@ def whole(least: int | None = None, most: int = LARGEST - 1) -> Kind:
             return value
         raise WrongValue(expected)
 
-    return Kind("whole number", expected, convert)
+    bounds = {"minimum": least} if least is not None else {}
+    return Kind("whole number", expected, convert, {"type": "integer", **bounds, **_at_most(most, LARGEST - 1)})
+
+
+def _at_most(most: float, endless: float) -> dict[str, float]:
+    return {} if most == endless else {"maximum": most}
 
 
 def real(least: float = -math.inf, most: float = math.inf) -> Kind:
@@ -59,7 +66,8 @@ def real(least: float = -math.inf, most: float = math.inf) -> Kind:
                 return number
         raise WrongValue(expected)
 
-    return Kind("number", expected, convert)
+    low = {"minimum": least} if least > -math.inf else {}
+    return Kind("number", expected, convert, {"type": "number", **low, **_at_most(most, math.inf)})
 
 
 def one_of(*words: str) -> Kind:
@@ -71,7 +79,7 @@ def one_of(*words: str) -> Kind:
             return value
         raise WrongValue(expected)
 
-    return Kind("word", expected, convert)
+    return Kind("word", expected, convert, {"enum": list(words)})
 
 
 def optional(kind: Kind) -> Kind:
@@ -86,7 +94,17 @@ def optional(kind: Kind) -> Kind:
         except WrongValue:
             raise WrongValue(expected) from None
 
-    return Kind(f"{kind.name}?", expected, convert)
+    return Kind(f"{kind.name}?", expected, convert, or_null_schema(kind.schema))
+
+
+def or_null_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON Schema of a kind that may be null, too."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "type" in schema:
+        types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return {**schema, "type": [*types, "null"]}
+    return schema
 
 
 def _flag(value: Any) -> bool:
@@ -107,8 +125,8 @@ natural = whole(1)
 """Whole numbers from 1: sizes and counts."""
 count = whole(0)
 """Whole numbers from 0."""
-flag = Kind("flag", "true or false", _flag)
-text = Kind("text", "text", _text)
+flag = Kind("flag", "true or false", _flag, {"type": "boolean"})
+text = Kind("text", "text", _text, {"type": "string"})
 
 _NAMED = {
     "anything": anything,

@@ -19,10 +19,8 @@ from batchbridge.kit.hydra_overrides import NotRead, parse_value
 MAX_DEPTH = 32
 """Deepest nesting of mappings, and longest chain of interpolations."""
 
-_NUMBER = re.compile(
-    r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+][0-9]+)?)"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-)
+FINITE = r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*[eE][-+]?[0-9]+|\.[0-9_]+(?:[eE][-+][0-9]+)?)"
+_NUMBER = re.compile(rf"{FINITE}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 """Text that OmegaConf's YAML loader takes for a float and PyYAML does not always: 1e-6. Source: omegaconf 2.3.1
 get_yaml_loader."""
 

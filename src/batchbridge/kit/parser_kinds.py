@@ -9,10 +9,10 @@ HfArgumentParser `string_to_bool`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from batchbridge.kit.kinds import Kind
+from batchbridge.kit.kinds import Kind, or_null_schema
 from batchbridge.kit.typed_values import WrongValue
 from batchbridge.rules.nearest_numbers import LARGEST
 
@@ -48,12 +48,13 @@ def choice(words: tuple[str, ...], enumeration: str) -> Kind:
         hint = "; YAML reads a bare no as false: quote it" if value is False else ""
         raise WrongValue(f"{expected}{hint}", f"ValueError: not a valid {enumeration}")
 
-    return Kind("choice", expected, convert)
+    return Kind("choice", expected, convert, {"enum": list(words)})
 
 
 def or_null(kind: Kind) -> Kind:
     """A kind, or null."""
-    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value is None else kind.convert(value))
+    schema = or_null_schema(kind.schema)
+    return Kind(f"{kind.name}?", kind.expected, lambda value: None if value is None else kind.convert(value), schema)
 
 
 def _integer(value: Any) -> int:
@@ -131,14 +132,23 @@ def _plain_mapping(value: Any) -> Any:
     return mapping
 
 
-def _kind(name: str, expected: str, convert: Callable[[Any], Any]) -> Kind:
-    return Kind(name, expected, convert)
+def any_case(word: str) -> str:
+    """A pattern; JSON Schema has none that ignores the case."""
+    return "".join(f"[{letter}{letter.upper()}]" if letter.isalpha() else letter for letter in word)
 
 
-INT, FLOAT = _kind("int", "an integer", _integer), _kind("float", "a number", _number)
-BOOL, TEXT = _kind("bool", "true or false", _flag), _kind("str", "text", _text)
-MAPPING = _kind("dict", "a mapping", _mapping)
-PLAIN_MAPPING = _kind("json", "a mapping of text to plain values", _plain_mapping)
+_DIGITS = r"[0-9]+(_[0-9]+)*"
+_EXPONENT = rf"([eE][-+]?{_DIGITS})?"
+WHOLE_TEXT = rf"^\s*[-+]?{_DIGITS}\s*$"
+NUMBER_TEXT = rf"^\s*[-+]?({_DIGITS}(\.({_DIGITS})?)?|\.{_DIGITS}){_EXPONENT}\s*$"
+"""Texts that `int` and `float` convert, as patterns of a JSON Schema; those of no finite number apart."""
+_FLAG_TEXT = "^(" + "|".join(map(any_case, TRUE + FALSE)) + ")$"
+INT = Kind("int", "an integer", _integer, {"type": ["integer", "string"], "pattern": WHOLE_TEXT})
+FLOAT = Kind("float", "a number", _number, {"type": ["number", "string"], "pattern": NUMBER_TEXT})
+BOOL = Kind("bool", "true or false", _flag, {"type": ["boolean", "string"], "pattern": _FLAG_TEXT})
+TEXT = Kind("str", "text", _text, {"type": "string"})
+MAPPING = Kind("dict", "a mapping", _mapping, {"type": ["object", "string", "null"]})
+PLAIN_MAPPING = Kind("json", "a mapping of text to plain values", _plain_mapping, MAPPING.schema)
 """A mapping that JSON can say: its values become part of a canonical field."""
-ANY = _kind("any", "any value", lambda value: value)
+ANY = Kind("any", "any value", lambda value: value)
 OPTIONAL_INT, OPTIONAL_FLOAT, OPTIONAL_BOOL, OPTIONAL_TEXT = map(or_null, (INT, FLOAT, BOOL, TEXT))

@@ -41,6 +41,10 @@ class TableAdapter(FramedAdapter):
     """The framework's rules and defects, over native settings."""
     devices: ClassVar[int | None] = None
     """The devices that it always trains on; None: any number."""
+    strict: ClassVar[Sequence[str] | None] = None
+    """Groups of settings in which a key without a row is refused, for an editor ("grpo."); None: everywhere."""
+    interpolates: ClassVar[bool] = False
+    """Whether `${...}` may stand in the place of a value in a file, for an editor."""
 
     def rows(self) -> Sequence[RuleRow]:
         """`rules`."""
@@ -73,6 +77,17 @@ class TableAdapter(FramedAdapter):
     @abstractmethod
     def behaviour_of(self, native: Mapping[str, Any], version: str) -> Behaviour:
         """What the framework does with these settings; its `defects` are added."""
+
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """JSON Schema of the rows; a key that is a row in other versions only is refused with these."""
+        from batchbridge.kit.file_schema import elsewhere, nested, setting
+
+        rows = keys_of(self.keys, version)
+        leaves = {
+            key: setting(row, decides=self.decides(key), interpolates=self.interpolates) for key, row in rows.items()
+        }
+        leaves |= dict(elsewhere(self.keys, rows, f"{self.name} {version}", self.name))
+        return nested(leaves, strict=self.strict)
 
     def detect(self, source: Source) -> float:
         """The share of a source's keys that are settings; half of the certainty where there are few."""

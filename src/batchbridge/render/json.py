@@ -7,6 +7,11 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+LAYOUT = "batchbridge/json/1"
+"""The layout of what commands print for `--json`. While it says so, names are added, and none is taken away."""
+EXIT_MEANINGS: Mapping[int, str] = {0: "fine", 2: "invalid", 3: "not equivalent", 4: "undecided"}
+"""What a command's exit code means."""
+
 
 def dumps(value: Any) -> str:
     """Indented JSON of `value` made of plain types; see `plain`."""

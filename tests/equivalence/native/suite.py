@@ -57,8 +57,14 @@ def converted(folder: Path, case: Case, target: str) -> Path:
 
 def account(native: Path) -> list[dict[str, Any]]:
     """The fields of the conversion that wrote `native`."""
-    fields: list[dict[str, Any]] = json.loads(native.with_suffix(".json").read_text(encoding="utf-8"))["fields"]
+    fields: list[dict[str, Any]] = _conversion(native)["fields"]
     return fields
+
+
+def _conversion(native: Path) -> dict[str, Any]:
+    (found,) = json.loads(native.with_suffix(".json").read_text(encoding="utf-8"))["results"]
+    assert isinstance(found, dict)
+    return found
 
 
 def summary(fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -84,13 +90,13 @@ def refused(fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def predicted(case: Case, target: str, native: Path) -> dict[str, Any]:
     """What `batchbridge diff` says of the source and the target's configuration, without running anything."""
-    version = json.loads(native.with_suffix(".json").read_text(encoding="utf-8"))["to"]["framework_version"]
+    version = _conversion(native)["to"]["framework_version"]
     sides = ["--framework-a", case.framework, "--version-a", case.version]
     sides += ["--framework-b", target, "--version-b", version]
     sizes = ["--dataset-size", str(case.prompts), "--world-size", str(case.ranks)]
     words = [sys.executable, "-m", "batchbridge", "diff", str(case.path), str(native), *sides, *sizes, "--json"]
     answer = subprocess.run(words, capture_output=True, text=True, check=False)
-    return json.loads(answer.stdout) if answer.stdout else {"error": answer.stderr}
+    return json.loads(answer.stdout)["results"][0] if answer.stdout else {"error": answer.stderr}
 
 
 def run(folder: Path, order: Order, python: Path) -> tuple[int, float, dict[str, str]]:

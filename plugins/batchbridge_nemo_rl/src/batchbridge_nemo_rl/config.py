@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from batchbridge import Behaviour, Finding, Source, Spec, Where
 from batchbridge.kit import parse_arguments
 from batchbridge.kit.config_texts import nested_yaml, shell_word
+from batchbridge.kit.file_schema import changed
 from batchbridge.kit.hydra_overrides import NotRead, parse_override
 from batchbridge.kit.inherited_files import ComposedSource, compose
 from batchbridge.kit.key_table import Codes, Key, settings_in
@@ -49,6 +50,8 @@ class NemoAdapter(TableAdapter):
     }
     codes = Codes.of("BB-NEMO")
     rules = RULES
+    strict = STRICT
+    interpolates = True
 
     def detect(self, source: Source) -> float:
         """Certain of its program; else the share of keys that are NeMo-RL's, or a file that inherits such."""
@@ -59,6 +62,17 @@ class NemoAdapter(TableAdapter):
         own = {"grpo", "loss_fn", "policy"} & said
         named = "grpo" in str(source.values.get("defaults", ""))
         return 0.95 * len(said & heads) / len(said) if said and (named or "grpo" in own or len(own) > 1) else 0.0
+
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """As the rows say, with `defaults`, and null for a group that is off."""
+
+        def group(schema: dict[str, Any]) -> dict[str, Any]:
+            replaces = {"_override_": {"description": "true: this group takes the place of the inherited one."}}
+            return {**schema, "type": ["object", "null"], "properties": {**schema["properties"], **replaces}}
+
+        found = changed(super().settings_schema(version), group, lambda leaf: leaf)
+        found["properties"]["defaults"] = {"description": "The files that this one inherits from."}
+        return found
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """A file with those that it inherits from and a command's overrides, interpolations followed.

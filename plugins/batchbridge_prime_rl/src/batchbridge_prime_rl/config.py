@@ -10,6 +10,7 @@ from typing import Any
 from batchbridge import Behaviour, Source, Spec
 from batchbridge.kit import load_source, parse_arguments
 from batchbridge.kit.config_texts import nested_toml
+from batchbridge.kit.file_schema import changed
 from batchbridge.kit.key_table import Codes, Key, settings_in
 from batchbridge.kit.table_adapter import TableAdapter
 from batchbridge.kit.values import Told
@@ -50,6 +51,21 @@ class PrimeRLAdapter(TableAdapter):
         said = [key for key, _ in settings_in(source.values)]
         ours = [key for key in said if key in NAMES or key in SECTIONS or key.startswith(_WHOLE)]
         return 0.95 * len(ours) / len(said) if any(key.startswith("orchestrator") for key in ours) else 0.0
+
+    def settings_schema(self, version: str) -> dict[str, Any]:
+        """As the rows say, with "None" for null, and tables that are switched off or on as a whole."""
+        switched = {"anyOf": [{"type": ["boolean", "null"]}, {"const": "None"}]}
+
+        def table(schema: dict[str, Any]) -> dict[str, Any]:
+            return {"anyOf": [schema, switched]}
+
+        def setting(schema: dict[str, Any]) -> dict[str, Any]:
+            if "null" not in schema.get("type", ()) and None not in schema.get("enum", ()):
+                return schema
+            said: dict[str, Any] = {name: schema[name] for name in ("description", "default") if name in schema}
+            return {**said, "anyOf": [schema, {"const": "None"}]}
+
+        return changed(super().settings_schema(version), table, setting)
 
     def settings_of(self, source: Source, rows: Mapping[str, Key]) -> Source:
         """The files of a command in their order under its options, "None" as null, and no empty tables."""

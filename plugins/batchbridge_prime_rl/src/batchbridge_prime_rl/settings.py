@@ -40,9 +40,10 @@ def _tables(value: Any) -> Any:
     raise WrongValue("a list of tables")
 
 
+_TABLES = Kind("tables", "a list of tables", _tables, {"type": "array", "items": {"type": "object"}})
 KEYS = (
     *recorded(FACTS["settings"]),
-    Key(SOURCES, Kind("tables", "a list of tables", _tables), [], meaning="environments, with settings of their own"),
+    Key(SOURCES, _TABLES, [], meaning="environments, with settings of their own"),
 )
 """Of two rows for one key the later counts."""
 NAMES = frozenset(row.key for row in KEYS)

@@ -38,6 +38,7 @@ class SkyRLAdapter(TableAdapter):
         "carried.dropout": "on",
     }
     codes = Codes.of("BB-SKYRL")
+    no_file = "SkyRL has no configuration file of its own; its command line says everything"
     rules = RULES
 
     def detect(self, source: Source) -> float:

@@ -1,0 +1,107 @@
+"""The JSON Schema of EasyR1's config.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from batchbridge.kit.file_schema import LEAF, Words, nested, refused, setting
+from batchbridge.kit.key_table import Key
+from batchbridge.kit.kinds import anything
+from batchbridge_easyr1.meaning import ESTIMATORS, INEXPRESSIBLE, LOSS_TYPES
+from batchbridge_easyr1.settings import (
+    ACTOR,
+    AGGREGATIONS,
+    BATCH,
+    CRITIC_BATCH,
+    CRITIC_FORWARD,
+    DYNAMIC,
+    ESTIMATOR,
+    FORWARD,
+    FREE_GROUPS,
+    GPUS,
+    KL_ESTIMATORS,
+    KL_TYPES,
+    LOSS_TYPE,
+    MAX_TRIES,
+    MICRO,
+    MODE,
+    NODES,
+    OPTIMIZERS,
+    ROLLOUT,
+    SCHEDULES,
+    SET_BY_EASYR1,
+    WARMUP_SHARE,
+    WARMUP_STEPS,
+    holds,
+    keys_of,
+    ranges,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from batchbridge_easyr1.config import EasyR1Adapter
+
+MEANINGS: Mapping[str, tuple[str, str]] = {
+    NODES: ("nodes", "Nodes of the run."),
+    GPUS: ("devices", "Devices of a node."),
+    f"{ROLLOUT}tensor_parallel_size": ("devices", "Devices that share a layer while completions are generated."),
+    BATCH: ("prompts", "Prompts of one optimizer step; with the completions of each it is shared out to the devices."),
+    CRITIC_BATCH: ("prompts", "Prompts of one optimizer step of the critic."),
+    MICRO: ("completions", "Completions that a device trains at a time."),
+    FORWARD: ("completions", "Completions whose log-probabilities a device computes at a time."),
+    CRITIC_FORWARD: ("completions", "Completions whose values a device computes at a time."),
+    DYNAMIC: ("", "Whether micro-batches are cut by tokens instead of completions."),
+    ESTIMATOR: ("", "How advantages are made of rewards."),
+    LOSS_TYPE: ("", "The surrogate of the policy loss; what is not known trains as default."),
+    MAX_TRIES: ("rollouts", "Tries to fill a rollout where online_filtering drops groups."),
+    WARMUP_SHARE: ("share of the rollouts", "Rollouts over which the learning rate rises."),
+    WARMUP_STEPS: ("rollouts", "Rollouts over which the learning rate rises."),
+    "trainer.total_epochs": ("epochs", "Passes over the dataset, where trainer.max_steps is null."),
+    "trainer.total_episodes": ("epochs", "Passes over the dataset, where trainer.max_steps is null."),
+    "algorithm.online_filtering": ("", "Whether groups whose rewards are all alike are dropped and replaced."),
+    "algorithm.kl_coef": ("", "Factor of the KL penalty."),
+    "algorithm.kl_penalty": ("", "How the KL divergence is estimated."),
+    "algorithm.kl_horizon": ("completions", "Of an adaptive KL coefficient."),
+    f"{ROLLOUT}max_num_batched_tokens": ("tokens", "Tokens that vLLM takes at a time."),
+    "trainer.critic_warmup": ("rollouts", "Rollouts that train the critic alone."),
+}
+"""Unit and meaning of keys that no canonical field alone comes from. Source: EasyR1 trainer/config.py and
+workers/*/config.py at the versions of `settings`; what they come to is in `run` and `meaning`."""
+
+
+def words_of(version: str) -> Mapping[str, Words]:
+    """The words of settings that EasyR1 takes as text and refuses later, and of those that it goes on with."""
+    late = holds(">=0.3.3.dev0", version)
+    estimators = (*ESTIMATORS, *(name for name in INEXPRESSIBLE if name != "grpo_passk" or late))
+    return {
+        MODE: Words(tuple(AGGREGATIONS)),
+        ESTIMATOR: Words(estimators),
+        f"{ACTOR}optim.strategy": Words(OPTIMIZERS),
+        f"{ACTOR}optim.lr_scheduler_type": Words(SCHEDULES),
+        LOSS_TYPE: Words(tuple(LOSS_TYPES), only=False),
+        "algorithm.kl_penalty": Words((*KL_ESTIMATORS, "full"), only=False),
+        "algorithm.kl_type": Words(KL_TYPES, only=False),
+    }
+
+
+def settings_schema(adapter: EasyR1Adapter, version: str) -> dict[str, Any]:
+    """Every field of the dataclasses; a key of another version, and what EasyR1 sets itself, say so."""
+    rows, words = settings_of(version), words_of(version)
+    leaves = {}
+    for key in keys_of(version):
+        unit, meaning = MEANINGS.get(key, ("", ""))
+        if key in SET_BY_EASYR1 and not meaning:
+            meaning = "EasyR1 overwrites what stands here."
+        row = rows.get(key, Key(key, anything))
+        row = row._replace(unit=row.unit or unit, meaning=row.meaning or meaning)
+        leaves[key] = setting(row, words.get(key), decides=adapter.decides(key), interpolates=True)
+        if key not in rows:
+            del leaves[key]["default"]  # not recorded, nor is its kind
+            leaves[key] |= {} if key in FREE_GROUPS else LEAF
+    for versions, keys in ranges().items():
+        for key in keys:
+            if key not in leaves:
+                why = f"{key} is no setting of {adapter.title} {version}; it is one under {adapter.title} {versions}"
+                leaves[key] = refused(why)
+    return nested(leaves, [group for group in FREE_GROUPS if group in keys_of(version)])
