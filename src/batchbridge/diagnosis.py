@@ -63,7 +63,7 @@ class Diagnosis:
             "codes": list(self.codes),
             "meaning": text.meaning,
             "phase": text.phase,
-            "fixes": [{"text": fix.text, "changes": dict(fix.changes)} for fix in self.fixes],
+            "fixes": [fix.to_dict() for fix in self.fixes],
             "asks": [dataclasses.asdict(ask) for ask in self.asks],
             "findings": [finding.to_dict() for finding in self.findings],
             "source": text.source,

@@ -41,6 +41,7 @@ SCENES = {
     "scale": [
         ("r.yaml", *TRL, "--from", "4", "--world-size", "8"),
         ("r.yaml", *TRL, "--from", "4", "--world-size", "7"),
+        ("r.yaml", *TRL, "--from", "4", "--world-size", "8", "--apply", "1", "-o", "applied.yaml"),
         ("bad.yaml", *TRL, "--from", "4", "--world-size", "8"),
         ("r.yaml", *TRL, "--world-size", "8"),
     ],

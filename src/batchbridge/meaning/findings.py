@@ -44,6 +44,10 @@ class Fix:
     changes: Mapping[str, Any] = field(default_factory=dict)
     safe: bool = False
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return {"text": self.text, "changes": dict(self.changes), "safe": self.safe}
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -79,7 +83,7 @@ class Finding:
             "phase": self.phase,
             "message": self.message,
             "where": [vars(where) for where in self.where],
-            "fixes": [{"text": fix.text, "changes": dict(fix.changes), "safe": fix.safe} for fix in self.fixes],
+            "fixes": [fix.to_dict() for fix in self.fixes],
             "native": self.native,
             "source": self.source,
             "undecided": self.undecided,
