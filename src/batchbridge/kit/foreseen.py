@@ -77,7 +77,7 @@ _ASK_OTHERWISE = "ask for a specification that has a plan (--spec, or --like ano
 _WATCH: dict[Mode | None, str] = {
     "verify": '--mode verify (mode="verify") compares every step with the plan, and changes nothing',
     "observe": '--mode observe (mode="observe") records what is trained, and changes nothing',
-    None: "`run` works with such a run in no mode: start it without",
+    None: "`run` works with such a run in no mode: start it without BatchBridge",
 }
 
 
