@@ -172,7 +172,11 @@ def _group(field: FieldReport, found: Conversion) -> str:
 
 def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
     """What a person has to do, in the order in which it is done."""
-    if found.written is None or found.verdict in ("invalid", "undecided"):
+    if found.verdict in ("invalid", "undecided"):
+        which = "the source" if found.source.verdict == found.verdict else "the result"
+        yield f"  nothing was written: {which} is {found.verdict}; batchbridge check says what to change"
+        return
+    if found.written is None:
         return
     if how.refused:
         many = len(found.lost)
@@ -190,11 +194,11 @@ def _to_do(found: Conversion, how: Writing) -> Iterator[str]:
         shown = ", ".join(names if command else (f"<{name}>" for name in names))
         steps.append(f"fill in {shown}:")
         steps += [f"     {report.variable:<{max(map(len, names))}}  {in_words(report)}" for report in found.variables]
-    if command and how.file is not None:
+    if command:
         given = " ".join(f"{name}=..." for name in names)
-        steps.append(f"start it with: {given + ' ' if given else ''}bash {quote(how.file)}")
+        steps.append(f"start it with: {given + ' ' if given else ''}bash {quote(how.file or 'FILE')}")
     elif how.file is not None and names:
-        steps.append(f"write them into {one_line(how.file)}, whose first lines say what it is for")
+        steps.append(f"write them into {one_line(how.file)}; its first lines say how it is started")
     unsaid = [report for report in found.outside if report.matters and report.value is not None]
     if unsaid:
         keys = ", ".join(f"{one_line(report.keys[0])} = {plain_text(report.value)}" for report in unsaid)
