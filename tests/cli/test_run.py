@@ -111,10 +111,12 @@ def test_a_budget_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
     ("words", "reason"),
     [
         (("--tokens-per-device", "0"), "0 is not in the range x>=1"),
+        (("--report-to", "trainer"), "the loggers of toy's trainer are not reached by its adapter"),
+        (("--report-to", "wandb"), "'wandb' is not 'trainer'"),
         (("--tokens-per-device", "64", "--mode", "verify"), "with --mode verify: only enforce cuts steps itself"),
     ],
 )
-def test_a_budget_that_nothing_can_follow_starts_nothing(run: Run, words: tuple[str, ...], reason: str) -> None:
+def test_what_nothing_can_follow_starts_nothing(run: Run, words: tuple[str, ...], reason: str) -> None:
     code, _, error = run("run", "--framework", "toy", *words, "--", sys.executable, "-c", "raise SystemExit(7)")
     assert code == USAGE
     assert reason in error

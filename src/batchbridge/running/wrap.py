@@ -108,7 +108,8 @@ def wrap(
                 raise _refused(trainer, owner, request, "report_to", no_loggers(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
-        asked = owner.gather(trainer, (same, request.spec, request.reading.dataset_size, request.mode))
+        own = (same, request.spec, request.reading.dataset_size, request.mode, request.report_to)
+        asked = owner.gather(trainer, own)
     _require_equal(asked)
     if all(each[0] for each in asked):
         return trainer
@@ -183,12 +184,16 @@ def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -
         raise CannotAttach(found) from failure
 
 
-def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode]]) -> None:
+def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode, ReportTo | None]]) -> None:
     """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
-    _, spec, size, mode = asked[0]
-    mine = {"mode": mode, "dataset_size": size} | {path: value for path, value, _ in walk(spec)}
-    for rank, (_, its_spec, its_size, its_mode) in enumerate(asked):
-        its = {"mode": its_mode, "dataset_size": its_size} | {path: value for path, value, _ in walk(its_spec)}
+
+    def told(spec: Spec, size: int | None, mode: Mode, report_to: ReportTo | None) -> dict[str, Any]:
+        beside = {"mode": mode, "dataset_size": size, "report_to": report_to}  # ranks gather what they report
+        return beside | {path: value for path, value, _ in walk(spec)}
+
+    mine = told(*asked[0][1:])
+    for rank, others in enumerate(asked):
+        its = told(*others[1:])
         differs = [
             f"{path} is {mine.get(path)} on rank 0, {its.get(path)} on rank {rank}"
             for path in sorted(mine.keys() | its.keys())

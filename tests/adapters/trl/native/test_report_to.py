@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from tampering import STEP, altered_loss
 
 from batchbridge import BatchDrift, unwrap, wrap
 from batchbridge.kit import Row, token_weights
+from batchbridge.kit.measuring import TOLERANCE
 from batchbridge.ledger import read_headers, read_steps
+from batchbridge.ledger.certificates import WIDEST_TOLERANCE, certificate
 from batchbridge.meaning.spec import Spec
 from batchbridge_trl import releases
 from batchbridge_trl.testing import undivided
@@ -165,6 +168,21 @@ def test_unwrap_and_another_wrap_take_it_away(trainer: Callable[..., Any]) -> No
     wrap(built, report_to="trainer")
     unwrap(built)
     assert "log" not in vars(built)
+
+
+def test_the_drift_that_a_certificate_still_calls_rounding_is_the_widest_that_a_step_passes_with() -> None:
+    assert max(TOLERANCE.values()) == WIDEST_TOLERANCE
+
+
+def test_a_certificate_of_a_wrapped_run_says_that_every_step_was_verified(
+    trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    built = wrap(trainer(num_train_epochs=1, num_iterations=2), ledger=tmp_path / "ledger")
+    built.train()
+    found = certificate(tmp_path / "ledger")
+    assert found["verification"]["every_step"]
+    assert found["verification"]["membership_recomputed"] == found["steps"]["stop"] == built.state.global_step
+    assert found["starts"][0]["code"]["releases"]["trl"] == version("trl")
 
 
 def test_another_place_to_report_to_is_refused(trainer: Callable[..., Any]) -> None:
