@@ -177,7 +177,7 @@ def docs(session: nox.Session) -> None:
     """The documentation as a site; every link and anchor is followed, and nothing in it is fetched from elsewhere."""
     install(session, "docs", "mkdocs", "mkdocs-material", "pytest", "hypothesis")
     site = str(Path(session.create_tmp()) / "site")
-    session.env |= {"NO_MKDOCS_2_WARNING": "1", "BATCHBRIDGE_SITE": site}  # the first: an advertisement
+    session.env.update({"NO_MKDOCS_2_WARNING": "1", "BATCHBRIDGE_SITE": site})  # the first: an advertisement
     # Never --quiet: it hides the warnings from --strict, too.
     session.run("mkdocs", "build", "--strict", "--site-dir", site)
     pytest(session, "tests/docs/site/native")

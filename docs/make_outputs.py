@@ -3,7 +3,8 @@
 Without arguments README.md and every page below docs/ are run, with arguments only the pages named. Where a command
 prints something else than its page shows, the block is rewritten in place: a line `...` goes on standing for the
 lines that it stood for, lines that are shown stay shown, and each block that changed is listed, to be read before it
-is committed. Nothing is written where an output still fits. `--check` writes nothing, and fails where one does not.
+is committed. Nothing is written where an output still fits, and a page of which a command fails is left as it is.
+`--check` writes nothing, and fails where an output does not fit.
 
 What the blocks of a page are:
 
@@ -47,8 +48,10 @@ BLOCK = re.compile(
 )
 COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)\n", re.MULTILINE)
 SHOWN = "..."
-ALIKE = 0.55
+ALIKE = 0.5
 """How alike (difflib's ratio) a shown line and a printed one are at least, to be taken for the same line."""
+FAILURES = ("Traceback (", "Usage: ")
+"""What no page shows by itself: the command is wrong, or the program."""
 EMPTY_FOLDER = ("docs/tutorials/", "docs/howto/")
 
 
@@ -203,6 +206,8 @@ def shortened(expected: str, actual: str) -> str:
             lines += between
         else:
             lines += [*between[:first], gap[first], *between[len(between) - last :]]
+    if [line.strip() for line in lines] == [SHOWN]:  # nothing that was shown is there any more
+        lines = [*printed[:1], *lines]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -230,7 +235,8 @@ def _alike(shown: str, printed: str) -> float:
         return 0.0
     if re.fullmatch(pattern(shown), printed):
         return 2.0
-    matcher = difflib.SequenceMatcher(None, shown, printed, autojunk=False)
+    words = shown.replace(SHOWN, "").lower(), printed.lower()
+    matcher = difflib.SequenceMatcher(None, *words, autojunk=False)
     ratio = matcher.ratio() if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE else 0.0
     return ratio if ratio >= ALIKE else 0.0
 
@@ -241,7 +247,10 @@ def _cut(line: str, shown: list[str]) -> str:
 
 
 def brought_up_to_date(page: Path, folder: Path) -> str:
-    """A page with the outputs that its commands have now."""
+    """A page with the outputs that its commands have now.
+
+    Raises `ValueError` where a command fails that did not: no output helps there.
+    """
     text, places = page.read_text(encoding="utf-8"), []
     empty, reader = begins_empty(page), Reader(folder)
     for block in blocks(page):
@@ -251,8 +260,8 @@ def brought_up_to_date(page: Path, folder: Path) -> str:
             reader = Reader(ROOT)
         new = ""
         for command, expected, actual in reader.does(block):
-            if "Traceback (" in actual and "Traceback (" not in expected:
-                raise SystemExit(f"{page.relative_to(ROOT)}: $ {command}\n{actual}")
+            if wrong := [word for word in FAILURES if word in actual and word not in expected]:
+                raise ValueError(f"{page.relative_to(ROOT)}: {wrong[0].strip()}\n$ {command}\n{actual}")
             kept = expected if fits(expected, actual) else shortened(expected, actual)
             new += kept[4:-4] if block.said == "made" else f"$ {command}\n{kept}"
         if new and new != block.text:
@@ -263,24 +272,29 @@ def brought_up_to_date(page: Path, folder: Path) -> str:
 
 
 def main() -> int:
-    """The command; 1 where `--check` finds a page that shows something else than its commands print."""
+    """The command; 1 where a command fails, or `--check` finds a page that shows something else than is printed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("page", nargs="*", type=Path, help="pages (default: README.md and all of docs/)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 where an output does not fit")
     asked = parser.parse_args()
-    stale = False
+    stale = failed = False
     for page in [one.resolve() for one in asked.page] or pages():
         old = page.read_text(encoding="utf-8")
         if "```console" not in old:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            new = brought_up_to_date(page, Path(folder))
+            try:
+                new = brought_up_to_date(page, Path(folder))
+            except ValueError as wrong:
+                print(wrong, file=sys.stderr)
+                failed = True
+                continue
         name = page.relative_to(ROOT).as_posix()
         stale |= new != old
         sys.stdout.writelines(difflib.unified_diff(old.splitlines(True), new.splitlines(True), name, name, n=2))
         if not asked.check:
             page.write_text(new, encoding="utf-8")
-    return int(stale and asked.check)
+    return int(failed or (stale and asked.check))
 
 
 if __name__ == "__main__":

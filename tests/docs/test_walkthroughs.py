@@ -105,6 +105,13 @@ def test_an_output_that_is_not_what_is_printed_is_caught_and_brought_up_to_date(
     assert new == PAGE.replace("generations: 9", "generations: 8")
 
 
+@pytest.mark.parametrize("command", ["python -c 'nonsense'", "batchbridge check --no-such-option"])
+def test_a_command_that_fails_is_no_new_output(page: Path, tmp_path: Path, command: str) -> None:
+    page.write_text(PAGE.replace("cat a/recipe.yaml", command), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"README\.md: (Traceback|Usage)"):
+        make_outputs.brought_up_to_date(page, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("shown", "printed", "wanted"),
     [
