@@ -36,21 +36,18 @@ def test_every_maker_of_pages_is_started(make_pages: ModuleType) -> None:
 
 
 def test_every_test_file_that_can_write_its_goldens_is_started(make_pages: ModuleType) -> None:
+    asking = 'environ.get("BATCHBRIDGE_UPDATE_GOLDEN")'
     files = [file for file in (ROOT / "tests").rglob("test_*.py") if file != Path(__file__)]
     writing = {
-        file.relative_to(ROOT).as_posix() for file in files if make_pages_variable() in file.read_text(encoding="utf-8")
+        file.relative_to(ROOT).as_posix(): text
+        for file in files
+        if asking in (text := file.read_text(encoding="utf-8"))
     }
     assert len(writing) >= 5
-    assert writing <= words(make_pages)
-    for name in writing:
-        body = (ROOT / name).read_text(encoding="utf-8").partition(make_pages_variable() + '")')[0]
-        (*_, test) = re.findall(r"^def (test_\w+)", body, re.MULTILINE)
+    assert set(writing) <= words(make_pages)
+    for name, text in writing.items():
+        (*_, test) = re.findall(r"^def (test_\w+)", text.partition(asking)[0], re.MULTILINE)
         assert any(part in test for part in make_pages.COMPARING.split(" or ")), f"{name}: {test} is not selected"
-
-
-def make_pages_variable() -> str:
-    """The variable's name, not found in this file's own text."""
-    return "BATCHBRIDGE_UPDATE_" + "GOLDEN"
 
 
 def test_every_advice_of_a_test_names_a_step(make_pages: ModuleType) -> None:
