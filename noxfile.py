@@ -249,7 +249,7 @@ def rewording(session: nox.Session) -> None:
 @nox.session
 def fuzz(session: nox.Session) -> None:
     """A million mutated inputs over every reader; by name only: `nox -s fuzz -- --inputs 1000000 --seed 7`."""
-    install(session, "core", ".")
+    install(session, "core", ".[html]")
     session.run("python", "tests/fuzz/run.py", *(session.posargs or ("--inputs", "1000000")), env=ENVIRONMENT)
 
 

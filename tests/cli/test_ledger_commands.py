@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -156,3 +157,30 @@ def test_without_pyarrow_export_says_how_to_install_it(
     assert code == 64
     assert "--parquet needs pyarrow: pip install 'batchbridge[parquet]'" in err
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "label"),
+    [
+        (("show", "a", "--summary"), "steps read"),
+        (("diff", "a", "a"), "steps compared"),
+        (("export", "a", "--csv", "a.csv"), "steps written"),
+    ],
+)
+def test_what_reads_a_whole_run_has_a_bar_for_somebody_who_looks(
+    words: tuple[str, ...], label: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.chdir(tmp_path)
+    write(Path("a"), (3, 4))
+    monkeypatch.setattr("batchbridge.cli._progress.PATIENCE_S", 0)
+    code, out, err = run("ledger", *words)
+    assert (code, err) == (0, "")  # no terminal: no bar
+    seen = Terminal()
+    monkeypatch.setattr("sys.stderr", seen)
+    assert run("ledger", *words)[:2] == (0, out)
+    assert label in seen.getvalue()
+    assert "100%" in seen.getvalue()

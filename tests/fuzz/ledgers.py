@@ -17,9 +17,12 @@ from batchbridge.cli.certificate import read as read_certificate
 from batchbridge.errors import LedgerError
 from batchbridge.ledger import Header, StepRecord, Writer, diff, read_headers, read_steps
 from batchbridge.ledger.certificates import certificate, sealed, verify
+from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.summary import summarise
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, OptimizerStep, Rollout, Spec, Topology
 from batchbridge.meaning.weights import Normaliser
 from batchbridge.render import json as render_json
+from batchbridge.render import ledger as render_ledger
 from batchbridge.render import model_card
 
 SPEC = Spec(
@@ -112,6 +115,15 @@ def lay(folder: Path, made: list[bytes]) -> tuple[Path, Path]:
     return folder / "a", folder / "b"
 
 
+def _summary(folder: Path) -> str:
+    """The text of a summary, which has no control character."""
+    found = summarise(Ledger(folder), lambda steps, _: itertools.islice(steps, MOST_STEPS_READ))
+    said = render_ledger.summary(found)
+    if not said.replace("\n", "").isprintable():
+        raise AssertionError("a control character is printed")
+    return said
+
+
 def act(laid: tuple[Path, Path]) -> Any:
     """Shown and compared; what is wrong with a ledger is a `LedgerError` that says where."""
     changed, good = laid
@@ -122,6 +134,7 @@ def act(laid: tuple[Path, Path]) -> Any:
         lambda: diff(good, changed, exact=True).to_dict(),
         lambda: model_card.section(certificate(changed)),
         lambda: verify(certificate(good), changed).differences,
+        lambda: _summary(changed),
     ):
         try:
             render_json.dumps(read())

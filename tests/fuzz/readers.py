@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import ledgers
 import mutation
+import pages
 import seeds
 
 import batchbridge
@@ -277,7 +278,8 @@ def _settings_words(framework: str) -> Iterable[str]:
 
 def _no_writing(words: list[str]) -> list[str]:
     """Without the options that ask for a file to be written."""
-    return [word for word in words if not word.startswith(("-o", "--output")) or word.startswith("--output-format=")]
+    writing = ("-o", "--output", "--html", "--svg", "--csv", "--parquet")
+    return [word for word in words if not word.startswith(writing) or word.startswith("--output-format=")]
 
 
 PROJECT = """ignore = ["BB-TRL-065"]
@@ -353,6 +355,7 @@ def table() -> list[Reader]:
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
         Reader("certificate", 2, ledgers.make_certificate, _certificate, ledgers.lay_certificate),
+        Reader("page", 1, pages.make, pages.act),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")

@@ -192,3 +192,21 @@ def test_a_misdeed_is_noticed(misdeed: str, tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("1 "), (done.stdout, done.stderr)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_text_that_becomes_a_part_of_a_page_is_found() -> None:
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(HERE)!r})\n"
+        "import pages\n"
+        "for bad in ('<p><script></script></p>', '<p onclick=x></p>', '<p>', '</p>', '<p>\\x1b</p>',\n"
+        "            '<p><!-- --></p>', '<a href=\"//x\"></a>', '<p style=x></p>', '<svg><image/></svg>'):\n"
+        "    try:\n"
+        "        pages.check(bad)\n"
+        "    except pages.WrongPage:\n"
+        "        continue\n"
+        "    raise SystemExit(bad)\n"
+        "pages.check('<p title=\"&lt;script&gt;\">&lt;script&gt;</p>')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,7 +182,17 @@ def ledger(found: Summary) -> str:
 
 def page(template: str, sections: Iterable[tuple[str, object]], values: Mapping[str, Any]) -> str:
     """A template of `pages/` filled. sections: (id, title) of each section; those without a title are not there."""
-    environment = Environment(
+    style = (PAGES / "page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    # The only style that a browser takes: nothing that slipped into a page could bring its own.
+    fixed = {"style": Markup(style), "style_hash": f"sha256-{digest}", "version": metadata.version("batchbridge")}
+    return str(_environment().get_template(template).render({**values, **fixed, "sections": list(sections)})) + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    """What templates are read and compiled by, once in a process."""
+    return Environment(
         loader=FileSystemLoader(PAGES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -189,11 +200,6 @@ def page(template: str, sections: Iterable[tuple[str, object]], values: Mapping[
         lstrip_blocks=True,
         finalize=_printable,
     )
-    style = (PAGES / "page.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    # The only style that a browser takes: nothing that slipped into a page could bring its own.
-    fixed = {"style": Markup(style), "style_hash": f"sha256-{digest}", "version": metadata.version("batchbridge")}
-    return str(environment.get_template(template).render({**values, **fixed, "sections": list(sections)})) + "\n"
 
 
 def drawing(svg: str) -> Markup:
