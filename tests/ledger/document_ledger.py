@@ -10,7 +10,9 @@ from pathlib import Path
 from scripted_ledger import header, record, rows_of
 
 from batchbridge.ledger import COLUMNS, SCALARS, Writer, diff
-from batchbridge.ledger.summary import FIGURES
+from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.summary import FIGURES, summarise
+from batchbridge.render.ledger import summary
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "ledger.md"
 
@@ -24,6 +26,7 @@ def parts() -> dict[str, str]:
                 writer.append(record(1, rows_of(1), learning_rate=rate))
         written = (Path(place) / "a" / "rank-00000.jsonl").read_text().splitlines()
         text = diff(Path(place) / "a", Path(place) / "b").text().replace(place + "/", "")
+        whole = summary(summarise(Ledger(Path(place) / "a"))).replace(place + "/", "")
     first, step = json.loads(written[0]), json.loads(written[1])
     first["spec"] = first["spec_digest"] = "..."  # they change with every field that the schema gains
     return {
@@ -32,6 +35,7 @@ def parts() -> dict[str, str]:
         "scalars": _table("scalar", SCALARS),
         "columns": _table("column", COLUMNS),
         "diff": _code("text", text),
+        "summary": _code("text", whole),
         "figures": _table("figure", {name: f"{one.title}: {one.unit}" for name, one in FIGURES.items()}),
     }
 
