@@ -342,7 +342,7 @@ def table() -> list[Reader]:
         Reader("project", 0.8, _project, _command_line, _lay_project),
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
-        Reader("page", 1, pages.make, pages.act),
+        Reader("page", 0.3, pages.make, pages.act),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")
