@@ -205,7 +205,10 @@ def test_diff_writes_the_page_and_says_the_text(run: Run, recipe: Path) -> None:
 def test_without_the_extra_the_command_says_how_to_install_it(
     run: Run, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import batchbridge.render
+
     monkeypatch.delitem(sys.modules, "batchbridge.render.html", raising=False)
+    monkeypatch.delattr(batchbridge.render, "html", raising=False)
     imported = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:

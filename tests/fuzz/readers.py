@@ -355,7 +355,7 @@ def table() -> list[Reader]:
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
         Reader("certificate", 2, ledgers.make_certificate, _certificate, ledgers.lay_certificate),
-        Reader("page", 1, pages.make, pages.act),
+        Reader("page", 0.3, pages.make, pages.act),
     ]
     for framework in seeds.SETTINGS:
         cheap = framework in ("trl", "open_r1")

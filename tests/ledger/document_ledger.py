@@ -11,7 +11,9 @@ from scripted_ledger import ORDERED, header, record, rows_of
 
 from batchbridge.ledger import COLUMNS, SCALARS, Writer, diff
 from batchbridge.ledger.certificates import certificate
-from batchbridge.ledger.summary import FIGURES
+from batchbridge.ledger.reading import Ledger
+from batchbridge.ledger.summary import FIGURES, summarise
+from batchbridge.render.ledger import summary
 from batchbridge.render.model_card import section
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "ledger.md"
@@ -31,6 +33,7 @@ def parts() -> dict[str, str]:
                 for index in range(4):
                     writer.append(record(index, rows_of(index)[rank::2]))
         certified = certificate(Path(place) / "c")
+        whole = summary(summarise(Ledger(Path(place) / "a"))).replace(place + "/", "")
     card = re.sub(r"`[0-9a-f]{16,}`", "`...`", section(certified))
     certified |= {"specs": {"...": "..."}, "digest": "..."}
     certified["starts"][0] |= {"spec_digest": "...", "headers_digest": "..."}
@@ -43,6 +46,7 @@ def parts() -> dict[str, str]:
         "scalars": _table("scalar", SCALARS),
         "columns": _table("column", COLUMNS),
         "diff": _code("text", text),
+        "summary": _code("text", whole),
         "figures": _table("figure", {name: f"{one.title}: {one.unit}" for name, one in FIGURES.items()}),
         "certificate": _code("json", "{\n" + ",\n".join(_entries(certified)) + "\n}"),
         "model card": _code("markdown", card),

@@ -10,6 +10,7 @@ import base64
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading
     from batchbridge.ledger.summary import Range, Summary
-    from batchbridge.meaning.findings import Finding
+    from batchbridge.meaning.findings import Finding, Where
     from batchbridge.meaning.spec import Spec
 
 PAGES = Path(__file__).parent / "pages"
@@ -241,11 +242,16 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "kind": "undecided" if finding.undecided else finding.severity,
         "message": finding.message,
         "place": next((place for where in finding.where[:1] if (place := _place(where.file, where.line))), None),
-        "places": [one_line(where) for where in finding.where if where.key is not None],
+        "places": [one_line(_near(where)) for where in finding.where if where.key is not None],
         "fixes": [fix.text for fix in finding.fixes],
         "native": finding.native and f"{finding.native}{noticed}",
         "source": finding.source,
     }
+
+
+def _near(where: Where) -> Where:
+    """A place with its file's name alone: the whole path stands above."""
+    return where if where.file is None else replace(where, file=where.file.rpartition("/")[2])
 
 
 def _place(file: str | None, line: int | None) -> str | None:
