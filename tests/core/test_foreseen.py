@@ -104,7 +104,7 @@ def test_a_specification_without_a_plan_is_refused_and_can_be_recorded() -> None
 
 @pytest.mark.parametrize(
     ("modes", "way"),
-    [((), "--mode verify"), (("verify",), "--mode observe"), (("verify", "observe"), "start it natively")],
+    [((), "--mode verify"), (("verify",), "--mode observe"), (("verify", "observe"), "start it without BatchBridge")],
 )
 def test_a_remedy_names_the_nearest_mode_that_takes_the_run(modes: tuple[str, ...], way: str) -> None:
     row = Refusal("row", "why", lambda trainer, request: request.mode == "enforce" or request.mode in modes)
