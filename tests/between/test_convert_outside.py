@@ -262,6 +262,34 @@ def test_a_number_of_more_digits_than_python_writes_is_no_crash() -> None:
     assert plain_text([10**5000]) == "a number of too many digits"
 
 
+@pytest.mark.parametrize("value", [float("nan"), "half \ud800", {"a": ["\udfff"]}], ids=type)
+def test_a_value_that_no_form_can_say_is_left(value: object) -> None:
+    sizes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
+    said = {**sizes, "callbacks": value, "run_name": "fine"}
+    adapter = adapters()["open_r1"]
+    reading = read_source(Source(values=said), adapter, Context(framework_version="0.18.0", world_size=8))
+    for to in ("open_r1", "verl"):
+        found = convert_to(adapters()[to], reading, version="0.18.0" if to == "open_r1" else None, given=said)
+        assert found.written is not None
+        assert "fine" in found.written.values.values()
+        assert any(report.keys[0].startswith("callbacks") for report in found.outside if report.status == "left")
+        assert all(text.encode() for text in found.written.text.values())
+
+
+def test_control_characters_do_not_get_into_a_command() -> None:
+    found = converted({"run_name": "x\x1b]0;evil\x07", "output_dir": "two\nlines"}, "verl")
+    assert found.written is not None
+    assert not {"trainer.experiment_name", "trainer.default_local_dir"} & set(found.written.values)
+    assert {report.keys[0] for report in found.outside if report.matters} == {"run_name", "output_dir"}
+
+
+def test_a_key_with_keys_below_it_is_no_crash() -> None:
+    said = {"gradient_checkpointing_kwargs": {"a": 1, "a.b": 2}, "reward_funcs": ["f"]}
+    found = converted(said, "trl", version="0.18.0")
+    assert found.written is not None
+    assert found.written.values["reward_funcs"] == ["f"]
+
+
 def test_a_value_that_a_script_leaves_open_is_no_value(here: Run) -> None:
     Path("run.sh").write_text(text_of("verl").replace("data.train", "actor_rollout_ref.model.path=$MY data.train", 1))
     words = ("--framework-version", "0.9.1", "--dataset-size", str(DATASET), "--to", "easyr1", "--allow-lossy")

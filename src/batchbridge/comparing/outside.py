@@ -7,6 +7,7 @@ what it needs and nobody can write for the user becomes a named variable; everyt
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,7 +74,8 @@ def carry_over(
     same_words = own is not None and own.outside == adapter.outside
     if same_words and own is not None:
         whole = _as_given(left, source)
-        offers = [[_as_it_stands(key, value, own)] for key, value in whole.items() if key not in written.values]
+        kept = {key: value for key, value in whole.items() if key not in written.values and _sayable(value)}
+        offers = [[_as_it_stands(key, value, own)] for key, value in kept.items()]
         missing = {name: row for row, name in ((row, row.name) for row in rows.values()) if row.needed}
         there = {said_as.row.name for said_as in said}
         offers += [list(_blanks(rows, name, said)) for name in missing if name not in there]
@@ -158,9 +160,19 @@ def _as_given(left: Mapping[str, Any], source: Reading) -> dict[str, Any]:
         *parents, leaf = key[len(group) + 1 :].split(".")
         at = found.setdefault(group, {})
         for parent in parents:
-            at = at.setdefault(parent, {})
-        at[leaf] = value
+            at = at.setdefault(parent, {}) if isinstance(at, dict) else None
+        if isinstance(at, dict):  # a hostile file has a key and keys below it
+            at[leaf] = value
     return found
+
+
+def _sayable(value: Any) -> bool:
+    """Whether a value can be written in any form: no number of more digits than Python writes, no half a character."""
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return True
 
 
 def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:
@@ -177,7 +189,8 @@ def _offers(rows: Mapping[str, SharedSetting], name: str, said: list[Said], back
         for key, row in rows.items():
             if row.name == one.row.name == name and one.value is not None:
                 target = row.write(one.value, back)
-                if target is not None:
+                # What is written goes into a shell's words, and to a terminal.
+                if target is not None and _sayable(target) and str(target).isprintable():
                     yield OutsideReport(
                         keys=(one.key, *one.row.beside),
                         value=one.raw,
