@@ -519,7 +519,7 @@ def trl_wrapped(*more: str) -> list[str]:
     tampering, resume."""
     (folder,) = native("adapters/trl")
     names = ("releases", "code_of_trl", "wrap", "measured", "resume", "verify_and_observe", "two_ranks", "gradients")
-    names += ("whole_runs", *more)
+    names += ("whole_runs", "report_to", *more)
     return [f"{folder}/test_{name}.py" for name in names]
 
 

@@ -91,7 +91,7 @@ def test_several_steps_between_two_logs_are_one_mean_and_the_largest_drift(
 
 
 def test_a_loss_that_is_doubled_shows_as_a_drift_of_one(trainer: Callable[..., Any], tmp_path: Path) -> None:
-    built = undivided(trainer(**LOGGED, loss_type="dapo", gradient_accumulation_steps=1))
+    built = undivided(trainer(**LOGGED, loss_type="bnpo", gradient_accumulation_steps=1))
     native = built._compute_loss
     built._compute_loss = lambda model, inputs: 2 * native(model, inputs)
     wrap(built, mode="observe", ledger=tmp_path / "ledger", report_to="trainer")
