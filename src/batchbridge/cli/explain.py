@@ -13,7 +13,12 @@ from batchbridge.cli._tables import coloured, table_for_stdout
 @click.command("explain", cls=InputCommand, short_help="Say what a configuration will train.")
 @input_options
 @verbose_option
-def command(as_json: bool, verbose: bool, **source: Any) -> int:
+@click.option("--memory", is_flag=True, help="Also estimate the memory per device.")
+@click.option("--parameters", metavar="COUNT", help="Of --memory: the model's parameters (1.5B, 494M).")
+@click.option("--model-config", metavar="FILE", help="Of --memory: the model's config.json, instead.")
+def command(
+    as_json: bool, verbose: bool, memory: bool, parameters: str | None, model_config: str | None, **source: Any
+) -> int:
     """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
@@ -21,11 +26,23 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
     """
     from batchbridge import explain
 
+    model: tuple[int | None, int | None] = (None, None)
+    if parameters is not None or model_config is not None:
+        if not memory:
+            raise click.UsageError("--parameters and --model-config are of --memory: give it, too")
+        from batchbridge.cli._model import model_of
+
+        model = model_of(parameters, model_config)
     found = explain(**asked_for(**source))
     if as_json:
         from batchbridge.render import json
 
-        click.echo(json.dumps(found.to_dict()))
+        said_of = found.to_dict()
+        if memory and found.reading.spec is not None:
+            from batchbridge.render.memory import rows
+
+            said_of["memory"] = rows(found.reading.spec, *model)
+        click.echo(json.dumps(said_of))
     else:
         from batchbridge.render import text
 
@@ -38,5 +55,9 @@ def command(as_json: bool, verbose: bool, **source: Any) -> int:
             judged=found.judged,
             devices=found.devices,
         )
+        if memory and found.reading.spec is not None:
+            from batchbridge.render.memory import section
+
+            said = f"{said}\n\n{section(found.reading.spec, *model, table_for_stdout())}"
         click.echo(coloured(said))
     return EXIT_CODES[found.verdict]
