@@ -22,7 +22,14 @@ VALID = "num_generations: 8\nper_device_train_batch_size: 8\nlearning_rate: 1.0e
 TRL = ("--framework", "trl", "--framework-version", "1.16.0")
 ON = (*TRL, "--world-size", "4")
 SCENES = {
-    "explain": [("r.yaml", *ON), ("bad.yaml", *ON), ("r.yaml", *TRL), ("r.yaml",), ("nothing.yaml",)],
+    "explain": [
+        ("r.yaml", *ON),
+        ("r.yaml", *ON, "--memory", "--parameters", "1B"),
+        ("bad.yaml", *ON),
+        ("r.yaml", *TRL),
+        ("r.yaml",),
+        ("nothing.yaml",),
+    ],
     "check": [("r.yaml", *ON), ("bad.yaml", *ON), ("r.yaml", *TRL), ("r.yaml", "bad.yaml"), (".",), ("nothing.yaml",)],
     "plan": [("r.yaml", *ON, "--dataset-size", "64"), ("r.yaml", *ON), ("bad.yaml", *ON), ("r.yaml", *TRL)],
     "diff": [

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,13 +25,16 @@ import batchbridge
 from batchbridge import diagnosis
 from batchbridge.cli.main import main
 from batchbridge.comparing import edit_yaml
+from batchbridge.comparing.fix_file import fix_file, safe_fixes
 from batchbridge.meaning.findings import Finding, Phase, Severity
 from batchbridge.meaning.spec import Spec
 from batchbridge.reading import arguments
+from batchbridge.reading.yaml_json import parse_yaml
 from batchbridge.render import between as render_between
 from batchbridge.render import json as render_json
 from batchbridge.render import text as render_text
 from batchbridge.rules import core_rules
+from batchbridge_trl.settings import GONE
 
 CODE = re.compile(r"BB(-[A-Z0-9]+)?-?\d{3}")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -309,9 +313,74 @@ def _lay_project(folder: Path, made: tuple[dict[str, str], str]) -> list[str]:
     return ["check", str(folder / "project" / "recipe.yaml"), f"--output-format={made[1]}"]
 
 
-def _command_line(words: list[str]) -> None:
+OLD = (
+    "# a recipe\ntorch_dtype: bfloat16  # kept\nnum_generations: 8\nuse_vllm: true\noverwrite_output_dir: true\n"
+    "per_gpu_train_batch_size: 4\nwarmup_ratio: 0.1\nevaluation_strategy: 'no'\n",
+    '{"torch_dtype": float16, num_generations: 8, no_cuda: true, max_completion_length: 64}\n',
+)
+"""Recipes with keys under their old names."""
+
+
+def _old(rng: random.Random) -> tuple[bytes, dict[str, Any]]:
+    return mutation.data(rng, mutation.text(rng, OLD)), {}
+
+
+def _fixed(laid: tuple[Path, dict[str, Any]]) -> bool:
+    """`check --fix`: the new text reads back, holds the old values under the old or new names, and needs no more."""
+    read = partial(batchbridge.read, framework="trl", version="1.16.0", world_size=8)
+    path = laid[0]
+    before = read(path)
+    done = fix_file(path, before, before.findings, read)
+    if done.new is None:
+        if any(not problem.strip() for problem in done.problems):
+            raise Wrong("refused without a reason")
+        return False
+    document = parse_yaml(done.new, str(path))
+    old = parse_yaml(done.old, str(path)).value
+    if document.problems or not isinstance(document.value, dict) or not isinstance(old, dict):
+        raise Wrong("what would be written does not read back")
+    if not {*document.value} - {*old} <= {gone.same for gone in GONE}:
+        raise Wrong("a key came that is no renamed one")
+    kept = [value for key, value in old.items() if key != "overwrite_output_dir"]
+    if repr(kept) != repr([value for key, value in document.value.items() if key != "overwrite_output_dir"]):
+        raise Wrong("a value changed")
+    source = batchbridge.Source(values=document.value, lines=document.lines, path=path)
+    if safe_fixes(read(source).findings):
+        raise Wrong("a second time there would be something to fix")
+    return True
+
+
+def _folder(rng: random.Random) -> dict[str, bytes]:
+    """Files of a folder, one of them mutated."""
+    files = {
+        "a.yaml": rng.choice(seeds.yaml_texts("trl")),
+        "below/b.sh": rng.choice(seeds.scripts("trl")),
+        "c.yml": "num_processes: 8\n",
+        "batchbridge.toml": 'framework_version = "1.16.0"\nfiles."*.yaml".world_size = 8\n',
+    }
+    name = rng.choice(list(files))
+    laid = {name: text.encode("utf-8", "surrogatepass") for name, text in files.items()}
+    return laid | {name: mutation.data(rng, mutation.text(rng, [files[name]]))}
+
+
+def _lay_folder(folder: Path, made: dict[str, bytes]) -> list[str]:
+    (folder / "runs" / "below").mkdir(exist_ok=True, parents=True)
+    for name, data in made.items():
+        (folder / "runs" / name).write_bytes(data)
+    return ["check", str(folder / "runs")]
+
+
+def _stdin(rng: random.Random) -> bytes:
+    return mutation.data(rng, mutation.text(rng, [*seeds.yaml_texts("trl"), *seeds.scripts("trl")]))
+
+
+def _piped(made: bytes) -> None:
+    _command_line(["check", "-", "--framework-version", "1.16.0", "--world-size", "8"], made)
+
+
+def _command_line(words: list[str], piped: bytes = b"x") -> None:
     out, err = io.StringIO(), io.StringIO()
-    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(b"x"))
+    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(piped))
     try:
         with redirect_stdout(out), redirect_stderr(err):
             code = main(_no_writing(words))
@@ -321,6 +390,8 @@ def _command_line(words: list[str]) -> None:
         raise Wrong(f"exit code {code}")
     if "Traceback" in err.getvalue():
         raise Wrong("a traceback is printed")
+    if found := CONTROL.search(out.getvalue()):
+        raise Wrong(f"control character {found.group()!r} is printed")
 
 
 def _certificate(laid: tuple[Path, Path]) -> None:
@@ -352,6 +423,9 @@ def table() -> list[Reader]:
         Reader("script", 2.5, _script, lambda laid: read_and_judge(*laid), _file(".sh")),
         Reader("command", 0.4, _commands, _command_line),
         Reader("project", 0.8, _project, _command_line, _lay_project),
+        Reader("folder", 0.3, _folder, _command_line, _lay_folder),
+        Reader("stdin", 0.5, _stdin, _piped),
+        Reader("fix", 1, _old, _fixed, _file(".yaml")),
         Reader("edit", 2, _edit, _edited),
         Reader("ledger", 2, ledgers.make, ledgers.act, ledgers.lay),
         Reader("certificate", 2, ledgers.make_certificate, _certificate, ledgers.lay_certificate),

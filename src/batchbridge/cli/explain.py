@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 @input_options
 @verbose_option
 @html_option
-def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) -> int:
+@click.option("--memory", is_flag=True, help="Also estimate the memory per device.")
+@click.option("--parameters", metavar="COUNT", help="Of --memory: the model's parameters (1.5B, 494M).")
+@click.option("--model-config", metavar="FILE", help="Of --memory: the model's config.json, instead.")
+def command(
+    as_json: bool,
+    verbose: bool,
+    html_file: str | None,
+    memory: bool,
+    parameters: str | None,
+    model_config: str | None,
+    **source: Any,
+) -> int:
     """Say in words and units what a configuration will train, where each number comes from, and what follows from it.
 
     FILE is a YAML or JSON file in the framework's own form, or a launch script (read, never run); --set adds to it, or
@@ -26,13 +37,25 @@ def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) 
     """
     from batchbridge import explain
 
+    model: tuple[int | None, int | None] = (None, None)
+    if parameters is not None or model_config is not None:
+        if not memory:
+            raise click.UsageError("--parameters and --model-config are of --memory: give it, too")
+        from batchbridge.cli._model import model_of
+
+        model = model_of(parameters, model_config)
     found = explain(**asked_for(**source))
     if html_file is not None:
         write_page(html_file, lambda: _page(found))
     if as_json:
         from batchbridge.cli._json import print_json
 
-        return print_json([{"file": found.name, **found.to_dict()}], EXIT_CODES[found.verdict])
+        said_of = {"file": found.name, **found.to_dict()}
+        if memory and found.reading.spec is not None:
+            from batchbridge.render.memory import rows
+
+            said_of["memory"] = rows(found.reading.spec, *model)
+        return print_json([said_of], EXIT_CODES[found.verdict])
     from batchbridge.render import text
 
     said = text.explain(
@@ -44,6 +67,10 @@ def command(as_json: bool, verbose: bool, html_file: str | None, **source: Any) 
         judged=found.judged,
         devices=found.devices,
     )
+    if memory and found.reading.spec is not None:
+        from batchbridge.render.memory import section
+
+        said = f"{said}\n\n{section(found.reading.spec, *model, table_for_stdout())}"
     click.echo(coloured(said))
     return EXIT_CODES[found.verdict]
 

@@ -250,6 +250,9 @@ def _meaning(reading: Reading, spec: Spec, derived: Mapping[str, Any]) -> Iterat
             f"Terms that the schema has no word for: {one_line(spec.open_terms)}. What is said here holds beside them; "
             f"{taken}, and a conversion keeps only those that its target names alike."
         )
+    from batchbridge.render import memory
+
+    yield from memory.line(spec)
     total, rollouts = derived.get("total_optimizer_steps"), derived.get("total_rollouts")
     if reading.dataset_size is not None:
         dropped = derived.get("prompts_dropped_per_epoch")
