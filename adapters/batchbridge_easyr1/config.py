@@ -106,7 +106,7 @@ class EasyR1Adapter(FramedAdapter):
         """See `file_schema`."""
         from batchbridge_easyr1.file_schema import settings_schema
 
-        return settings_schema(self, version)
+        return settings_schema(version, self.decides)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """EasyR1's own rules and known defects; see `rules`."""

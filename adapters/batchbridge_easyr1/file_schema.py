@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from batchbridge.kit.file_schema import LEAF, Words, nested, refused, setting
 from batchbridge.kit.key_table import Key
@@ -38,9 +38,6 @@ from batchbridge_easyr1.settings import (
     ranges,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    from batchbridge_easyr1.config import EasyR1Adapter
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     NODES: ("nodes", "Nodes of the run."),
@@ -85,8 +82,11 @@ def words_of(version: str) -> Mapping[str, Words]:
     }
 
 
-def settings_schema(adapter: EasyR1Adapter, version: str) -> dict[str, Any]:
-    """Every field of the dataclasses; a key of another version, and what EasyR1 sets itself, say so."""
+def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[str, Any]:
+    """Every field of the dataclasses; a key of another version, and what EasyR1 sets itself, say so.
+
+    decides: see `Adapter.decides`.
+    """
     rows, words = settings_of(version), words_of(version)
     leaves = {}
     for key in keys_of(version):
@@ -95,13 +95,13 @@ def settings_schema(adapter: EasyR1Adapter, version: str) -> dict[str, Any]:
             meaning = "EasyR1 overwrites what stands here."
         row = rows.get(key, Key(key, anything))
         row = row._replace(unit=row.unit or unit, meaning=row.meaning or meaning)
-        leaves[key] = setting(row, words.get(key), decides=adapter.decides(key), interpolates=True)
+        leaves[key] = setting(row, words.get(key), decides=decides(key), interpolates=True)
         if key not in rows:
             del leaves[key]["default"]  # not recorded, nor is its kind
             leaves[key] |= {} if key in FREE_GROUPS else LEAF
     for versions, keys in ranges().items():
         for key in keys:
             if key not in leaves:
-                why = f"{key} is no setting of {adapter.title} {version}; it is one under {adapter.title} {versions}"
+                why = f"{key} is no setting of EasyR1 {version}; it is one under EasyR1 {versions}"
                 leaves[key] = refused(why)
     return nested(leaves, [group for group in FREE_GROUPS if group in keys_of(version)])

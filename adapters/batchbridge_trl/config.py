@@ -146,7 +146,7 @@ class TrlAdapter(FramedAdapter):
         """See `file_schema`."""
         from batchbridge_trl.file_schema import settings_schema
 
-        return settings_schema(self, version)
+        return settings_schema(self.framework, self.groups, self.gone, version, self.decides)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """TRL's own rules and known defects; see `rules`."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from batchbridge.kit.file_schema import Words, elsewhere, nested, refused, setting
 from batchbridge_trl.meaning import RATIO_LEVELS, loss_types, scales
 from batchbridge_trl.rules.later import OBJECTIVES
 from batchbridge_trl.settings import holds
-from batchbridge_trl.tables import settings_of
-
-if TYPE_CHECKING:
-    from batchbridge_trl.config import TrlAdapter
+from batchbridge_trl.tables import Gone, Group, settings_of
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "gradient_accumulation_steps": ("micro-batches", "Micro-batches that a device adds up in one optimizer step."),
@@ -62,19 +59,28 @@ def words_of(version: str) -> Mapping[str, Words]:
     return known
 
 
-def settings_schema(adapter: TrlAdapter, version: str) -> dict[str, Any]:
-    """Every key that the parser knows in `version`; those that are gone, or came later, are refused by name."""
-    rows = {key: row for key, row in settings_of(adapter.groups, version).items() if not row.fixed}
+def settings_schema(
+    framework: str,
+    groups: tuple[Group, ...],
+    gone: Iterable[Gone],
+    version: str,
+    decides: Callable[[str], str | None],
+) -> dict[str, Any]:
+    """Every key of `groups` that is a setting in `version`; those that are gone, or came later, are refused by name.
+
+    decides: see `Adapter.decides`.
+    """
+    rows = {key: row for key, row in settings_of(groups, version).items() if not row.fixed}
     words, leaves = words_of(version), {}
     for key, row in rows.items():
         unit, meaning = MEANINGS.get(key, ("", ""))
         row = row._replace(unit=row.unit or unit, meaning=row.meaning or meaning)
-        schema = setting(row, words.get(key), decides=adapter.decides(key))
+        schema = setting(row, words.get(key), decides=decides(key))
         if key == "lr_scheduler_type" and holds("<0.29", version):
             schema["enum"] = [word for word in schema["enum"] if word != "greedy"]  # BB-TRL-028
         leaves[key] = schema
-    named = f"trl {version}" if adapter.framework == "trl" else f"{adapter.framework} under trl {version}"
-    every = (row for group in adapter.groups for row in group.settings)
+    named = f"trl {version}" if framework == "trl" else f"{framework} under trl {version}"
+    every = (row for group in groups for row in group.settings)
     others = dict(elsewhere(every, rows, named, "trl"))
-    gone = {gone.key: refused(gone.message) for gone in adapter.gone if gone.key not in rows}
-    return nested({**others, **gone, **leaves})
+    dropped = {one.key: refused(one.message) for one in gone if one.key not in rows}
+    return nested({**others, **dropped, **leaves})

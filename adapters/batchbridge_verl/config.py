@@ -135,7 +135,7 @@ class VerlAdapter(FramedAdapter):
         """See `file_schema`."""
         from batchbridge_verl.file_schema import settings_schema
 
-        return settings_schema(self, version)
+        return settings_schema(version, self.decides)
 
     def check(self, reading: Reading) -> Sequence[Finding]:
         """verl's own rules and known defects; see `rules`."""

@@ -5,8 +5,8 @@ Which keys there are depends on the engine, so that a file is held against the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from batchbridge.kit.file_schema import LEAF, Schema, Words, choice, has, nested, refused, setting
 from batchbridge.kit.key_table import Key
@@ -27,9 +27,6 @@ from batchbridge_verl.settings import (
     reads,
 )
 from batchbridge_verl.terms import AGGREGATION_VERSIONS, AGGREGATIONS, ESTIMATORS, KL_ESTIMATORS, LOSS_MODES
-
-if TYPE_CHECKING:
-    from batchbridge_verl.config import VerlAdapter
 
 MEANINGS: Mapping[str, tuple[str, str]] = {
     "trainer.nnodes": ("nodes", "Nodes of the run."),
@@ -101,10 +98,13 @@ def words_of(version: str) -> Mapping[str, Words]:
     }
 
 
-def settings_schema(adapter: VerlAdapter, version: str) -> dict[str, Any]:
-    """A schema for each engine of the version, and which of them a file is held against."""
+def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[str, Any]:
+    """A schema for each engine of the version, and which of them a file is held against.
+
+    decides: see `Adapter.decides`.
+    """
     engines = engines_of(version)
-    made = {engine: _of_engine(adapter, version, engine) for engine in engines}
+    made = {engine: _of_engine(version, engine, decides) for engine in engines}
     default = made["fsdp"]
     if len(engines) == 1:
         return default
@@ -133,7 +133,7 @@ def _chosen(engines: tuple[str, ...]) -> Iterator[tuple[Schema, str]]:
         yield {"allOf": [own, {"not": {"anyOf": others}}]}, engine
 
 
-def _of_engine(adapter: VerlAdapter, version: str, engine: str) -> Schema:
+def _of_engine(version: str, engine: str, decides: Callable[[str], str | None]) -> Schema:
     known, words, leaves = defaults_of(version, engine), words_of(version), {}
     appended = {
         key: row.default for key, row in BY_KEY.items() if key not in known and reads(key, version, engine, known)
@@ -142,7 +142,7 @@ def _of_engine(adapter: VerlAdapter, version: str, engine: str) -> Schema:
         unit, meaning = MEANINGS.get(key, ("", ""))
         row = BY_KEY.get(key, Key(key, anything))
         row = row._replace(default=default, unit=row.unit or unit, meaning=row.meaning or meaning)
-        leaves[key] = setting(row, words.get(key), decides=adapter.decides(key), interpolates=True)
+        leaves[key] = setting(row, words.get(key), decides=decides(key), interpolates=True)
         if default == UNRECORDED:
             leaves[key] = {name: part for name, part in leaves[key].items() if name not in ("default", "description")}
         if not row.kind.schema and (key in BY_KEY or default not in (None, {})) and not key.startswith(OPEN):

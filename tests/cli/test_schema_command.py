@@ -75,7 +75,9 @@ def test_without_a_pin_it_is_the_newest_and_says_so(capsys: pytest.CaptureFixtur
 
 
 def test_a_version_newer_than_the_tables_has_the_newest_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    assert title(capsys, "--framework", "trl", "--framework-version", "99.0.0")[0] == "Configuration of trl 1.16.0"
+    said, told = title(capsys, "--framework", "trl", "--framework-version", "99.0.0")
+    assert said == "Configuration of trl 1.16.0"
+    assert told == f"{said}: 99.0.0 is newer than all that are known, and read as this one\n"
 
 
 @pytest.mark.parametrize(
@@ -83,6 +85,7 @@ def test_a_version_newer_than_the_tables_has_the_newest_schema(capsys: pytest.Ca
     [
         (("--framework", "trl", "--framework-version", "0.1.0"), "trl 0.1.0 is not known; known are >=0.15"),
         (("--framework", "trl", "--framework-version", "x"), "trl x is not known"),
+        (("--framework", "verl", "--framework-version", "9" * 5000), f"verl {'9' * 40} is not known"),
         (("--framework", "openrlhf"), "OpenRLHF has no configuration file of its own"),
         (("--framework", "open-instruct"), "Open-Instruct has no configuration file of its own"),
         (("--framework", "trll"), "tip: a similar framework exists: 'trl'"),

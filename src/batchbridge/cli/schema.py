@@ -185,10 +185,12 @@ def _file_schema(framework: str, version: str | None) -> Mapping[str, Any]:
     try:
         found = adapter.file_schema(version)
     except ValueError as error:
-        raise click.UsageError(f"--framework-version {version}: {error}") from None
+        raise click.UsageError(f"--framework-version {version:.40}: {error}") from None
     if found is None:
         raise click.UsageError(f"--framework {name}: {adapter.no_file or 'its adapter makes no schema of a file'}")
-    click.echo(f"{found.get('title', name)}: {why}", err=True)
+    if version not in (title := str(found.get("title", name))):
+        why = f"{version:.40} is newer than all that are known, and read as this one"
+    click.echo(f"{title}: {why}", err=True)
     return found
 
 

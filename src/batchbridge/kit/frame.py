@@ -76,7 +76,7 @@ class FramedAdapter(Adapter):
         """See `Adapter.file_schema`; a version newer than all known ones has the schema of the newest."""
         known = self._readable(version)
         if not self.knows(known):
-            raise ValueError(f"{self.name} {version} is not known; known are {self.versions}")
+            raise ValueError(f"{self.name} {version:.40} is not known; known are {self.versions}")
         body = None if self.no_file else self.settings_schema(known)
         if body is None:
             return None
