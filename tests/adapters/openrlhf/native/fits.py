@@ -246,30 +246,6 @@ def enforced(folder: Path, name: str, spec: Callable[[Spec], Spec] | None = None
     return bench.fit(), ledger
 
 
-class Logger:
-    """Stands in for OpenRLHF's `TensorboardLogger`: it keeps what it is given. Only that it is called, and with which
-    numbers, is shown; the writing of event files is shown with TRL's trainer."""
-
-    def __init__(self) -> None:
-        self.logged: list[tuple[int, dict[str, Any]]] = []
-
-    def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        own = {name: value for name, value in logs_dict.items() if name.startswith("batchbridge/")}
-        self.logged.append((global_step, {**own, "losses": sum("loss" in name for name in logs_dict)}))
-
-    def close(self) -> None:
-        pass
-
-
-def logged(folder: Path, name: str, **how: Any) -> tuple[list[tuple[int, dict[str, Any]]], torch.Tensor]:
-    """What the trainer's own logger got of a run, and where the run ended."""
-    bench = Bench(folder, **{"train.micro_batch_size": 2, "logger.logging_steps": how.pop("every", 1)})
-    bench.trainer.tensorboard_logger = Logger()
-    wrap(bench.trainer, ledger=folder / name, report_to="trainer", **how)
-    bench.fit()
-    return bench.trainer.tensorboard_logger.logged, bench.weights[-1]
-
-
 def two_passes(own: Spec) -> Spec:
     """Nothing divides: rollouts of 4 prompts of 3, steps of 5, leave-one-out, two passes, a tick per rollout."""
     return own.replace(
@@ -376,8 +352,10 @@ def main(folder: Path) -> None:
 
     found["alone"] = unwrapped_without_a_token(folder)
     pairs = {"train.micro_batch_size": 2}
-    found["logged"] = {"enforced": logged(folder, "logged", every=2)[0]}
-    found["logged"]["observed"], found["ends"]["observed"] = logged(folder, "observed", mode="observe")
+    bench = Bench(folder, **pairs)
+    wrap(bench.trainer, mode="observe", ledger=folder / "observed")
+    bench.fit()
+    found["ends"]["observed"] = bench.weights[-1]
     bench = Bench(folder, **pairs, **{"data.max_samples": 10})
     wrap(bench.trainer, mode="observe", ledger=folder / "tail")
     bench.fit()

@@ -45,7 +45,7 @@ WHOLE = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the run left what it measured, and its ledgers."""
     made = tmp_path_factory.mktemp("fits")
-    script = Path(__file__).parent / "fits.py"
+    script = Path(__file__).parent / "logged_fits.py"
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     command = [sys.executable, str(script), str(made)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -128,14 +128,10 @@ def test_negative_control_the_unwrapped_run_ends_elsewhere(
     record("fit, unwrapped", apart=found.said)
 
 
-@pytest.mark.parametrize(
-    ("run", "ledger", "rollouts_at_once"), [("enforced", "logged", 2), ("observed", "observed", 1)]
-)
-def test_openrlhfs_own_logger_gets_the_ledgers_numbers(
-    measured: dict[str, Any], folder: Path, run: str, ledger: str, rollouts_at_once: int
-) -> None:
-    term = Spec.from_dict(read_headers(folder / ledger)[0]["spec"]).loss.policy
-    steps, expected = list(read_steps(folder / ledger)), []
+@pytest.mark.parametrize(("run", "rollouts_at_once"), [("logged_enforced", 2), ("logged_observed", 1)])
+def test_openrlhfs_own_logger_gets_the_ledgers_numbers(folder: Path, run: str, rollouts_at_once: int) -> None:
+    term = Spec.from_dict(read_headers(folder / run)[0]["spec"]).loss.policy
+    steps, expected = list(read_steps(folder / run)), []
     for first in range(0, len(steps) - 2 * rollouts_at_once + 1, 2 * rollouts_at_once):
         part, drifts = steps[first : first + 2 * rollouts_at_once], []
         for step in part:
@@ -145,7 +141,7 @@ def test_openrlhfs_own_logger_gets_the_ledgers_numbers(
             pairs = [(seen, want) for seen, want in zip(step["weights"], planned, strict=True) if want and seen]
             drifts += [abs(float(Fraction(seen) / want - 1)) for seen, want in pairs]
         expected.append((len(part), part, max(drifts)))
-    said = measured["logged"][run]
+    said = torch.load(folder / "logged.pt", weights_only=True)[run]
     assert [rollout for rollout, _ in said] == list(range(rollouts_at_once, 4, rollouts_at_once))
     for (_, numbers), (count, part, drift) in zip(said, expected, strict=True):
         assert numbers["batchbridge/completions"] == sum(len(step["prompt"]) for step in part) / count
