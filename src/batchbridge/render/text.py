@@ -91,8 +91,8 @@ def _framework(reading: Reading) -> str:
 
 def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
     """`run.yaml  trl 1.16.0  8 devices  INVALID  1 error, 2 warnings`."""
-    framework = _framework(reading)
-    parts = [one_line(shown_path(name)), one_line("framework unknown" if framework == "unknown" else framework)]
+    framework = "framework unknown" if reading.framework == "unknown" else _framework(reading)
+    parts = [one_line(shown_path(name)), one_line(framework)]
     guess = next(iter(reading.guessed), None)
     if reading.spec is not None:
         parts.append(_count(reading.spec.topology.world_size, "device"))
