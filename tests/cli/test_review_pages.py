@@ -1,4 +1,4 @@
-"""Numbers 13 and 14 of the review: the site's pages and their order, the words that lost an outsider, the first screen."""
+"""Numbers 13 and 14 of the review: the site's pages and their order, words that lost an outsider, the first screen."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ def test_13_such_a_phrase_would_be_noticed(text: str) -> None:
 
 def test_14_the_light_installation_and_explain_come_before_torch() -> None:
     text = readme()
-    places = [text.index(words) for words in ("\npip install .\n", "$ batchbridge explain ", ".[trl]", "PyPI's `torch`")]
+    places = [
+        text.index(words) for words in ("\npip install .\n", "$ batchbridge explain ", ".[trl]", "PyPI's `torch`")
+    ]
     assert places == sorted(places)
     before, named = text[: places[0]], text.index("no torch")
     assert "no torch" in before
