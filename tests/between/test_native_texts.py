@@ -72,6 +72,29 @@ def test_a_text_of_its_own_goes_before_the_rules_quotation_and_names_the_rule() 
     assert found.to_dict()["codes"] == list(found.codes)
 
 
+@pytest.mark.parametrize("framework", [(), ("--framework", "trl")])
+@pytest.mark.parametrize("key", ["max_prompt_length", "reward_weightz"])
+def test_an_unexpected_keyword_of_trl_leads_to_its_rule_and_to_nobody_elses(
+    key: str, framework: tuple[str, ...], run: Run
+) -> None:
+    text = f"TypeError: GRPOConfig.__init__() got an unexpected keyword argument '{key}'"
+    code, out, _ = run("doctor", text, *framework)
+    assert code == 0
+    assert "  more: batchbridge rule BB-TRL-003\n" in out
+    assert "VERL" not in out
+
+
+def test_an_unexpected_keyword_of_anybodys_function_is_no_text_of_verls_optimizer() -> None:
+    assert doctor("TypeError: f() got an unexpected keyword argument 'x'") == ()
+    (found,) = doctor("TypeError: SGD.__init__() got an unexpected keyword argument 'betas'")
+    assert found.codes == ("BB-VERL-081",)
+
+
+def test_a_text_that_another_framework_copied_has_its_rule_where_there_is_no_nearer_one() -> None:
+    (found,) = doctor("AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.")
+    assert found.codes == ("BB-EZR1-020",)
+
+
 def test_a_long_text_of_fragments_is_read_quickly() -> None:
     began = time.process_time()
     doctor("INFO something ( ( ((( [actor] ValueError: Rollout must be (x) divisible by \n" * 14_000)
