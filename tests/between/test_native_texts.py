@@ -168,7 +168,7 @@ def test_the_configuration_gives_the_line_the_numbers_and_the_fix(run: Run) -> N
     code, out, _ = run("doctor", TEXT, "--config", "recipe.yaml", "--framework-version", "1.16.0", "--world-size", "3")
     assert code == 0
     assert "  recipe.yaml:2, as trl 1.16.0: BB-TRL-021  " in out
-    assert "    nearest: num_processes = 7, or " in out
+    assert "    fix: num_processes = 7, or " in out
 
 
 def test_where_no_version_is_named_the_newest_that_says_the_text_is_taken(run: Run) -> None:
@@ -197,7 +197,7 @@ def test_what_is_asked_for_is_looked_up_in_the_configuration(run: Run) -> None:
     assert "  asks: " in run("doctor", text)[1]
     out = run("doctor", text, "--config", "run.sh", "--framework-version", "0.7.0")[1]
     assert "  asks: " not in out
-    assert "  nearest: actor_rollout_ref.actor.ppo_mini_batch_size = 2" in out
+    assert "  fix: actor_rollout_ref.actor.ppo_mini_batch_size = 2" in out
 
 
 def test_a_misspelt_key_is_named_with_its_line_and_the_nearest(run: Run) -> None:

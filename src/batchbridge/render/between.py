@@ -353,7 +353,7 @@ def _in_config(found: Diagnosis, config: str | None) -> Iterator[str]:
         yield f"  {place}, as {_who(found.reading)}: {finding.code}  {one_line(finding.message)}"
         yield f"    settings: {keys}"
         if finding.fixes:
-            yield "    nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
+            yield "    fix: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
 
 
 def _diagnosis(found: Diagnosis) -> Iterator[str]:
@@ -363,7 +363,7 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     yield f"  rule: {text.rule}"
     yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
     if found.fixes:
-        yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+        yield "  fix: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
     if found.codes:
         yield f"  more: {', '.join(f'batchbridge rule {code}' for code in found.codes)}"
     for ask in found.asks:
