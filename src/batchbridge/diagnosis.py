@@ -65,6 +65,7 @@ class Diagnosis:
             "phase": text.phase,
             "fixes": [fix.to_dict() for fix in self.fixes],
             "asks": [dataclasses.asdict(ask) for ask in self.asks],
+            "read_as": None if self.reading is None else self.reading.framework_version,
             "findings": [finding.to_dict() for finding in self.findings],
             "source": text.source,
         }

@@ -177,6 +177,35 @@ def test_where_no_version_is_named_the_newest_that_says_the_text_is_taken(run: R
     _, out, _ = run("doctor", text.replace("(7)", "per prompt (7)"), "--config", "recipe.yaml", "--world-size", "3")
     assert "as trl 0.16.1: BB-TRL-021" in out
 
+    assert "no version of trl was named: one that says this is taken; --framework-version names yours\n" in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (
+            "requirements.txt",
+            "verl==0.5.0\n",
+            "  no version of verl was named: requirements.txt:1 pins 0.5.0, which is",
+        ),
+        ("batchbridge.toml", "framework_version = '0.5.0'\n", "  run.sh:3, as verl 0.5.0: BB-VERL-003"),
+    ],
+)
+def test_the_version_is_the_one_that_check_takes_and_is_said(file: str, text: str, said: str, run: Run) -> None:
+    Path("run.sh").write_text(VERL, encoding="utf-8")
+    Path(file).write_text(text, encoding="utf-8")
+    out = run("doctor", SIX[2], "--config", "run.sh")[1]
+    assert said in out
+    assert "as verl 0.5.0" in out
+    assert "--framework-version" not in out
+    assert json.loads(run("doctor", SIX[2], "--config", "run.sh", "--json")[1])["results"][0]["read_as"] == "0.5.0"
+
+
+def test_where_no_version_has_the_text_every_one_was_asked(run: Run) -> None:
+    Path("recipe.yaml").write_text(RECIPE.replace("7", "8"), encoding="utf-8")
+    _, out, _ = run("doctor", TEXT, "--config", "recipe.yaml", "--world-size", "2")
+    assert "  recipe.yaml, as trl of every known version: breaks no rule with this text" in out
+
 
 def test_a_configuration_that_breaks_no_such_rule_is_said_to_break_none(run: Run) -> None:
     Path("recipe.yaml").write_text(RECIPE.replace("7", "8"), encoding="utf-8")
