@@ -92,7 +92,7 @@ def test_a_choice_is_written_into_a_launch_script(here: Run) -> None:
     script = text_of("verl").replace("$GPUS", "8")
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "6")
-    choice = json.loads(here(*scale, "--json")[1])["choices"][0]
+    choice = json.loads(here(*scale, "--json")[1])["results"][0]["choices"][0]
     code, out, _ = here(*scale, "--apply", "1", "-o", "six.sh", "--json")
     assert code == 0, out
     lines = changed(script, Path("six.sh").read_text(encoding="utf-8"))
@@ -101,7 +101,7 @@ def test_a_choice_is_written_into_a_launch_script(here: Run) -> None:
     found = batchbridge.read("six.sh", version="0.9.1")
     assert found.spec is not None
     assert found.spec.to_dict() == choice["spec"]
-    assert json.loads(out)["applied"]["choice"] == choice
+    assert json.loads(out)["results"][0]["applied"]["choice"] == choice
 
 
 @pytest.mark.parametrize("framework", ["openrlhf", "easyr1", "open_instruct"])
@@ -110,7 +110,7 @@ def test_every_framework_s_script_is_edited_or_the_setting_is_named(framework: s
     script = text_of(framework)
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", versions[framework], "--world-size", "4")
-    choice = json.loads(here(*scale, "--json")[1])["choices"][0]
+    choice = json.loads(here(*scale, "--json")[1])["results"][0]["choices"][0]
     code, out, _ = here(*scale, "--apply", "1", "-o", "four.sh")
     if code == 0:
         found = batchbridge.read("four.sh", version=versions[framework])
