@@ -6,8 +6,9 @@ Everything here is loaded when it is first used: `import batchbridge` imports no
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from batchbridge.comparing.comparison import Comparison, Difference
     from batchbridge.comparing.convert import Conversion, FieldReport, convert
-    from batchbridge.comparing.differences import Comparison, Difference, diff
+    from batchbridge.comparing.differences import diff
     from batchbridge.comparing.scale import Choice, Scaling, scale
     from batchbridge.contract.adapter import Adapter
     from batchbridge.contract.attachment import Attachment
@@ -90,8 +91,9 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
     __getattr__, __dir__ = loader(
         __name__,
         {
+            "comparing.comparison": ("Comparison", "Difference"),
             "comparing.convert": ("Conversion", "FieldReport", "convert"),
-            "comparing.differences": ("Comparison", "Difference", "diff"),
+            "comparing.differences": ("diff",),
             "comparing.scale": ("Choice", "Scaling", "scale"),
             "contract.adapter": ("Adapter",),
             "contract.attachment": ("Attachment",),

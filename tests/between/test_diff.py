@@ -11,7 +11,8 @@ from specs import specs
 from toys import AnyAdapter, NarrowAdapter, plain_spec, reading_of
 
 import batchbridge
-from batchbridge.comparing.differences import UNIT_OF, Comparison, diff
+from batchbridge.comparing.comparison import Comparison
+from batchbridge.comparing.differences import UNIT_OF, diff
 from batchbridge.comparing.effects import BY_FIELD, EFFECTS
 from batchbridge.meaning.spec import LossTerm, Spec
 

@@ -11,7 +11,8 @@ import pytest
 from registered import adapters
 
 from batchbridge.cli.main import main
-from batchbridge.comparing.differences import Comparison, diff
+from batchbridge.comparing.comparison import Comparison
+from batchbridge.comparing.differences import diff
 from batchbridge.contract import plugins
 from batchbridge.contract.reading import Context, Reading, Source
 from batchbridge.reading.read import read_source

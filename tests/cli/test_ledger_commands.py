@@ -133,6 +133,11 @@ def test_export_writes_a_table_and_says_what_is_in_it(run: Run, tmp_path: Path) 
     code, out, _ = run("ledger", "export", write(tmp_path / "a", (3, 4)), "--csv", str(file))
     assert (code, out) == (0, f"{file}: 4 completions of 2 optimizer steps\n")
     assert len(file.read_text(encoding="utf-8").splitlines()) == 5
+    file.write_text("mine", encoding="utf-8")
+    code, _, err = run("ledger", "export", str(tmp_path / "a"), "--csv", str(file))
+    assert (code, "--overwrite replaces it" in err, file.read_text(encoding="utf-8")) == (64, True, "mine")
+    assert run("ledger", "export", str(tmp_path / "a"), "--csv", str(file), "--overwrite")[0] == 0
+    assert len(file.read_text(encoding="utf-8").splitlines()) == 5
 
 
 @pytest.mark.parametrize("words", [(), ("--csv", "a.csv", "--parquet", "a.parquet")])
@@ -181,6 +186,7 @@ def test_what_reads_a_whole_run_has_a_bar_for_somebody_who_looks(
     assert (code, err) == (0, "")  # no terminal: no bar
     seen = Terminal()
     monkeypatch.setattr("sys.stderr", seen)
-    assert run("ledger", *words)[:2] == (0, out)
+    again = ("--overwrite",) if words[0] == "export" else ()
+    assert run("ledger", *words, *again)[:2] == (0, out)
     assert label in seen.getvalue()
     assert "100%" in seen.getvalue()

@@ -43,7 +43,7 @@ def test_signatures_are_the_real_ones(tmp_path: Path) -> None:
     for kind in (
         "contract.reading.Reading",
         "comparing.convert.Conversion",
-        "comparing.differences.Comparison",
+        "comparing.comparison.Comparison",
         "tuple[batchbridge.meaning.findings.Finding, ...]",
         "tuple[batchbridge.diagnosis.Diagnosis, ...]",
         'is "str"',

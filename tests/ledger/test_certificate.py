@@ -362,6 +362,9 @@ def test_the_commands_write_one_and_compare_it(two: Path, tmp_path: Path, run: R
     beside = two / "certificate.json"
     assert run("certificate", str(two), "-o", str(beside))[0] == 0
     assert run("verify", str(beside))[0] == 0, "in the run's own folder"
+    code, text = run("certificate", str(two), "-o", str(file))
+    assert (code, "--overwrite replaces it" in text) == (64, True), "a README is no file to be replaced unasked"
+    assert run("certificate", str(two), "-o", str(file), "--overwrite") == (0, "")
     document = json.loads(file.read_text())
     document["completions"] = 17
     file.write_text(json.dumps(document))

@@ -104,7 +104,7 @@ def test_a_run_without_a_plan_says_why_it_was_not_held_against_one(ledger: Write
 def test_a_step_of_another_size_than_anyone_has_memory_for_is_not_planned(ledger: Write) -> None:
     vast = PLANNED.replace(**{"rollout.prompts_per_rollout": 10**15, "optimizer_step.completions_per_step": 2 * 10**15})
     found = summarise(Ledger(ledger("a", spec=vast, dataset_size=10**16)))
-    assert found.no_plan == "its steps have more than 1,048,576 completions"
+    assert found.no_plan == "its steps or rollouts have more than 1,048,576 completions"
 
 
 def test_resumes_and_skipped_steps_are_told(ledger: Write) -> None:

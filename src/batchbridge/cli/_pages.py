@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import click
+
+from batchbridge.cli._output import replace_own
 
 html_option = click.option(
     "--html",
@@ -18,16 +19,12 @@ _OF_THE_EXTRA = {"jinja2": "Jinja2", "markupsafe": "Jinja2", "vl_convert": "vl-c
 
 
 def write_page(file: str, page: Callable[[], str]) -> None:
-    """Makes the page and writes it. Raises `click.UsageError` where a library of the extra is missing, or it cannot be
-    written."""
+    """Makes the page and writes it, in place of an older page only. Raises `click.UsageError` where a library of the
+    extra is missing, or it cannot be written."""
     try:
-        text = page()
+        replace_own("--html", file, "<!doctype html>\n", page)
     except ModuleNotFoundError as error:
         if error.name not in _OF_THE_EXTRA:
             raise
         library = _OF_THE_EXTRA[error.name]
         raise click.UsageError(f"--html needs {library}: pip install 'batchbridge[html]'") from None
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL character
-        raise click.UsageError(f"--html {file}: {getattr(error, 'strerror', None) or error}") from None

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from batchbridge.cli._output import keep, overwrite_option
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 LARGEST_BYTES = 1 << 26
@@ -17,8 +18,9 @@ LARGEST_BYTES = 1 << 26
 @click.command("certificate")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=str))
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
+@overwrite_option
 @click.option("--model-card", is_flag=True, help="A section for a model card, in Markdown, in place of JSON.")
-def certificate(folder: str, output: Path | None, model_card: bool) -> int:
+def certificate(folder: str, output: Path | None, overwrite: bool, model_card: bool) -> int:
     """Say what the run recorded in the folder RUN trained: spec, versions, steps, and whether each was verified.
 
     It holds digests of the ledger's records; `batchbridge ledger verify` compares the two. It is not signed.
@@ -29,6 +31,8 @@ def certificate(folder: str, output: Path | None, model_card: bool) -> int:
     from batchbridge.render.model_card import section
     from batchbridge.render.text import clean
 
+    if output is not None:
+        keep("-o", output, overwrite)
     try:
         document = certified(folder)
     except LedgerError as error:
@@ -37,8 +41,10 @@ def certificate(folder: str, output: Path | None, model_card: bool) -> int:
     if output is None:
         click.echo(clean(text))
         return FINE
+    from batchbridge.comparing.edit_file import save
+
     try:
-        output.write_text(text + "\n", encoding="utf-8")
+        save(text + "\n", output)
     except OSError as error:
         return _refuse("certificate", error)
     return FINE

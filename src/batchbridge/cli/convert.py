@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli._input import InputCommand, input_options, source_and_reading
+from batchbridge.cli._output import keep, overwrite_option
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED, tip
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ EXIT_CODES = {"complete": FINE, "lossy": NOT_EQUIVALENT, "invalid": INVALID, "un
 @click.option("--to", required=True, metavar="NAME", help="The framework to write for.")
 @click.option("--to-version", metavar="VERSION", help="Its version; default: what the repository pins, or the newest.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+@overwrite_option
 @click.option("--format", "form", metavar="FORM", help="One of the target's forms; default: as FILE's name says.")
 @click.option(
     "--into",
@@ -68,8 +69,8 @@ def command(
         known = tip(to, plugins.adapters(), "framework")
         known = known or f"; installed: {', '.join(plugins.adapters()) or 'none'}"
         raise click.UsageError(f"--to {to}: no such adapter{known}")
-    if output is not None and output.exists() and not overwrite:
-        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
+    if output is not None:
+        keep("-o", output, overwrite)
     name, read, reading = source_and_reading(**source)
     target_version, why = _version(plugins.adapters()[to], to_version, [into, output, Path("-"), read.path])
     try:
@@ -194,7 +195,7 @@ def _write(text: str, target: Path, edited: Into | None) -> None:
 
     try:
         if edited is None:
-            target.write_text(text, encoding="utf-8")
+            save(text, target)
         elif edited.changes or target != edited.path:
             save(text, target, edited.path)
     except OSError as error:

@@ -12,7 +12,7 @@ from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.differences import Comparison
+    from batchbridge.comparing.comparison import Comparison
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIZE = click.IntRange(min=1)

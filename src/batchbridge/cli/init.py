@@ -77,15 +77,21 @@ def command(folder: str, write: bool) -> int:
         click.echo("nothing is written without --write", err=True)
         return FINE
     place = home / (SHARED if shared else OWN)
-    before = f"{place.read_text(encoding='utf-8')}\n" if shared else ""
-    try:
-        tomllib.loads(before + text)
-    except tomllib.TOMLDecodeError:
-        raise click.UsageError(f"{place}: [{TABLE}] cannot be added at its end; add what is printed by hand") from None
-    with place.open("a" if shared else "x", encoding="utf-8") as file:
-        file.write(f"\n{text}" if shared else text)
+    _write(place, text, shared)
     click.echo(f"{place}: written", err=True)
     return FINE
+
+
+def _write(place: Path, text: str, shared: bool) -> None:
+    """A new file, or a table behind what the file has."""
+    try:
+        tomllib.loads(f"{place.read_text(encoding='utf-8')}\n{text}" if shared else text)
+        with place.open("a" if shared else "x", encoding="utf-8") as file:
+            file.write(f"\n{text}" if shared else text)
+    except OSError as error:
+        raise click.UsageError(f"{place}: cannot be written: {error.strerror}") from None
+    except ValueError:  # no TOML, or no UTF-8
+        raise click.UsageError(f"{place}: [{TABLE}] cannot be added at its end; add what is printed by hand") from None
 
 
 def counted(runs: Iterable[Run]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchbridge.cli._output import keep
 from batchbridge.cli._pages import html_option, write_page
 from batchbridge.cli._progress import labelled
 from batchbridge.cli.certificate import certificate, verify
@@ -137,7 +138,8 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
 @click.option(
     "--parquet", "parquet_file", type=_NEW_FILE, metavar="FILE", help="As Parquet; needs batchbridge[parquet]."
 )
-def export(folder: str, csv_file: str | None, parquet_file: str | None) -> int:
+@click.option("--overwrite", is_flag=True, help="Replace FILE where it exists.")
+def export(folder: str, csv_file: str | None, parquet_file: str | None, overwrite: bool) -> int:
     """Write the ledger in FOLDER as one table: a row for each completion of each optimizer step, all ranks merged."""
     from batchbridge.errors import LedgerError
     from batchbridge.ledger import export
@@ -146,8 +148,11 @@ def export(folder: str, csv_file: str | None, parquet_file: str | None) -> int:
 
     if (csv_file is None) == (parquet_file is None):
         raise click.UsageError("give --csv FILE or --parquet FILE")
-    file, write = (csv_file, export.to_csv) if csv_file is not None else (parquet_file, export.to_parquet)
+    option, file, write = "--csv", csv_file, export.to_csv
+    if file is None:
+        option, file, write = "--parquet", parquet_file, export.to_parquet
     assert file is not None
+    keep(option, Path(file), overwrite)
     try:
         ledger = Ledger(folder)
         rows = write(ledger, Path(file), labelled("steps written"))

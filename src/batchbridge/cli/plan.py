@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from batchbridge.cli._input import EXIT_CODES, InputCommand, input_options, reading_from
+from batchbridge.cli._output import replace_own
 from batchbridge.cli._progress import progress
 from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
@@ -164,10 +164,7 @@ def _draw(plan: Plan, file: str) -> None:
     size = plan.spec.completions_per_rollout or 0
     if size > MOST_COMPLETIONS:
         raise click.UsageError(f"--svg: a rollout has {size:,} completions; up to {MOST_COMPLETIONS:,} are drawn")
-    try:
-        Path(file).write_text(plan_picture(plan), encoding="utf-8")
-    except OSError as error:
-        raise click.UsageError(f"--svg {file}: {error.strerror}") from None
+    replace_own("--svg", file, "<svg", lambda: plan_picture(plan))
 
 
 def _print(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchbridge.cli._input import InputCommand, input_options, reading_from
+from batchbridge.cli._output import keep
 from batchbridge.cli._tables import table_for_stdout
 from batchbridge.cli.main import FINE, INVALID, NOT_EQUIVALENT, UNDECIDED
 
@@ -60,8 +61,8 @@ def command(
         raise click.UsageError(f"{wanted} devices: at most {MAX_DEVICES}")
     if (number is None) != (output is None):
         raise click.UsageError("--apply N and -o FILE go together: which choice, and where it is written")
-    if output is not None and output.exists() and not overwrite:
-        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
+    if output is not None:
+        keep("-o", output, overwrite)
     name, reading = reading_from(world_size=present, nodes=None, gpus=None, **source)
     found = scale(reading, wanted)
     if number is not None and output is not None and found.verdict not in ("invalid", "undecided"):

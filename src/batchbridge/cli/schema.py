@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 import click
 
 from batchbridge.cli._input import frameworks_for_completion
+from batchbridge.cli._output import keep, overwrite_option
 from batchbridge.cli.main import FINE, tip
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ _KINDS = {int: "whole number", float: "number", str: "text", bool: "true, false"
 @click.option("--table", is_flag=True, help="A table of the specification's fields: unit, values, default, meaning.")
 @click.option("--json-output", is_flag=True, help="The schema of what commands print for --json.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Default: standard output.")
-@click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+@overwrite_option
 def command(
     framework: str | None,
     framework_version: str | None,
@@ -144,8 +145,8 @@ def command(
         raise click.UsageError("give one of --framework, --table and --json-output")
     if framework_version is not None and framework is None:
         raise click.UsageError("--framework-version needs --framework NAME")
-    if output is not None and output.exists() and not overwrite:
-        raise click.UsageError(f"-o {output}: the file exists; --overwrite replaces it")
+    if output is not None:
+        keep("-o", output, overwrite)
     if table:
         from batchbridge.cli._tables import table_for_stdout
 
@@ -160,8 +161,10 @@ def command(
     if output is None:
         click.echo(text)
         return FINE
+    from batchbridge.comparing.edit_file import save
+
     try:
-        output.write_text(f"{text}\n", encoding="utf-8")
+        save(f"{text}\n", output)
     except OSError as error:
         raise click.UsageError(f"-o {output}: cannot be written: {error.strerror}") from None
     return FINE

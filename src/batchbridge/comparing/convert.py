@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from batchbridge.comparing.differences import UNIT_OF, Comparison, compare, total_steps
+from batchbridge.comparing.comparison import Comparison
+from batchbridge.comparing.differences import UNIT_OF, compare, total_steps
 from batchbridge.comparing.effects import EFFECTS, Effect, leaves
 from batchbridge.comparing.nearest_spec import Search
 from batchbridge.comparing.outside import OutsideReport, all_left, carry_over

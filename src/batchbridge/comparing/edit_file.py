@@ -8,6 +8,7 @@ reading the edited text back; what it does not confirm is refused.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 import os
 import shutil
@@ -121,13 +122,16 @@ def decoded(data: bytes) -> tuple[str, bytes, str]:
     return data[len(mark) :].decode(codec), mark, codec
 
 
-def save(text: str, path: Path, like: Path) -> None:
-    """Writes `text` in the encoding of the file `like`, whole or not at all; a link's target is written.
+def save(text: str, path: Path, like: Path | None = None) -> None:
+    """Writes `text` in the encoding of the file `like`, by default UTF-8, whole or not at all; a link's target is
+    written.
 
-    Raises `OSError`.
+    Raises `OSError`, also where `path` is a device or a pipe: a file in its place would be no device.
     """
-    _, mark, codec = decoded(like.read_bytes())
+    _, mark, codec = decoded(b"" if like is None else like.read_bytes())
     target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         beside.write_bytes(mark + text.encode(codec))

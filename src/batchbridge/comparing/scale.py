@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
-from batchbridge.comparing.differences import Difference, diff
+from batchbridge.comparing.comparison import Difference
+from batchbridge.comparing.differences import diff
 from batchbridge.comparing.nearest_spec import splits, writer
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.reading import Context, Reading, Source, Written

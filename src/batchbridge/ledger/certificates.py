@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from batchbridge.errors import LedgerError, PlanError
+from batchbridge.ledger.membership import as_planned, is_small
 from batchbridge.ledger.numbers import StepNumbers
 from batchbridge.ledger.reading import Ledger, Part, StepLines, decode
 from batchbridge.ledger.records import COLUMNS, FLOATS, KEY, SCALARS
@@ -31,8 +32,6 @@ PARTS = 1024
 """Most parts that the records are cut into, each with a digest of its own: a changed record is named by its part."""
 RANGES = 100
 """Most ranges of skipped steps that are listed."""
-LARGEST_STEP = 1 << 20
-"""Completions of a rollout or optimizer step up to which the plan's membership is computed again."""
 DEPARTURES = 8
 _MODES = ("enforce", "verify")
 """In which no step is recorded that was not held against the plan."""
@@ -170,10 +169,7 @@ class _Start:
 
     def recomputes(self) -> bool:
         """Whether its plan says which prompts a step trains, in numbers that are computed at once."""
-        if self.plan is None or isinstance(self.plan, CandidatePlan):
-            return False
-        rollout = self.plan.prompts_per_rollout * self.plan.completions_per_prompt
-        return max(self.plan.completions_per_step, rollout) <= LARGEST_STEP
+        return self.plan is not None and not isinstance(self.plan, CandidatePlan) and is_small(self.plan)
 
 
 class _Making:
@@ -269,8 +265,7 @@ class _Making:
         if start.recomputes():
             counts.recomputed += 1
             assert start.plan is not None, "recomputes looks at this"
-            members = [member for record in records for member in zip(*(record[name] for name in KEY), strict=True)]
-            if sorted(members) != sorted(tuple(member[:4]) for member in start.plan.step(step).members):
+            if not as_planned(records, start.plan.step(step).members):
                 return counts.depart(step, "it trains other completions than the plan says")
         if numbers.drift is not None and numbers.drift > WIDEST_TOLERANCE:
             return counts.depart(step, "a completion weighs otherwise than the plan says")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,8 +104,12 @@ def _batches(parts: Iterable[dict[str, list[Any]]]) -> Iterator[dict[str, list[A
 
 @contextlib.contextmanager
 def _whole(file: Path) -> Iterator[Path]:
-    """A file beside `file` to write to, which takes its place once it is whole."""
-    begun = file.with_name(f"{file.name}.part")
+    """A file beside `file` to write to, which takes its place once it is whole. Raises `OSError` where `file` is a
+    device or a pipe: a file in its place would be no device."""
+    file = file.resolve()
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    begun = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         yield begun
         begun.replace(file)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from batchbridge.errors import PlanError
 from batchbridge.ledger.comparing import applied_weights
+from batchbridge.ledger.membership import LARGEST, as_planned, is_small
 from batchbridge.ledger.reading import Ledger, Watch, merge, unwatched
 from batchbridge.meaning.candidates import CandidatePlan, plan_of
 from batchbridge.meaning.plan import Plan
@@ -21,9 +22,6 @@ from batchbridge.meaning.weights import Normaliser
 
 MOST_BINS = 120
 """Points of a figure over the steps: as many as a chart shows apart."""
-
-LARGEST = 1 << 20
-"""Completions of an optimizer step that is held against the plan."""
 
 _Step = Mapping[str, Any]
 
@@ -174,8 +172,7 @@ def _add(found: Summary, step: _Step, plan: Plan | None, size: int) -> None:
     if plan is not None and found.drift is not None:
         members = plan.step(number).members
         planned = len(members)
-        rows = zip(step["rollout"], step["pass"], step["prompt"], step["sample"], strict=True)
-        if Counter(rows) != Counter(tuple(member) for member in members):
+        if not as_planned([step], members):
             found.drift += 1
             found.first_drift = number if found.first_drift is None else found.first_drift
     found.bins[-1].add(step, planned)
@@ -193,8 +190,8 @@ def _plan(ledger: Ledger) -> tuple[Plan | None, str | None]:
         return None, error.reason if isinstance(error, PlanError) else "its specification cannot be read"
     if isinstance(plan, CandidatePlan):
         return None, "; ".join(plan.undecided.values())
-    if plan.completions_per_step > LARGEST:
-        return None, f"its steps have more than {LARGEST:,} completions"
+    if not is_small(plan):
+        return None, f"its steps or rollouts have more than {LARGEST:,} completions"
     return (plan, None) if total else (None, "the plan has no optimizer step")
 
 

@@ -11,8 +11,8 @@ from batchbridge.comparing.outside import FILES, in_words, plain_text
 from batchbridge.render.text import NO_UNITS, PHASES, Table, clean, number, one_line, plain_table
 
 if TYPE_CHECKING:
+    from batchbridge.comparing.comparison import Comparison, Difference
     from batchbridge.comparing.convert import Conversion, FieldReport
-    from batchbridge.comparing.differences import Comparison, Difference
     from batchbridge.comparing.edit_file import Change, Into
     from batchbridge.comparing.scale import Choice, Scaling
     from batchbridge.contract.reading import Reading, Written

@@ -23,7 +23,7 @@ from batchbridge.render import between, lanes, text
 from batchbridge.render.text import clean, number, one_line
 
 if TYPE_CHECKING:
-    from batchbridge.comparing.differences import Comparison, Difference
+    from batchbridge.comparing.comparison import Comparison, Difference
     from batchbridge.comparing.releases import Judged
     from batchbridge.contract.enforcement import Enforcement
     from batchbridge.contract.reading import Behaviour, Provenance, Reading

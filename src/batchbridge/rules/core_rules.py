@@ -89,26 +89,15 @@ def _bounds(spec: Spec, dataset_size: int | None) -> Iterator[Violation]:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         low, high = quantity.minimum, quantity.maximum
+        # `carried` says no more than that the batches do not depend on it.
+        said = f"{path.removeprefix('carried.')} = {value} ({quantity.unit}) is"
         if isinstance(value, float) and not math.isfinite(value):
-            yield Violation(f"{_said(path)} = {value} ({quantity.unit}) is not a finite number", (path,))
+            yield Violation(f"{said} not a finite number", (path,))
         elif low is not None and value < low:
             bound = int(low) if isinstance(value, int) else low
-            yield Violation(
-                f"{_said(path)} = {value} ({quantity.unit}) is below its minimum of {low:g}",
-                (path,),
-                (Fix(f"{bound:g}"),),
-            )
+            yield Violation(f"{said} below its minimum of {low:g}", (path,), (Fix(f"{bound:g}"),))
         elif high is not None and value > high:
-            yield Violation(
-                f"{_said(path)} = {value} ({quantity.unit}) is above its maximum of {high:g}",
-                (path,),
-                (Fix(f"{high:g}"),),
-            )
-
-
-def _said(path: str) -> str:
-    """A canonical field for a person: `carried` says no more than that the batches do not depend on it."""
-    return path.removeprefix("carried.")
+            yield Violation(f"{said} above its maximum of {high:g}", (path,), (Fix(f"{high:g}"),))
 
 
 _PARALLEL = ("tensor_parallel", "pipeline_parallel", "context_parallel")

@@ -1,0 +1,40 @@
+"""Files that a command writes: whole or not at all, and no file of the user's is replaced unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace FILE of -o where it exists.")
+
+
+def keep(option: str, file: Path, overwrite: bool) -> None:
+    """Raises `click.UsageError` where `file` exists and may not be replaced. option: as it is called, `-o`."""
+    if file.exists() and not overwrite:
+        raise click.UsageError(f"{option} {file}: the file exists; --overwrite replaces it")
+
+
+def replace_own(option: str, file: str, begins: str, text: Callable[[], str]) -> None:
+    """Makes a text and writes it. begins: how every text of its kind begins; a file that is there and begins otherwise
+    is somebody's own, and stays. Raises `click.UsageError`, then and where it cannot be written."""
+    from batchbridge.comparing.edit_file import save
+
+    path = Path(file)
+    try:
+        if path.is_file() and not _begins(path, begins):
+            raise click.UsageError(f"{option} {file}: the file exists and is none that {option} has written")
+        made = text()
+        if path.exists() and not path.is_file():
+            path.write_text(made, encoding="utf-8")  # a terminal, a pipe
+        else:
+            save(made, path)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character
+        raise click.UsageError(f"{option} {file}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _begins(path: Path, begins: str) -> bool:
+    with path.open("rb") as stream:
+        head = stream.read(len(begins))
+    return head in (b"", begins.encode())

@@ -1,0 +1,101 @@
+"""What a comparison of two readings says, and its differences one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchbridge.contract.reading import Reading
+from batchbridge.meaning import notebook
+from batchbridge.meaning.briefs import brief
+
+Kind = Literal["differs", "unknown", "same"]
+"""differs: another meaning. unknown: one side does not say. same: other values, and yet no difference in meaning."""
+Verdict = Literal["equivalent", "not equivalent", "undecided", "invalid"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Two values of one field. `a` and `b` in the field's unit; `from_a` and `from_b` say where they come from.
+
+    `field` is canonical (`rollout.prompts_per_rollout`), or begins with `native.` where the frameworks' own runs
+    differ, and with `outside.` where it is a native key that no canonical field comes from, or of two frameworks the
+    word that they share for such keys (`outside.model`).
+    """
+
+    field: str
+    aspect: str
+    unit: str
+    a: Any
+    b: Any
+    kind: Kind
+    reason: str
+    from_a: str = ""
+    from_b: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison:
+    """Two readings held against each other.
+
+    differences: ranked, the largest effect first. cannot_tell: fields that one side leaves open. no_difference: other
+    values with the same meaning. derived: (name, unit, a, b) of derived numbers that differ. left_open: what the
+    frameworks decide by timing or random state, a's then b's; it does not count. not_compared: given native keys that
+    no canonical field comes from, of two frameworks that share no word for them.
+    """
+
+    a: Reading
+    b: Reading
+    differences: tuple[Difference, ...] = ()
+    cannot_tell: tuple[Difference, ...] = ()
+    no_difference: tuple[Difference, ...] = ()
+    derived: tuple[tuple[str, str, Any, Any], ...] = ()
+    left_open: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    not_compared: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def __repr__(self) -> str:
+        sides = f"{self.a.framework} with {self.b.framework}"
+        return brief(self, sides, self.verdict, f"{len(self.differences)} differences")
+
+    def _repr_html_(self) -> str:
+        listed = (*self.differences, *self.cannot_tell)
+        rows = [(one.kind, one.field, one.a, one.b, one.unit, one.reason) for one in listed]
+        return notebook.fragment(repr(self), notebook.table(("kind", "field", "A", "B", "unit", "why"), rows))
+
+    @property
+    def verdict(self) -> Verdict:
+        """ "invalid" or "undecided" where a reading is; else what the differences say."""
+        verdicts = {self.a.verdict, self.b.verdict}
+        if "invalid" in verdicts:
+            return "invalid"
+        if "undecided" in verdicts or self.a.spec is None or self.b.spec is None:
+            return "undecided"
+        if self.differences:
+            return "not equivalent"
+        return "undecided" if self.cannot_tell else "equivalent"
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON types: verdict, a, b (framework, framework_version, verdict), and the lists of this class."""
+        return {
+            "verdict": self.verdict,
+            **{
+                side: {
+                    "framework": reading.framework,
+                    "framework_version": reading.framework_version,
+                    "verdict": reading.verdict,
+                    "findings": [finding.to_dict() for finding in reading.findings],
+                }
+                for side, reading in (("a", self.a), ("b", self.b))
+            },
+            "differences": [difference.to_dict() for difference in self.differences],
+            "cannot_tell": [difference.to_dict() for difference in self.cannot_tell],
+            "no_difference_in_meaning": [difference.to_dict() for difference in self.no_difference],
+            "derived": [dict(zip(("name", "unit", "a", "b"), row, strict=True)) for row in self.derived],
+            "left_open_natively": {"a": list(self.left_open[0]), "b": list(self.left_open[1])},
+            "not_compared": {"a": list(self.not_compared[0]), "b": list(self.not_compared[1])},
+        }
