@@ -116,7 +116,8 @@ def test_the_plan_in_json_has_every_member(run: Run, recipe: Path) -> None:
 
 def test_a_plan_without_the_number_of_prompts_is_the_shape_of_the_first_rollout(run: Run, recipe: Path) -> None:
     code, out, _ = run("plan", "recipe.yaml", "--set", "toy.step=4", "--json")
-    shown, known = json.loads(out), json.loads(run("plan", "recipe.yaml", "--dataset-size", "8", "--json")[1])
+    (shown,) = json.loads(out)["results"]
+    (known,) = json.loads(run("plan", "recipe.yaml", "--dataset-size", "8", "--json")[1])["results"]
     assert code == 0
     assert (shown["dataset_size"], shown["totals"]["total_optimizer_steps"]) == (None, None)
     assert shown["decided_while_it_runs"]["members_are"] == "place"
