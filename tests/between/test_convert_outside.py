@@ -148,8 +148,8 @@ def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_fille
     } <= set(filled.stdout.splitlines())
 
     code, out, err = here("check", "run_verl.sh", "--framework-version", "0.9.1", "--json")
-    findings = json.loads(out)["findings"]
-    assert (code, json.loads(out)["verdict"]) == (0, "valid"), findings
+    findings = json.loads(out)["results"][0]["findings"]
+    assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid"), findings
     assert not [finding for finding in findings if finding["severity"] == "error"]
     (open_ones,) = (finding for finding in findings if finding["code"] == "BB017")
     assert open_ones["message"].endswith("data.train_files, data.val_files, reward.custom_reward_function.path")
@@ -174,8 +174,8 @@ def test_the_way_back_finds_model_data_and_logs_again(here: Run) -> None:
     ):
         assert line in text, text
     code, out, _ = here(*next_commands(out)[0], "--json")
-    notes = [finding["message"] for finding in json.loads(out)["findings"] if finding["code"] == "BB018"]
-    assert (code, json.loads(out)["verdict"]) == (0, "valid")
+    notes = [finding["message"] for finding in json.loads(out)["results"][0]["findings"] if finding["code"] == "BB018"]
+    assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid")
     assert notes == [
         "dataset_name still has a placeholder, <DATA>",
         "reward_funcs still has a placeholder, <REWARDS>",
@@ -212,10 +212,10 @@ def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other:
     words = ("convert", name_of(one), *source, *to, "-o", f"out.{suffix}")
     code, account, err = here(*words)
     assert code == 0, account + err
-    told = json.loads(here(*words, "--overwrite", "--json")[1])
+    (told,) = json.loads(here(*words, "--overwrite", "--json")[1])["results"]
     check, difference = next_commands(account)
     code, out, _ = here(*check, "--json")
-    found = json.loads(out)
+    (found,) = json.loads(out)["results"]
     assert (code, found["verdict"]) == (0, "valid"), found["findings"]
     missing = {place["key"] for one in found["findings"] if one["code"] == "BB018" for place in one["where"]}
     for finding in found["findings"]:
