@@ -84,7 +84,7 @@ def test_what_is_written_is_what_check_goes_by(run: Run) -> None:
         text.replace("# world_size", "world_size").replace("# dataset", "dataset"), "utf-8"
     )
     code, out, _ = run("check", "recipes/a.yaml")
-    assert (code, out.startswith("recipes/a.yaml  trl 0.18.0  8 devices  VALID")) == (0, True), out
+    assert (code, "recipes/a.yaml  trl 0.18.0  8 devices  VALID" in out) == (0, True), out
 
 
 def test_settings_that_are_there_are_never_changed(run: Run) -> None:

@@ -34,6 +34,10 @@ def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+PINNED = "BB024"
+"""The note about a version that nobody named and the repository pins."""
+
+
 def check(
     name: str,
     reading: Reading,
@@ -47,6 +51,7 @@ def check(
     said = [
         *_releases(name, judged),
         summary(name, reading, verbose=verbose),
+        *(f"  {line}" for line in _pinned(reading, verbose)),
         *(f"  {line}" for line in _batches(reading)),
         *(f"  {line}" for line in _devices(devices)),
         *(f"  {line}" for line in _followed(reading, enforcement, verbose)),
@@ -67,7 +72,10 @@ def explain(
 ) -> str:
     """A reading in words: meaning, fields with units and provenance, derived numbers, native behaviour, findings."""
     head = [*_releases(name, judged), summary(name, reading, verbose=verbose)]
-    head += [f"  {line}" for line in (*_devices(devices), *_followed(reading, enforcement, verbose))]
+    head += [
+        f"  {line}"
+        for line in (*_pinned(reading, verbose), *_devices(devices), *_followed(reading, enforcement, verbose))
+    ]
     sections = ["\n".join(head)]
     if reading.spec is not None:
         sections.append(_section("Meaning", _meaning(reading, reading.spec, reading.derived)))
@@ -100,6 +108,13 @@ def summary(name: str, reading: Reading, *, verbose: bool = False) -> str:
         said = parts[2] if reading.spec is not None else f"{guess.key} = {guess.value}"
         parts[2:] = [one_line(f"{said}, a guess from {shown.place_of(name, guess)}")]
     return "  ".join([*parts, reading.verdict.upper(), shown.counts(reading.findings, verbose=verbose)])
+
+
+def _pinned(reading: Reading, verbose: bool) -> Iterator[str]:
+    """`setup.py:72 pins 0.18.0, which is taken`: what decides the rest is said, also where notes are counted."""
+    for finding in reading.findings:
+        if finding.code == PINNED and not verbose:
+            yield one_line(finding.message.partition(": ")[2])
 
 
 def _batches(reading: Reading) -> Iterator[str]:
