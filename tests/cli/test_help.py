@@ -43,6 +43,23 @@ def test_every_help_shows_examples(command: str, run: Run) -> None:
     assert run("help", *words) == (0, out, "")
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "ledger show", "ledger diff", "ledger export"])
+def test_every_option_says_what_it_is_for(command: str) -> None:
+    body: click.Command = cli
+    with click.Context(cli) as context:
+        for name in command.split():
+            assert isinstance(body, click.Group)
+            found = body.get_command(context, name)
+            assert found is not None
+            body = found
+    assert [one.name for one in body.params if isinstance(one, click.Option) and not one.help] == []
+
+
+@pytest.mark.parametrize("words", [(), ("ledger",)])
+def test_no_line_about_a_command_is_cut_short(words: tuple[str, ...], run: Run) -> None:
+    assert "..." not in run(*words, "--help")[1].partition("Commands:")[2].partition("Examples:")[0]
+
+
 def test_help_alone_is_the_help_of_all(run: Run) -> None:
     code, out, _ = run("help")
     assert (code, out) == (0, run("--help")[1])

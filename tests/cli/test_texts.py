@@ -171,3 +171,21 @@ def test_explain_says_where_a_field_comes_from_in_a_word_and_no_unit_that_says_n
     assert short.index("Meaning") < short.index("Specification")
     assert "num_generations = 8 (recipe.yaml:1)" in long
     assert len(short.splitlines()) < 0.8 * len(long.splitlines())
+
+
+def test_where_nothing_seeds_the_order_there_is_no_plan_and_it_is_said_what_there_is(run: Run) -> None:
+    asked = ("--framework", "openrlhf", "--framework-version", "0.11.0", "--world-size", "1", "--set", "train.seed=1")
+    code, _, err = run("plan", *asked)
+    assert code == 4
+    assert "nothing seeds the order of prompts, so every launch has another" in err
+    assert "batchbridge explain" in err
+    assert "nothing seeds" in json.loads(run("plan", *asked, "--json")[1])["error"]
+
+
+def test_scaling_without_a_version_asks_for_one_and_not_for_devices(run: Run) -> None:
+    Path("recipe.yaml").write_text("num_generations: 8\nper_device_train_batch_size: 8\nbeta: 0.1\n", encoding="utf-8")
+    code, out, _ = run("scale", "recipe.yaml", "--framework", "trl", "--world-size", "6")
+    assert code == 4
+    assert out.endswith("name it with --framework-version; batchbridge check judges them all\n")
+    out = run("scale", "recipe.yaml", "--framework", "trl", "--framework-version", "1.16.0", "--world-size", "6")[1]
+    assert out.endswith("--from DEVICES says what FILE is written for\n")

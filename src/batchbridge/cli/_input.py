@@ -51,7 +51,11 @@ _OPTIONS = (
         multiple=True,
         help="A setting in the framework's own spelling; repeat.",
     ),
-    click.option("--framework-version", metavar="VERSION", help="Default: the installed version."),
+    click.option(
+        "--framework-version",
+        metavar="VERSION",
+        help="Default: the project's setting, what is installed, or what the repository pins.",
+    ),
     click.option("--world-size", type=_SIZE, metavar="DEVICES", help="Devices that train the policy."),
     click.option("--nodes", type=_SIZE, metavar="NODES", help="With --gpus, instead of --world-size."),
     click.option("--gpus", type=_SIZE, metavar="DEVICES", help="Devices per node; with --nodes (default 1)."),

@@ -15,7 +15,7 @@ LARGEST_BYTES = 1 << 26
 """Of a certificate; one of 1024 parts has about 100 kB."""
 
 
-@click.command("certificate")
+@click.command("certificate", short_help="Say what a run trained.")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=str))
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="Write it there.")
 @overwrite_option
@@ -50,7 +50,7 @@ def certificate(folder: str, output: Path | None, overwrite: bool, model_card: b
     return FINE
 
 
-@click.command("verify")
+@click.command("verify", short_help="Hold a certificate against a ledger.")
 @click.argument("file", metavar="CERTIFICATE", type=click.Path(path_type=Path))
 @click.argument("folder", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 def verify(file: Path, folder: Path | None) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 )
 @reading_options
 def command(text: str | None, given: tuple[str, ...], config: str | None, as_json: bool, **source: Any) -> int:
-    """Say what an error text or traceback means: the rule, where it holds, and the legal neighbours.
+    """Say what an error text or traceback means: the rule, where it holds, and the nearest fixes.
 
     Reads FILE, the TEXT itself, or standard input: batchbridge doctor < error.txt. Most options are about the --config,
     as check has them. Exit code 4 where no text is known.

@@ -30,7 +30,7 @@ command.add_command(certificate)
 command.add_command(verify)
 
 
-@command.command("show")
+@command.command("show", short_help="Show a run's optimizer steps.")
 @click.argument("folder", type=_FOLDER)
 @click.option("--step", "first", type=click.IntRange(min=0), metavar="K", help="Only optimizer step K (from 0).")
 @click.option("--summary", is_flag=True, help="The run as a whole instead: totals, figures over the steps, ranks.")
@@ -109,7 +109,7 @@ def _show_json(folder: str, only: int | None) -> int:
     return print_lines(records(), ends.pop)
 
 
-@command.command("diff")
+@command.command("diff", short_help="Name the first step that differs.")
 @click.argument("a", type=_FOLDER)
 @click.argument("b", type=_FOLDER)
 @click.option("--exact", is_flag=True, help="Floats must be equal; old log-probabilities and gradients count too.")
@@ -132,7 +132,7 @@ def diff(a: str, b: str, exact: bool, as_json: bool) -> int:
     return code
 
 
-@command.command("export")
+@command.command("export", short_help="Write one table, a row a completion.")
 @click.argument("folder", type=_FOLDER)
 @click.option("--csv", "csv_file", type=_NEW_FILE, metavar="FILE", help="As CSV.")
 @click.option(

@@ -27,7 +27,7 @@ COMMANDS = {
     "diff": ("batchbridge.cli.diff", "Say how two configurations differ in meaning, largest effect first."),
     "convert": ("batchbridge.cli.convert", "Write a configuration in another framework's form, with an account."),
     "scale": ("batchbridge.cli.scale", "Find the same run on another number of devices."),
-    "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the legal neighbours."),
+    "doctor": ("batchbridge.cli.doctor", "Say what an error text means: its rule, and the nearest fixes."),
     "rule": ("batchbridge.cli.rule", "Explain a rule by its code: versions, an example, its fix."),
     "report": ("batchbridge.cli.report", "Print a reading to paste into an issue, without secrets."),
     "init": ("batchbridge.cli.init", "Propose a project's settings, from the runs in its folder."),

@@ -15,6 +15,7 @@ from batchbridge.cli.main import FINE, INVALID, UNDECIDED
 
 if TYPE_CHECKING:
     from batchbridge.contract.reading import Reading
+    from batchbridge.errors import PlanError
     from batchbridge.meaning.plan import Plan, RolloutPlan, StepPlan
 
 _STEPS_BY_DEFAULT = 3
@@ -76,8 +77,8 @@ def command(
         total_steps, total_rollouts = plan.total_optimizer_steps, plan.total_rollouts
     except PlanError as error:
         if as_json:
-            return _no_plan(name, reading, error.reason, UNDECIDED)
-        click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
+            return _no_plan(name, reading, _why(error, reading), UNDECIDED)
+        click.echo(f"{text.clean(name)}: there is no plan: {_why(error, reading)}", err=True)
         return UNDECIDED
     if step is not None:
         steps = (step, step + 1)
@@ -107,13 +108,21 @@ def _shape(name: str, reading: Reading, *, as_json: bool) -> int:
         rollout, steps = render.first_rollout(plan)
     except PlanError as error:
         if as_json:
-            return _no_plan(name, reading, error.reason, UNDECIDED)
-        click.echo(f"{text.clean(name)}: there is no plan: {error.reason}", err=True)
+            return _no_plan(name, reading, _why(error, reading), UNDECIDED)
+        click.echo(f"{text.clean(name)}: there is no plan: {_why(error, reading)}", err=True)
         return UNDECIDED
     if as_json:
         return _print_json(name, reading, plan, [rollout], steps, render.shape_dict())
     _write(plan, None, [rollout], steps, render.shape_dict(), totals=True)
     return FINE
+
+
+def _why(error: PlanError, reading: Reading) -> str:
+    """Why there is no plan; with what it comes to where the order of prompts is left to chance."""
+    if reading.spec is None or reading.spec.order.seed is not None or "order.seed" not in error.reason:
+        return error.reason
+    chance = "nothing seeds the order of prompts, so every launch has another"
+    return f"{error.reason} ({chance}); batchbridge explain says the sizes, which stay"
 
 
 def _no_plan(name: str, reading: Reading, why: str, code: int) -> int:

@@ -24,7 +24,13 @@ from batchbridge.cli.main import INVALID, UNDECIDED
 )
 @click.option("--like", metavar="CONFIG", help="Behave as this configuration's run would, of whatever framework.")
 @click.option("--like-version", metavar="VERSION", help="The version of that framework. Default: the installed one.")
-@click.option("--mode", type=click.Choice(["enforce", "verify", "observe"]), default="enforce", show_default=True)
+@click.option(
+    "--mode",
+    type=click.Choice(["enforce", "verify", "observe"]),
+    default="enforce",
+    show_default=True,
+    help="Train what is meant; stop the run as it is where it does not; or only record it.",
+)
 @click.option("--ledger", type=click.Path(file_okay=False), help="Folder for the ledger.")
 @click.option(
     "--tokens-per-device",
@@ -52,7 +58,7 @@ def command(
     framework: str | None,
     words: tuple[str, ...],
 ) -> int:
-    """Runs COMMAND so that it trains what its configuration (or --spec, or --like) means.
+    """Run COMMAND so that it trains what its configuration (or --spec, or --like) means.
 
     Each trainer that COMMAND builds in any of its processes is wrapped before it trains; one that its own script has
     wrapped is left alone. The exit code is the command's own; 2 where its configuration is invalid and nothing was
