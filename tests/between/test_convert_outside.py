@@ -28,6 +28,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Context, Source
 from batchbridge.reading.read import read_source
+from batchbridge.reading.yaml_json import flat
 
 RECIPE = """\
 # GRPO with rewards of Open-R1
@@ -148,8 +149,8 @@ def test_a_recipe_of_open_r1_becomes_a_script_of_verl_that_runs_once_it_is_fille
     } <= set(filled.stdout.splitlines())
 
     code, out, err = here("check", "run_verl.sh", "--framework-version", "0.9.1", "--json")
-    findings = json.loads(out)["findings"]
-    assert (code, json.loads(out)["verdict"]) == (0, "valid"), findings
+    findings = json.loads(out)["results"][0]["findings"]
+    assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid"), findings
     assert not [finding for finding in findings if finding["severity"] == "error"]
     (open_ones,) = (finding for finding in findings if finding["code"] == "BB017")
     assert open_ones["message"].endswith("data.train_files, data.val_files, reward.custom_reward_function.path")
@@ -174,8 +175,8 @@ def test_the_way_back_finds_model_data_and_logs_again(here: Run) -> None:
     ):
         assert line in text, text
     code, out, _ = here(*next_commands(out)[0], "--json")
-    notes = [finding["message"] for finding in json.loads(out)["findings"] if finding["code"] == "BB018"]
-    assert (code, json.loads(out)["verdict"]) == (0, "valid")
+    notes = [finding["message"] for finding in json.loads(out)["results"][0]["findings"] if finding["code"] == "BB018"]
+    assert (code, json.loads(out)["results"][0]["verdict"]) == (0, "valid")
     assert notes == [
         "dataset_name still has a placeholder, <DATA>",
         "reward_funcs still has a placeholder, <REWARDS>",
@@ -212,10 +213,10 @@ def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other:
     words = ("convert", name_of(one), *source, *to, "-o", f"out.{suffix}")
     code, account, err = here(*words)
     assert code == 0, account + err
-    told = json.loads(here(*words, "--overwrite", "--json")[1])
+    told = json.loads(here(*words, "--overwrite", "--json")[1])["results"][0]
     check, difference = next_commands(account)
     code, out, _ = here(*check, "--json")
-    found = json.loads(out)
+    found = json.loads(out)["results"][0]
     assert (code, found["verdict"]) == (0, "valid"), found["findings"]
     missing = {place["key"] for one in found["findings"] if one["code"] == "BB018" for place in one["where"]}
     for finding in found["findings"]:
@@ -281,6 +282,18 @@ def test_control_characters_do_not_get_into_a_command() -> None:
     assert found.written is not None
     assert not {"trainer.experiment_name", "trainer.default_local_dir"} & set(found.written.values)
     assert {report.keys[0] for report in found.outside if report.matters} == {"run_name", "output_dir"}
+
+
+@pytest.mark.parametrize("value", ["red \x1b[31m", ["a", "right \u202e left"], {"a": {"\x07": 1}}], ids=type)
+def test_control_characters_do_not_get_from_one_release_to_another_either(value: object) -> None:
+    sizes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
+    said = {**sizes, "chat_template": "two\nlines\tand a tab", "callbacks": value}
+    adapter = adapters()["open_r1"]
+    reading = read_source(Source(values=said), adapter, Context(framework_version="0.18.0", world_size=8))
+    found = convert_to(adapter, reading, version="0.18.0", given=dict(flat(said)))
+    assert found.written is not None
+    assert found.written.values["chat_template"] == said["chat_template"]
+    assert {report.keys[0].partition(".")[0] for report in found.outside if report.status == "left"} == {"callbacks"}
 
 
 def test_a_key_with_keys_below_it_is_no_crash() -> None:
