@@ -230,6 +230,13 @@ def test_a_difference_is_not_mixed_with_what_programs_read(
     assert file.read_bytes() == FIXED.encode()
 
 
+def test_a_file_is_not_emptied(file: Path, check: Callable[..., Said]) -> None:
+    file.write_text("overwrite_output_dir: true  # all there is\n", encoding="utf-8")
+    _, _, err = check(file, "--fix")
+    assert "nothing was fixed: no setting would be left in the file" in err
+    assert file.read_text(encoding="utf-8") == "overwrite_output_dir: true  # all there is\n"
+
+
 def test_standard_input_cannot_be_fixed(check: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
