@@ -124,7 +124,7 @@ def test_the_table_has_formulas_and_says_what_it_leaves_out(run: Run) -> None:
 
 def test_json_has_the_same_numbers(run: Run) -> None:
     said = run("recipe.yaml", *UNDER, "--memory", "--parameters", "1.5B", "--json")[1]
-    found = {one["what"]: one for one in json.loads(said)["memory"]}
+    found = {one["what"]: one for one in json.loads(said)["results"][0]["memory"]}
     assert found["not sharded (DDP); float32 weights"]["bytes"] == 16 * 1_500_000_000
     assert found["optimizer state (ZeRO-1); bfloat16 weights, float32 master"]["bytes"] == 1_500_000_000 * 11 // 2
     assert found["and weights (ZeRO-3, FSDP); float32 weights"]["bytes"] == 2 * 1_500_000_000
