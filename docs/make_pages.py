@@ -46,10 +46,12 @@ PAGES = (
     Step(("docs/make_rules.py",), ("docs/rules/*.md",)),
     Step(("docs/make_api.py",), ("docs/api.md",)),
     Step(("docs/make_pictures.py",), ("docs/pictures/*.svg",)),
+    Step(("docs/make_works_with.py",), ("docs/frameworks.md", "README.md")),
     Step(("tests/cases/judging.py",), ("docs/reported_cases.md",), "docs/reported_cases.md"),
     Step(("tests/ledger/document_ledger.py",), ("docs/ledger.md",)),
     tested("tests/docs/test_schema_page.py", writes=("docs/schema.md",)),
     Step(("tests/repository/measures.py", "--page"), ("docs/house.md",)),
+    Step(("docs/make_outputs.py",), ("README.md", "docs/*.md", "docs/howto/*.md", "docs/tutorials/*.md")),
 )
 GOLDENS = (
     Step(("tests/repository/goldens.py",), ("tests/repository/goldens.json",)),

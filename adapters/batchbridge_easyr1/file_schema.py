@@ -102,6 +102,6 @@ def settings_schema(version: str, decides: Callable[[str], str | None]) -> dict[
     for versions, keys in ranges().items():
         for key in keys:
             if key not in leaves:
-                why = f"{key} is no setting of EasyR1 {version}; it is one under EasyR1 {versions}"
+                why = f"EasyR1 {version} has no setting {key}; EasyR1 {versions} has it"
                 leaves[key] = refused(why)
     return nested(leaves, [group for group in FREE_GROUPS if group in keys_of(version)])

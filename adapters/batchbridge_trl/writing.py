@@ -118,7 +118,7 @@ def _write_sizes(spec: Spec, values: dict[str, Any], problems: Problems) -> None
         problems.need(
             per_micro_step > 0 and amount > 0 and amount % per_micro_step == 0,
             f"{name} = {amount}: must be a multiple of micro_batch.completions_per_device x topology.world_size = "
-            f"{per_micro_step}; nearest: {f'{below} or ' if below else ''}{below + per_micro_step}",
+            f"{per_micro_step}; fix: {f'{below} or ' if below else ''}{below + per_micro_step}",
             *fields,
             "micro_batch.completions_per_device",
             "topology.world_size",

@@ -115,7 +115,7 @@ def _write_sizes(spec: Spec, to: Target, values: dict[str, Any], problems: Probl
         floored = to.legacy and replicas > 0 and mini * group // replicas * replicas == completions
         if problems.need(
             group > 0 and (completions % group == 0 or floored),
-            f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; nearest: "
+            f"optimizer_step.completions_per_step = {completions}: verl counts whole groups of {group}; fix: "
             f"{f'{below} or ' if below else ''}{below + group}",
             "optimizer_step.completions_per_step",
         ):

@@ -32,7 +32,7 @@ _TIMES = 20
 class Diagnosis:
     """One recognised text: where (line, from 1), what it said, its numbers, the ways out, and what is still asked.
 
-    codes: the rules that quote it. reading, findings: a configuration that the text is held against, and what of it the
+    codes: its rules. reading, findings: a configuration that the text is held against, and what of it the
     text tells of.
     """
 
@@ -65,6 +65,7 @@ class Diagnosis:
             "phase": text.phase,
             "fixes": [fix.to_dict() for fix in self.fixes],
             "asks": [dataclasses.asdict(ask) for ask in self.asks],
+            "read_as": None if self.reading is None else self.reading.framework_version,
             "findings": [finding.to_dict() for finding in self.findings],
             "source": text.source,
         }
@@ -100,8 +101,8 @@ def doctor(
         [] if texts is not None else [(entry, *one[:3]) for entry in quoted_texts() for one in _matches(entry, flat)]
     )
     for key, (diagnosis, start, end) in found.items():
-        codes = dict.fromkeys(entry.name for entry, _, first, last in quoted if first < end and start < last)
-        found[key] = dataclasses.replace(diagnosis, codes=tuple(codes)), start, end
+        rules = [entry for entry, _, first, last in quoted if first < end and start < last]
+        found[key] = dataclasses.replace(diagnosis, codes=_codes(diagnosis.text, rules)), start, end
     told = [(start, end) for _, start, end in found.values()]
     for entry, said, start, end in quoted:
         if (entry.name, said) not in found and not any(start < last and first < end for first, last in told):
@@ -109,6 +110,16 @@ def doctor(
             found[entry.name, said] = known, start, end
     diagnoses = sorted((diagnosis for diagnosis, *_ in found.values()), key=lambda diagnosis: diagnosis.line)
     return tuple(_held_against(diagnosis, readings, given or {}) for diagnosis in diagnoses)
+
+
+_CODE = re.compile(r"\bBB-[A-Z0-9]+-\d{3}\b")
+
+
+def _codes(text: ErrorText, quoting: Iterable[ErrorText]) -> tuple[str, ...]:
+    """The rules of a text: those that its source names, and those of its own framework that quote it; where there are
+    none, those of others, which may have copied it."""
+    own = [*_CODE.findall(text.source), *(rule.name for rule in quoting if rule.framework == text.framework)]
+    return tuple(dict.fromkeys(own or (rule.name for rule in quoting)))
 
 
 def _held_against(diagnosis: Diagnosis, readings: Sequence[Reading], given: Numbers) -> Diagnosis:

@@ -213,10 +213,10 @@ def test_every_pair_writes_what_lacks_nothing_but_its_variables(one: str, other:
     words = ("convert", name_of(one), *source, *to, "-o", f"out.{suffix}")
     code, account, err = here(*words)
     assert code == 0, account + err
-    told = json.loads(here(*words, "--overwrite", "--json")[1])["results"][0]
+    (told,) = json.loads(here(*words, "--overwrite", "--json")[1])["results"]
     check, difference = next_commands(account)
     code, out, _ = here(*check, "--json")
-    found = json.loads(out)["results"][0]
+    (found,) = json.loads(out)["results"]
     assert (code, found["verdict"]) == (0, "valid"), found["findings"]
     missing = {place["key"] for one in found["findings"] if one["code"] == "BB018" for place in one["where"]}
     for finding in found["findings"]:

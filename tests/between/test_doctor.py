@@ -262,7 +262,8 @@ def test_a_file_is_read_and_json_has_the_neighbours(run: Run) -> None:
     code, out, _ = run("doctor", "error.txt", "--json")
     (shown,) = json.loads(out)["results"]
     assert (code, shown["name"], shown["numbers"]["devices"]) == (0, "deepspeed-batch", 7)
-    assert {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}} in shown["fixes"]
+    fix = {"text": "train_batch_size = 252 (accumulation 18)", "changes": {"train_batch_size": 252}, "safe": False}
+    assert fix in shown["fixes"]
 
 
 def test_binary_input_is_no_crash(run: Run) -> None:

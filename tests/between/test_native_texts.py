@@ -72,6 +72,29 @@ def test_a_text_of_its_own_goes_before_the_rules_quotation_and_names_the_rule() 
     assert found.to_dict()["codes"] == list(found.codes)
 
 
+@pytest.mark.parametrize("framework", [(), ("--framework", "trl")])
+@pytest.mark.parametrize("key", ["max_prompt_length", "reward_weightz"])
+def test_an_unexpected_keyword_of_trl_leads_to_its_rule_and_to_nobody_elses(
+    key: str, framework: tuple[str, ...], run: Run
+) -> None:
+    text = f"TypeError: GRPOConfig.__init__() got an unexpected keyword argument '{key}'"
+    code, out, _ = run("doctor", text, *framework)
+    assert code == 0
+    assert "  more: batchbridge rule BB-TRL-003\n" in out
+    assert "VERL" not in out
+
+
+def test_an_unexpected_keyword_of_anybodys_function_is_no_text_of_verls_optimizer() -> None:
+    assert doctor("TypeError: f() got an unexpected keyword argument 'x'") == ()
+    (found,) = doctor("TypeError: SGD.__init__() got an unexpected keyword argument 'betas'")
+    assert found.codes == ("BB-VERL-081",)
+
+
+def test_a_text_that_another_framework_copied_has_its_rule_where_there_is_no_nearer_one() -> None:
+    (found,) = doctor("AssertionError: only support equal chunk. Got size of DataProto 512 and chunk 6.")
+    assert found.codes == ("BB-EZR1-020",)
+
+
 def test_a_long_text_of_fragments_is_read_quickly() -> None:
     began = time.process_time()
     doctor("INFO something ( ( ((( [actor] ValueError: Rollout must be (x) divisible by \n" * 14_000)
@@ -145,7 +168,7 @@ def test_the_configuration_gives_the_line_the_numbers_and_the_fix(run: Run) -> N
     code, out, _ = run("doctor", TEXT, "--config", "recipe.yaml", "--framework-version", "1.16.0", "--world-size", "3")
     assert code == 0
     assert "  recipe.yaml:2, as trl 1.16.0: BB-TRL-021  " in out
-    assert "    nearest: num_processes = 7, or " in out
+    assert "    fix: num_processes = 7, or " in out
 
 
 def test_where_no_version_is_named_the_newest_that_says_the_text_is_taken(run: Run) -> None:
@@ -153,6 +176,35 @@ def test_where_no_version_is_named_the_newest_that_says_the_text_is_taken(run: R
     text = "ValueError: The global train batch size (3 x 4) must be evenly divisible by the number of generations (7)"
     _, out, _ = run("doctor", text.replace("(7)", "per prompt (7)"), "--config", "recipe.yaml", "--world-size", "3")
     assert "as trl 0.16.1: BB-TRL-021" in out
+
+    assert "no version of trl was named: one that says this is taken; --framework-version names yours\n" in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        (
+            "requirements.txt",
+            "verl==0.5.0\n",
+            "  no version of verl was named: requirements.txt:1 pins 0.5.0, which is",
+        ),
+        ("batchbridge.toml", "framework_version = '0.5.0'\n", "  run.sh:3, as verl 0.5.0: BB-VERL-003"),
+    ],
+)
+def test_the_version_is_the_one_that_check_takes_and_is_said(file: str, text: str, said: str, run: Run) -> None:
+    Path("run.sh").write_text(VERL, encoding="utf-8")
+    Path(file).write_text(text, encoding="utf-8")
+    out = run("doctor", SIX[2], "--config", "run.sh")[1]
+    assert said in out
+    assert "as verl 0.5.0" in out
+    assert "--framework-version" not in out
+    assert json.loads(run("doctor", SIX[2], "--config", "run.sh", "--json")[1])["results"][0]["read_as"] == "0.5.0"
+
+
+def test_where_no_version_has_the_text_every_one_was_asked(run: Run) -> None:
+    Path("recipe.yaml").write_text(RECIPE.replace("7", "8"), encoding="utf-8")
+    _, out, _ = run("doctor", TEXT, "--config", "recipe.yaml", "--world-size", "2")
+    assert "  recipe.yaml, as trl of every known version: breaks no rule with this text" in out
 
 
 def test_a_configuration_that_breaks_no_such_rule_is_said_to_break_none(run: Run) -> None:
@@ -174,7 +226,7 @@ def test_what_is_asked_for_is_looked_up_in_the_configuration(run: Run) -> None:
     assert "  asks: " in run("doctor", text)[1]
     out = run("doctor", text, "--config", "run.sh", "--framework-version", "0.7.0")[1]
     assert "  asks: " not in out
-    assert "  nearest: actor_rollout_ref.actor.ppo_mini_batch_size = 2" in out
+    assert "  fix: actor_rollout_ref.actor.ppo_mini_batch_size = 2" in out
 
 
 def test_a_misspelt_key_is_named_with_its_line_and_the_nearest(run: Run) -> None:

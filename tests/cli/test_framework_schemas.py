@@ -174,7 +174,8 @@ def test_a_key_of_another_version_is_refused_and_says_which(framework: str, vers
     assert others
     if framework != "verl":
         text = json.dumps(validator(framework, version).schema)
-        assert f"is no setting of {'EasyR1' if framework == 'easyr1' else framework}" in text
+        name = {"easyr1": "EasyR1", "open_r1": "open_r1 under trl"}.get(framework, framework)
+        assert f"{name} {version} has no setting " in text
 
 
 def words_of(framework: str, version: str, key: str) -> list[Any]:

@@ -77,6 +77,53 @@ def test_of_a_folder_the_runs_are_judged_and_the_rest_is_named(run: Run, reposit
     assert total == "6 files: 1 ok, 1 error, 4 skipped"
 
 
+ACCELERATE = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+)
+VERL = "python3 -m verl.trainer.main_ppo data.train_batch_size=8 actor_rollout_ref.rollout.n=4\n"
+ANOTHERS = "data:\n  rollout_batch_size: 512\nworker:\n  actor:\n    global_batch_size: 128\n  rollout:\n    n: 5\n"
+
+
+@pytest.mark.parametrize("said", ["option", "for all", "by glob", "batchbridge.toml"])
+def test_a_framework_named_for_a_folder_makes_no_run_of_what_is_none(run: Run, repository: Path, said: str) -> None:
+    for name, text in {"accelerate/ddp.yaml": ACCELERATE, "launch/v.sh": VERL, "easyr1.yaml": ANOTHERS}.items():
+        (repository / name).write_text(text, encoding="utf-8")
+    words = ("--framework", "trl") if said == "option" else ()
+    table = {
+        "for all": "[tool.batchbridge]\nframework = 'trl'",
+        "by glob": "[tool.batchbridge.files.'**/*']\nframework = 'trl'",
+        "batchbridge.toml": "framework = 'trl'",
+    }.get(said, "")
+    Path("batchbridge.toml" if said == "batchbridge.toml" else "pyproject.toml").write_text(table, encoding="utf-8")
+    code, out, _ = run("check", str(repository), *words, *KNOWN)
+    told = {Path(line.split()[0]).name: line.split(maxsplit=2)[1:] for line in out.splitlines()[:-1]}
+    assert {name: word for name, (word, *_) in told.items() if word != "skipped"} == {
+        "bad.yaml": "error",
+        "good.yaml": "ok",
+    }
+    assert told["ddp.yaml"][1] == "no adapter recognises this configuration"
+    assert told["easyr1.yaml"][1] == "it is a configuration of easyr1"
+    assert "no training command of trl" in told["v.sh"][1]
+    assert "fine-tuning" in told["config.yaml"][1]
+    assert code == 2
+
+
+def test_what_is_named_itself_is_judged_as_the_framework_that_is_named(run: Run, repository: Path) -> None:
+    file = repository / "accelerate" / "ddp.yaml"
+    file.write_text(ACCELERATE, encoding="utf-8")
+    code, out, _ = run("check", str(file), "--framework", "trl", *KNOWN)
+    assert (code, "has no setting compute_environment" in out) == (2, True)
+    out = run("check", str(file), str(repository / "sft"), "--framework", "trl", *KNOWN)[1]
+    assert out.startswith(f"{file} ")
+    assert out.endswith("2 files: 1 error, 1 skipped\n")
+
+
+def test_a_recipe_of_the_framework_that_another_is_built_upon_may_be_its(run: Run, repository: Path) -> None:
+    out = run("check", str(repository), "--framework", "open_r1", *KNOWN)[1]
+    assert "good.yaml" in out
+    assert "1 ok, 1 error" in out
+
+
 def test_exit_codes_of_folders(run: Run, repository: Path) -> None:
     assert run("check", "recipes/grpo/good.yaml", "recipes/sft", *KNOWN)[0] == 0
     assert run("check", "recipes/sft")[0] == 0

@@ -127,7 +127,7 @@ def test_2_without_a_version_every_known_one_is_judged_and_the_repositorys_is_fo
     Path("setup.py").write_text('_deps = [\n    "trl==0.18.0",\n]\n', encoding="utf-8")
     code, out, _ = run("check", "demo.yaml", "--world-size", "8")
     assert code == 0
-    assert "setup.py:2 pins 0.18.0" in run("explain", "demo.yaml", "--world-size", "8")[1]
+    assert "setup.py:2 pins 0.18.0" in run("explain", "demo.yaml", "--world-size", "8", "-v")[1]
 
 
 def test_2_without_devices_it_says_on_which_numbers_it_is_valid_and_a_guess_is_no_error(run: Run) -> None:
@@ -213,7 +213,7 @@ def test_7_a_script_of_ones_own_slurm_and_a_placeholder_are_read(run: Run) -> No
     assert run("check", "train.slurm", "--framework-version", "0.18.0", "--", "demo.yaml")[0] == 0
     more = "actor_rollout_ref.model.path='<path_to_config>'"
     Path("placed.sh").write_text(VERL.format(more=more), encoding="utf-8")
-    code, out, _ = run("check", "placed.sh", "--framework-version", "0.7.0")
+    code, out, _ = run("check", "placed.sh", "--framework-version", "0.7.0", "-v")
     assert (code, "placeholder" in out) == (0, True)
 
 

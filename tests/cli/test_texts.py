@@ -63,7 +63,7 @@ def test_a_valid_script_is_judged_in_its_first_line_and_its_batches_stand_in_the
 def test_notes_and_sources_stand_there_where_one_asks_and_every_finding_does(run: Run) -> None:
     Path("run.sh").write_text(VERL, encoding="utf-8")
     short, long = (run("check", "run.sh", "--framework-version", "0.7.0", *more)[1] for more in ((), ("-v",)))
-    found = json.loads(run("check", "run.sh", "--framework-version", "0.7.0", "--json")[1])["findings"]
+    found = json.loads(run("check", "run.sh", "--framework-version", "0.7.0", "--json")[1])["results"][0]["findings"]
     notes = [finding["code"] for finding in found if finding["severity"] == "note"]
     assert len(notes) == 4
     assert not any(code in short for code in notes)
@@ -151,7 +151,9 @@ def test_a_rule_about_many_settings_lists_those_that_somebody_set(run: Run) -> N
     Path("recipe.yaml").write_text(recipe, encoding="utf-8")
     arguments = ("recipe.yaml", "--framework", "trl", "--framework-version", "0.18.0", "--world-size", "1")
     (found,) = (
-        one for one in json.loads(run("check", *arguments, "--json")[1])["findings"] if one["code"] == "BB-TRL-075"
+        one
+        for one in json.loads(run("check", *arguments, "--json")[1])["results"][0]["findings"]
+        if one["code"] == "BB-TRL-075"
     )
     assert [where["key"] for where in found["where"]] == ["reward_weights"]
 

@@ -100,7 +100,7 @@ def test_the_set_up_installs_what_the_core_s_session_does() -> None:
         assert f"'{word}'" in body["lint"] + body["core"], f"{word} is in neither session any more"
     words = shlex.split(commands[0])
     given = set(words[words.index("-c") + 2 :]) - {"-e"}
-    assert given == wanted | {".[hydra,speed]"}
+    assert given == wanted | {".[hydra,speed,html,parquet]"}
     assert commands[1] == '.venv/bin/python -m pytest -n 2 -m "not by_hand"'
 
 
@@ -112,6 +112,8 @@ def test_the_set_up_installs_what_the_core_s_session_does() -> None:
         "batchbridge/sampling/1",
         "batchbridge/checkpoint/1",
         "batchbridge-ledger/1",
+        "batchbridge-certificate/1",
+        "batchbridge/json/1",
     ],
 )
 def test_a_format_that_is_promised_is_the_code_s(name: str) -> None:

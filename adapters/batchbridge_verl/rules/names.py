@@ -158,7 +158,8 @@ NAMES = (
         "BB-VERL-081",
         _no_epsilon,
         (f"{_OPTIM}override_optimizer_config.eps", f"{_OPTIM}override_optimizer_config.betas", f"{_OPTIM}optimizer"),
-        "TypeError: ... got an unexpected keyword argument",
+        "TypeError: ... got an unexpected keyword argument 'eps'; or TypeError: ... got an unexpected keyword argument "
+        "'betas'",
         _BUILD,
         setting(f"{_OPTIM}override_optimizer_config", None),
     ),

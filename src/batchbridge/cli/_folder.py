@@ -20,7 +20,6 @@ _T = TypeVar("_T")
 
 SUFFIXES = (".yaml", ".yml", ".sh", ".bash", ".slurm", ".sbatch")
 """Files of a folder that may be configurations or launch scripts; others are read where they are named."""
-_NOBODYS = "no adapter recognises it"
 MANY = 20
 """Files from which on several processes pay."""
 MOST_PROCESSES, CHUNK = 8, 4
@@ -76,7 +75,8 @@ def line(found: Check) -> Line:
     """`word`: ok, error, undecided, or skipped for what is no run."""
     errors = [one for one in found.counted.findings if one.severity == "error"]
     if (reason := no_run(found.reading)) is not None:
-        return Line(found.name, "skipped", _NOBODYS if reason.code == "BB020" else _cut(reason.message))
+        why = reason.message.partition(";")[0] if reason.code == "BB020" else reason.message
+        return Line(found.name, "skipped", _cut(why))
     if found.verdict == "valid":
         return Line(found.name, "ok", _size(found.reading))
     certain = found.verdict == "invalid"
@@ -95,9 +95,11 @@ def no_run(reading: Reading) -> Finding | None:
     from batchbridge.contract import plugins
 
     wrong = [one for one in reading.findings if one.severity == "error"]
-    if (adapter := plugins.adapters().get(reading.framework)) is not None:
-        return next((one for one in wrong if one.code in adapter.no_run and one.undecided), None)
-    return next((one for one in wrong if one.code in ("BB005", "BB010", "BB020")), None)
+    adapter = plugins.adapters().get(reading.framework)
+    if adapter is not None and (own := [one for one in wrong if one.code in adapter.no_run and one.undecided]):
+        return own[0]
+    nothing = adapter is None or not (reading.spec or reading.native)
+    return next((one for one in wrong if nothing and one.code in ("BB005", "BB010", "BB020")), None)
 
 
 def _size(reading: Reading) -> str:

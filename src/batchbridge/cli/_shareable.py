@@ -49,6 +49,7 @@ CODE = re.compile(r"BB[A-Z0-9_-]{1,20}")
 LARGEST = 10**10
 """Whole numbers from here on are more likely somebody's number than a size."""
 LONGEST_LIST = 16
+WORDS_OF_YAML = ("true", "false", "yes", "no", "on", "off", "null", "none", "~", "0", "1", "")
 UNSAID = "its message is left out: it quotes what is not shown here"
 SHORTEST = 4
 """Characters of a left-out text that a message must not contain; shorter ones are words of every message."""
@@ -106,7 +107,7 @@ def report(found: Check, source: Source, said: Mapping[str, Any]) -> str:
     """
     reading = found.reading
     known = known_of(reading)
-    given = {key: reading.native.get(key, where.value) for key, where in reading.given.items()}
+    given = {key: _taken(where.value, reading.native.get(key, where.value)) for key, where in reading.given.items()}
     shown = {key: known.value(key, value) for key, value in given.items() if key in known.keys}
     left_out = {*_texts(given.keys() - shown.keys()), *_texts(source.values), *_texts(source.argv), *_texts(source.env)}
     left_out |= {*_texts(value for key, value in given.items() if shown.get(key, "<").startswith("<"))}
@@ -225,6 +226,12 @@ def _texts(of: object) -> Iterator[str]:
         yield from (text for each in of for text in _texts(each))
     elif of is not None and not isinstance(of, bool) and len(str(of)) >= SHORTEST:
         yield str(of)
+
+
+def _taken(raw: object, native: object) -> object:
+    """The value that the framework takes a setting for; as it was given, where it takes a text for nothing at all."""
+    plain = isinstance(raw, str) and raw.lower() not in WORDS_OF_YAML
+    return raw if plain and (native is None or isinstance(native, bool)) else native
 
 
 def _kind(value: object) -> str:

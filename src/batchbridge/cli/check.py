@@ -71,7 +71,7 @@ def command(
         raise click.UsageError(f"--diff prints a difference, and no {form} beside it: give one of the two")
     lines: list[_folder.Line] | None = None if files == named else []
     known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
-    counting = partial(_judged, source, select, ignore, None if write_baseline else known, fail_on)
+    counting = partial(_judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on)
     if lines is not None and form == "text" and not (fix or diff or write_baseline):
         for said_of, code, codes in _folder.spread(partial(_line_of, counting), files):
             lines.append(said_of)
@@ -115,6 +115,7 @@ def command(
 
 def _judged(
     source: Mapping[str, Any],
+    named: Sequence[str],
     select: Sequence[str],
     ignore: Sequence[str],
     baseline: Path | None,
@@ -122,12 +123,18 @@ def _judged(
     file: str | None,
     fix: str = "",
 ) -> tuple[Check, int, set[str]]:
-    """(the report of a file, its exit code, the codes of findings that did not count). fix: "write" or "show"."""
-    from batchbridge import check
+    """(the report of a file, its exit code, the codes of findings that did not count). named: what was named itself,
+    and is judged as whosever it is said to be; other files stand in a folder. fix: "write" or "show"."""
+    from batchbridge import Check, check
 
     own = project(file)
     selection = Selection.of(file, own, select, ignore, baseline)
     asked = asked_for(**source, file=file, own=own)
+    if file is not None and file not in named and asked["framework"] and asked["source"].values:
+        from batchbridge.reading.read import none_of
+
+        if (unread := none_of(asked["framework"], asked["source"])) is not None:
+            return Check(name=file, reading=unread), FINE, set()
     found = check(**asked, keep=selection.counts)
     if fix:
         from batchbridge.cli import _fix

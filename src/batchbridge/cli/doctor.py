@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,7 +33,7 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
 
     numbers = dict(_number(text) for text in given)
     said = _said(text)
-    readings = [] if config is None else list(_readings(config, source))
+    readings, versioned = ([], True) if config is None else _readings(config, source)
     found = doctor(said, numbers, readings=readings)
     if as_json:
         from batchbridge.cli._json import print_json
@@ -44,7 +43,7 @@ def command(text: str | None, given: tuple[str, ...], config: str | None, as_jso
     if found:
         from batchbridge.render import between
 
-        click.echo(between.diagnoses(found, config))
+        click.echo(between.diagnoses(found, config, versioned=versioned))
     else:
         texts = (*known_texts(), *quoted_texts())
         frameworks = ", ".join(dict.fromkeys(text.framework for text in texts))
@@ -81,18 +80,19 @@ _FEW = 2
 """Words below which an argument is no text."""
 
 
-def _readings(config: str, source: dict[str, Any]) -> Iterator[Reading]:
-    """The configuration as `check` takes it; and where nobody names a version, under every known one, newest first."""
+def _readings(config: str, source: dict[str, Any]) -> tuple[list[Reading], bool]:
+    """The configuration under the version that `check` takes, and True; where nobody names one, also under every known
+    one, newest first, and False."""
     from batchbridge import check, read
     from batchbridge.contract import plugins
 
     asked = asked_for(file=config, **source)
     first = check(**asked)
-    yield first.reading
-    if first.judged is not None:
-        asked.pop("name")
-        for version in reversed(plugins.adapters()[first.reading.framework].releases):
-            yield read(**{**asked, "version": version})
+    if first.judged is None:
+        return [first.reading], True
+    asked.pop("name")
+    releases = plugins.adapters()[first.reading.framework].releases
+    return [first.reading, *(read(**{**asked, "version": version}) for version in reversed(releases))], False
 
 
 def _end(stream: BinaryIO, most: int) -> bytes:

@@ -167,7 +167,7 @@ def elsewhere(rows: Iterable[Key], known: Collection[str], name: str, of: str) -
         if row.key not in known and not row.fixed:
             ranges.setdefault(row.key, []).append(row.versions)
     for key, versions in ranges.items():
-        yield key, refused(f"{key} is no setting of {name}; it is one under {of} {' and '.join(_joined(versions))}")
+        yield key, refused(f"{name} has no setting {key}; {of} has it under {' and '.join(_joined(versions))}")
 
 
 def _joined(ranges: Iterable[str]) -> Iterator[str]:

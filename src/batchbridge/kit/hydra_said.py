@@ -80,7 +80,7 @@ class HydraProgram:
             result.own_program = module
             result.findings.append(Finding(self.codes[3], "warning", "config", text, (Where(module),)))
         overrides = _without_flags(words, result)
-        self._base_file(source, result)
+        self._base_file(source, result, module)
         seen: set[str] = set()
         for word in overrides:
             if (override := self._override(word, source, result)) is not None:
@@ -133,12 +133,12 @@ class HydraProgram:
             operation = result.operations[key]  # what an earlier word added, a later one without + may set
         result.put(key, value, place, operation)
 
-    def _base_file(self, source: Source, result: HydraSaid) -> None:
+    def _base_file(self, source: Source, result: HydraSaid, module: str | None) -> None:
         """The configuration that `--config-path` and `--config-name` name, where it is not the framework's own."""
         if result.config is None or result.config in self.configs:
             return
         file = str(Path(result.folder or ".", f"{result.config}.yaml"))
-        loaded = load_source(near_file(file, source.path) or file)
+        loaded = load_source(near_file(file, source.path) or _beside(module, source.path, result) or file)
         if loaded.values:
             result.findings += loaded.problems
             self._from_mapping(loaded.values, loaded.lines, loaded.path, result)
@@ -173,6 +173,15 @@ class HydraProgram:
 
     def _not_read(self, result: HydraSaid, text: str, place: Where, *fixes: Fix) -> None:
         result.findings.append(Finding(self.codes[0], "error", "config", text, (place,), fixes, undecided=True))
+
+
+def _beside(module: str | None, script: Path | None, result: HydraSaid) -> Path | None:
+    """The configuration beside the program, where Hydra looks for it; None where the program is not near, or has none.
+    `hydra.main` says the folder, which is nearly always `config`: the program is not read for it."""
+    program = None if module is None else near_file(f"{module.replace('.', '/')}.py", script)
+    if program is None:
+        return None
+    return near_file(str(program.parent / (result.folder or "config") / f"{result.config}.yaml"), None)
 
 
 def _of(table: Mapping[str, str], module: str) -> str | None:

@@ -204,11 +204,7 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
     if framework is not None:
         findings.append(_undecided("BB022", f"there is no adapter for framework {framework!r}; installed: {listed}"))
         return None
-    scores: dict[str, float] = {}
-    for name, adapter in installed.items():
-        score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)
-        if score is not None and score > 0:
-            scores[name] = score
+    scores = _scores(source, findings)
     ranked = sorted(scores, key=lambda name: (-scores[name], name))
     if not ranked:
         findings.append(
@@ -223,6 +219,37 @@ def _choose(source: Source, framework: str | None, findings: list[Finding]) -> A
         )
         return None
     return installed[ranked[0]]
+
+
+def _scores(source: Source, findings: list[Finding]) -> dict[str, float]:
+    """Framework to how sure its adapter is that `source` is its; those that are not at all are left out."""
+    scores: dict[str, float] = {}
+    for name, adapter in plugins.adapters().items():
+        score = _guarded(adapter, "detect", partial(adapter.detect, source), findings)
+        if score is not None and score > 0:
+            scores[name] = score
+    return scores
+
+
+def none_of(framework: str, source: Source) -> Reading | None:
+    """The reading of a file that has nothing of `framework`'s in it, or is plainly another framework's, for whoever
+    named the framework of a whole folder; None: it may be its. Adapters that are built upon one another count as one:
+    a recipe of Open-R1's may have TRL's settings alone."""
+    installed = plugins.adapters()
+    named = installed[framework]
+    scores = _scores(source, [])
+    kin = {name for name, one in installed.items() if isinstance(one, type(named)) or isinstance(named, type(one))}
+    own = max((score for name, score in scores.items() if name in kin), default=0)
+    other = max((name for name in scores if name not in kin), key=scores.__getitem__, default=None)
+    if own >= DETECTED or (own and (other is None or scores[other] < DETECTED)):
+        return None
+    whose = (
+        "no adapter recognises this configuration"
+        if other is None or scores[other] < DETECTED
+        else f"it is a configuration of {other}"
+    )
+    found = _undecided("BB020", f"{whose}; the files of its folder were to be read as {framework}'s")
+    return _unread(None, Context(), [found])
 
 
 def _guarded(adapter: Adapter, method: str, act: Callable[[], _T], findings: list[Finding]) -> _T | None:

@@ -334,18 +334,22 @@ def _wrapped(items: Iterable[str]) -> list[str]:
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def diagnoses(found: Sequence[Diagnosis], config: str | None = None) -> str:
+def diagnoses(found: Sequence[Diagnosis], config: str | None = None, *, versioned: bool = True) -> str:
     """Every recognised text: rule, meaning, legal neighbours, what is still asked, source; and where `config` breaks
-    the rule."""
-    return clean("\n\n".join("\n".join([*_diagnosis(one), *_in_config(one, config)]) for one in found))
+    the rule. versioned: its version is known; else it was held against every known one."""
+    return clean("\n\n".join("\n".join([*_diagnosis(one), *_in_config(one, config, versioned)]) for one in found))
 
 
-def _in_config(found: Diagnosis, config: str | None) -> Iterator[str]:
+def _in_config(found: Diagnosis, config: str | None, versioned: bool) -> Iterator[str]:
     if found.reading is None:
         return
-    name = one_line(config or "the configuration")
+    name, framework = one_line(config or "the configuration"), found.reading.framework
+    yield from (f"  {one_line(one.message)}" for one in found.reading.findings if one.code == "BB024")
+    if not versioned and found.findings:
+        yield f"  no version of {framework} was named: one that says this is taken; --framework-version names yours"
     if not found.findings:
-        yield f"  {name}, as {_who(found.reading)}: breaks no rule with this text; say the run's version and devices"
+        who = _who(found.reading) if versioned else f"{framework} of every known version"
+        yield f"  {name}, as {who}: breaks no rule with this text; is it the run's framework, version, devices?"
     for finding in found.findings:
         places = [f"{one_line(where.file or name)}{f':{where.line}' if where.line else ''}" for where in finding.where]
         keys = ", ".join(dict.fromkeys(one_line(where.key) for where in finding.where if where.key))
@@ -353,7 +357,7 @@ def _in_config(found: Diagnosis, config: str | None) -> Iterator[str]:
         yield f"  {place}, as {_who(found.reading)}: {finding.code}  {one_line(finding.message)}"
         yield f"    settings: {keys}"
         if finding.fixes:
-            yield "    nearest: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
+            yield "    fix: " + ", or ".join(one_line(fix.text) for fix in finding.fixes)
 
 
 def _diagnosis(found: Diagnosis) -> Iterator[str]:
@@ -363,7 +367,7 @@ def _diagnosis(found: Diagnosis) -> Iterator[str]:
     yield f"  rule: {text.rule}"
     yield f"  means: {text.meaning}; noticed {PHASES[text.phase]}"
     if found.fixes:
-        yield "  nearest: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
+        yield "  fix: " + ", or ".join(one_line(fix.text) for fix in found.fixes)
     if found.codes:
         yield f"  more: {', '.join(f'batchbridge rule {code}' for code in found.codes)}"
     for ask in found.asks:

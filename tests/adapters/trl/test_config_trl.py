@@ -230,7 +230,7 @@ def test_every_problem_of_an_unwritable_spec_is_named():
 
 def test_a_step_that_the_devices_cannot_share_is_refused_with_the_nearest_sizes():
     spec = read(ARTICLE).spec.replace(**{"optimizer_step.completions_per_step": 25})
-    with pytest.raises(CannotWrite, match="nearest: 24 or 36"):
+    with pytest.raises(CannotWrite, match="fix: 24 or 36"):
         TrlAdapter().write(spec)
 
 

@@ -72,6 +72,28 @@ def test_a_configuration_of_the_same_repository_is_found(
     assert (unread.severity, unread.where[0].line) == ("warning", 2)
 
 
+@pytest.mark.parametrize(("folder", "flag"), [("config", ""), ("settings", "--config-path=settings ")])
+@pytest.mark.parametrize("here", [".", "elsewhere"])
+def test_a_configuration_beside_the_program_is_found_where_hydra_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str, folder: str, flag: str
+) -> None:
+    program = tmp_path / "recipe" / "mine" / "main_mine.py"
+    config = program.parent / folder / "mine.yaml"
+    config.parent.mkdir(parents=True)
+    config.write_text(
+        "hydra:\n  searchpath: [file://verl/trainer/config]\ndefaults: [ppo_trainer, _self_]\ndata: {seed: 3}\n"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / here)
+    text = f"python3 -m recipe.mine.main_mine {flag}--config-name=mine RUN\n"
+    assert "BB-VERL-007" in codes(check(tmp_path, text))  # the program is not there, so its folder is not known
+    program.write_text("raise SystemExit('nothing of it runs')\n")
+    found = check(tmp_path, text)
+    assert found.verdict == "valid"
+    assert found.native["data.seed"] == 3
+    assert "BB-VERL-003" not in codes(found)
+
+
 def test_a_configuration_that_is_not_found_leaves_all_open(tmp_path: Path) -> None:
     found = check(tmp_path, CONFIGURED)
     assert (found.verdict, codes(found)) == ("undecided", {"BB-VERL-007"})
