@@ -88,8 +88,9 @@ def test_the_file_itself_is_replaced_when_asked(here: Run) -> None:
     )
 
 
-def test_a_choice_is_written_into_a_launch_script(here: Run) -> None:
-    script = text_of("verl").replace("$GPUS", "8")
+@pytest.mark.parametrize("above", ["", "# a page\f ends,\u2028so does a line\n"], ids=["plain", "other line ends"])
+def test_a_choice_is_written_into_a_launch_script(above: str, here: Run) -> None:
+    script = text_of("verl").replace("$GPUS", "8").replace("python3 ", f"{above}python3 ", 1)
     Path("run.sh").write_text(script, encoding="utf-8")
     scale = ("scale", "run.sh", "--framework-version", "0.9.1", "--world-size", "6")
     choice = json.loads(here(*scale, "--json")[1])["results"][0]["choices"][0]

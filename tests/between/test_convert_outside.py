@@ -28,6 +28,7 @@ from batchbridge.contract import plugins
 from batchbridge.contract.outside import SHARED, SharedSetting
 from batchbridge.contract.reading import Context, Source
 from batchbridge.reading.read import read_source
+from batchbridge.reading.yaml_json import flat
 
 RECIPE = """\
 # GRPO with rewards of Open-R1
@@ -281,6 +282,18 @@ def test_control_characters_do_not_get_into_a_command() -> None:
     assert found.written is not None
     assert not {"trainer.experiment_name", "trainer.default_local_dir"} & set(found.written.values)
     assert {report.keys[0] for report in found.outside if report.matters} == {"run_name", "output_dir"}
+
+
+@pytest.mark.parametrize("value", ["red \x1b[31m", ["a", "right \u202e left"], {"a": {"\x07": 1}}], ids=type)
+def test_control_characters_do_not_get_from_one_release_to_another_either(value: object) -> None:
+    sizes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "num_generations": 8}
+    said = {**sizes, "chat_template": "two\nlines\tand a tab", "callbacks": value}
+    adapter = adapters()["open_r1"]
+    reading = read_source(Source(values=said), adapter, Context(framework_version="0.18.0", world_size=8))
+    found = convert_to(adapter, reading, version="0.18.0", given=dict(flat(said)))
+    assert found.written is not None
+    assert found.written.values["chat_template"] == said["chat_template"]
+    assert {report.keys[0].partition(".")[0] for report in found.outside if report.status == "left"} == {"callbacks"}
 
 
 def test_a_key_with_keys_below_it_is_no_crash() -> None:

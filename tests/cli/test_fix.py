@@ -218,6 +218,25 @@ def test_what_stands_beside_the_file_cannot_be_fixed(
     assert "leave out --set" in err
 
 
+@pytest.mark.parametrize("options", [("--json",), ("--output-format", "sarif"), ("--output-format", "concise")])
+def test_a_difference_is_not_mixed_with_what_programs_read(
+    file: Path, check: Callable[..., Said], options: tuple[str, ...]
+) -> None:
+    code, out, err = check(file, "--diff", *options)
+    assert (code, out) == (64, "")
+    assert "--diff prints a difference" in err
+    code, out, _ = check(file, "--fix", "--json")
+    assert json.loads(out)["exit_code"] == code
+    assert file.read_bytes() == FIXED.encode()
+
+
+def test_a_file_is_not_emptied(file: Path, check: Callable[..., Said]) -> None:
+    file.write_text("overwrite_output_dir: true  # all there is\n", encoding="utf-8")
+    _, _, err = check(file, "--fix")
+    assert "nothing was fixed: no setting would be left in the file" in err
+    assert file.read_text(encoding="utf-8") == "overwrite_output_dir: true  # all there is\n"
+
+
 def test_standard_input_cannot_be_fixed(check: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 

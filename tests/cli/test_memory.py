@@ -12,6 +12,7 @@ from batchbridge.cli.main import main
 from batchbridge.kit import model_size
 from batchbridge.meaning import memory
 from batchbridge.meaning.spec import Horizon, Loss, LossTerm, MicroBatch, OptimizerStep, Rollout, Spec, Topology
+from batchbridge.render import memory as render
 
 Run = Callable[..., tuple[int, str, str]]
 RECIPE = "num_generations: 16\nper_device_train_batch_size: 16\nmax_prompt_length: 512\nmax_completion_length: 4096\n"
@@ -143,6 +144,14 @@ def test_parallel_devices_share_parameters_and_sequences() -> None:
     sizes = dict(memory.parameter_bytes(1000, shared.topology))
     assert sizes["not sharded (DDP)"] == (8000, 8000)
     assert sizes["and weights (ZeRO-3, FSDP)"] == (2000, 2000)
+
+
+def test_a_formula_names_the_sequence_as_it_is_not_as_it_is_rounded() -> None:
+    odd = spec(completions_per_device=1).replace(
+        **{"topology.context_parallel": 2, "carried.max_completion_tokens": 4097}
+    )
+    (line,) = render.line(odd)
+    assert "1 completion: up to 1 x 4,609 / 2 = 2,305 tokens" in line
 
 
 @pytest.mark.parametrize(("cap", "tokens"), [("hard", 2048), ("soft", 4608)])

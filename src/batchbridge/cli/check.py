@@ -67,6 +67,8 @@ def command(
     named = [path for path in (source.pop("file"), *more) if path is not None]
     files = [file for path in named for file in _folder.files_of(path)]
     form = "json" if as_json else output_format or "text"
+    if diff and form != "text":
+        raise click.UsageError(f"--diff prints a difference, and no {form} beside it: give one of the two")
     lines: list[_folder.Line] | None = None if files == named else []
     known = known or next((own.baseline for own in map(project, files) if own.baseline is not None), None)
     counting = partial(_judged, source, tuple(named), select, ignore, None if write_baseline else known, fail_on)

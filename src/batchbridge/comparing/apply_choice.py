@@ -63,7 +63,7 @@ def _in_script(
     command: int | None = None,
 ) -> tuple[str, tuple[Change, ...]]:
     text, _, _ = decoded(path.read_bytes())
-    lines = text.splitlines(keepends=True)
+    lines = text.split("\n")  # only at line feeds, as lines are counted
     problems, changes = [], []
     new = {key: (old, value) for key, (old, value) in choice.settings.items() if not _stands(reading, key, path)}
     anchor: tuple[int, int, str] | None = None
@@ -92,7 +92,7 @@ def _in_script(
         changes.append(Change(key, old, value, "added"))
     if problems:
         raise CannotEdit(*problems)
-    edited = "".join(lines)
+    edited = "\n".join(lines)
     if _means(edited, reading, choice, path, adapter, env, command) != choice.spec:
         raise CannotEdit(f"{path.name} would mean something else with these settings in it")
     return edited, tuple(changes)

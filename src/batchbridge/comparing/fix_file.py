@@ -72,8 +72,9 @@ def fix_file(path: Path, before: Reading, findings: Iterable[Finding], again: Ca
     except (CannotEdit, OSError) as refused:
         return Fixed(path=path, problems=getattr(refused, "problems", (str(refused),)))
     document = parse_yaml(new, str(path))
-    values = document.value if isinstance(document.value, dict) else {}
-    after = again(Source(values=values, lines=document.lines, path=path, problems=tuple(document.problems)))
+    if not isinstance(document.value, dict):
+        return Fixed(path=path, problems=("no setting would be left in the file",))
+    after = again(Source(values=document.value, lines=document.lines, path=path, problems=tuple(document.problems)))
     problems = tuple(_against(before, after, [finding for finding, _ in fixes], frozenset(names.values())))
     if problems:
         return Fixed(path=path, problems=problems)

@@ -74,7 +74,11 @@ def carry_over(
     same_words = own is not None and own.outside == adapter.outside
     if same_words and own is not None:
         whole = _as_given(left, source)
-        kept = {key: value for key, value in whole.items() if key not in written.values and _sayable(value)}
+        kept = {
+            key: value
+            for key, value in whole.items()
+            if key not in written.values and _sayable(value) and _shown_as_it_is(value)
+        }
         offers = [[_as_it_stands(key, value, own)] for key, value in kept.items()]
         missing = {name: row for row, name in ((row, row.name) for row in rows.values()) if row.needed}
         there = {said_as.row.name for said_as in said}
@@ -173,6 +177,16 @@ def _sayable(value: Any) -> bool:
     except (ValueError, TypeError, RecursionError):
         return False
     return True
+
+
+def _shown_as_it_is(value: Any) -> bool:
+    """Whether no text in a value has control characters but the ends of lines, and tabs: a command is written with
+    them, and a terminal would follow them instead of showing them."""
+    if isinstance(value, str):
+        return value.replace("\n", "").replace("\t", "").isprintable()
+    if isinstance(value, Mapping):
+        return all(map(_shown_as_it_is, value)) and all(map(_shown_as_it_is, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(_shown_as_it_is, value))
 
 
 def _as_it_stands(key: str, value: Any, own: Adapter) -> OutsideReport:

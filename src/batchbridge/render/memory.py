@@ -28,7 +28,7 @@ def line(spec: Spec) -> Iterator[str]:
 
 def _product(spec: Spec, micro: memory.MicroBatch) -> str:
     assert micro.completions is not None
-    each = micro.tokens * spec.topology.context_parallel // micro.completions
+    each = spec.carried.longest_tokens
     shared = f" / {spec.topology.context_parallel}" if spec.topology.context_parallel > 1 else ""
     return (
         f"{micro.completions:,} completion{'' if micro.completions == 1 else 's'}: up to {micro.completions:,} x "
