@@ -274,6 +274,18 @@ TEXTS: tuple[ErrorText, ...] = (
         neighbours=lambda n: (Fix("KEY=VALUE, without +"), Fix("++KEY=VALUE, which adds or overrides")),
     ),
     ErrorText(
+        name="verl-no-such-field",
+        framework="verl",
+        versions=">=0.6",
+        pattern=r"(?:InstantiationException:.{0,300}?|\w{0,40}(?:Actor|Critic)Config\.__init__\(\) )"
+        r"got an unexpected keyword argument '\w{1,100}'",
+        rule="every key of the actor and of the critic is a field of its dataclass in this version of verl",
+        meaning="the key is misspelt, or of another version of verl",
+        phase="config",
+        source="verl utils/config.py omega_conf_to_dataclass, BB-VERL-080",
+        neighbours=lambda n: (Fix("leave the key out, or the nearest key: batchbridge check FILE names it"),),
+    ),
+    ErrorText(
         name="verl-total-devices",
         framework="verl",
         versions="before 0.4, and forks of it",

@@ -42,6 +42,9 @@ SAID = {
     "trl-two-rollout-sizes": "ValueError: 'generation_batch_size' and 'steps_per_generation' can not be both "
     "configured at the same time",
     "trl-unknown-argument": "ValueError: Unknown arguments from config file: ['vllm_device']",
+    "verl-no-such-field": "hydra.errors.InstantiationException: Error in call to target "
+    "'verl.workers.config.actor.FSDPActorConfig':\nTypeError(\"FSDPActorConfig.__init__() got an unexpected keyword "
+    "argument 'ppo_minibatch_size'\")",
     "trl-unexpected-keyword": "TypeError: GRPOConfig.__init__() got an unexpected keyword argument 'max_prompt_length'",
     "verl-unknown-key": "Could not override 'actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu'.\nTo append to "
     "your config use +actor_rollout_ref.actor.ppo_micro_batchsize_per_gpu=4\n"

@@ -169,7 +169,7 @@ def test_a_key_of_another_version_is_refused_and_says_which() -> None:
     schema = Tabled().file_schema("1.0")
     assert schema is not None
     fast = schema["properties"]["train"]["properties"]["fast"]
-    assert fast["description"] == "tabled 1.0 has no setting train.fast; it is one under tabled >=2."
+    assert fast["description"] == "tabled 1.0 has no setting train.fast; tabled has it under >=2."
     assert not jsonschema.Draft7Validator(schema).is_valid({"train": {"fast": True}})
 
 
