@@ -71,7 +71,7 @@ def test_a_broken_command_is_named_with_its_line_and_a_way_out(tmp_path: Path) -
     broken = _run("check", _script(tmp_path, 96), "--framework-version", "0.7.0")
     assert broken.returncode != 0
     assert "BB-NEMO-026" in broken.stdout
-    assert "run.sh:4" in broken.stdout
+    assert "policy.train_global_batch_size = 96 (:4)" in broken.stdout  # :4, of the script itself
 
 
 @pytest.mark.parametrize("framework", ["trl", "verl", "open_r1", "easyr1", "openrlhf", "open_instruct"])

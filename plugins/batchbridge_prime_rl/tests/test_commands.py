@@ -82,7 +82,7 @@ def test_check_names_the_setting_its_line_and_a_way_out(tmp_path: Path) -> None:
     )
     assert broken.returncode != 0
     assert "BB-PRIME-014" in broken.stdout
-    assert "rl.toml:9" in broken.stdout
+    assert "error :9 " in broken.stdout
     assert "orchestrator.batch_size = 96" in broken.stdout or "orchestrator.batch_size = 112" in broken.stdout
 
 
