@@ -62,7 +62,7 @@ def test_check_names_the_setting_its_line_and_a_way_out(tmp_path: Path) -> None:
     broken = _run("check", str(_script(tmp_path, 96)), "--framework-version", "0.3.0")
     assert broken.returncode != 0
     assert "BB-SKYRL-017" in broken.stdout
-    assert "error :10 " in broken.stdout
+    assert "trainer.policy_mini_batch_size = 96 (:10)" in broken.stdout
     assert (
         "trainer.policy_mini_batch_size = 128" in broken.stdout
         or "trainer.policy_mini_batch_size = 64" in broken.stdout
