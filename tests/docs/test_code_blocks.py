@@ -9,28 +9,13 @@ an empty folder: `test_walkthroughs.py`. The outputs are written by `docs/make_o
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import make_outputs
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_outputs", ROOT / "docs" / "make_outputs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # dataclasses look their module up
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-make_outputs = module()
 EVERY_PAGE = make_outputs.pages()
 PAGES = [page for page in EVERY_PAGE if not make_outputs.begins_empty(page)]
 TESTED_ELSEWHERE = [

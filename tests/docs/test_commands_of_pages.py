@@ -4,32 +4,17 @@ batchbridge's own are parsed with its own options, sessions of nox and scripts o
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import click
+import make_outputs
 import pytest
 
 from batchbridge.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
-
-
-def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_outputs", ROOT / "docs" / "make_outputs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # dataclasses look their module up
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-make_outputs = module()
 WRITTEN_FROM_CODE = ("docs/api.md", "docs/rules/")
 PAGES = [page for page in make_outputs.pages() if not page.relative_to(ROOT).as_posix().startswith(WRITTEN_FROM_CODE)]
 SHELL = ("", "sh", "bash")

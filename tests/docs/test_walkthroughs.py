@@ -4,27 +4,12 @@ saves files. What its commands print is what the page shows; `docs/make_outputs.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
+import make_outputs
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-def module() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_outputs", ROOT / "docs" / "make_outputs.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = loaded  # dataclasses look their module up
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
-make_outputs = module()
 PAGES = [page for page in make_outputs.pages() if make_outputs.begins_empty(page)]
 
 STOPS = ("  UNDECIDED  ", "  INVALID  ", ": lossy\n", "AssertionError")
