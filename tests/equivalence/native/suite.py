@@ -19,10 +19,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
     from batchbridge.testing.trajectories import Fault
@@ -52,7 +54,26 @@ def converted(folder: Path, case: Case, target: str) -> Path:
         file.with_suffix(".json").write_text(account.stdout, encoding="utf-8")
         options = ["--format", form, "--allow-lossy", "-o", str(file)]
         subprocess.run([*words, *options], stdout=subprocess.DEVNULL, check=True)
+        keys = {report["target_key"] for report in _conversion(file)["outside"] if report["target_key"]}
+        file.write_text(_without(file.read_text(encoding="utf-8"), keys, ending), encoding="utf-8")
     return file
+
+
+def _without(text: str, keys: Collection[str], ending: str) -> str:
+    """A configuration without model, data, rewards and logs: the runners bring their own, the same in every framework."""
+    if ending in ("yaml", "yml"):
+        said = yaml.safe_load(text)
+        for key in keys:
+            *groups, name = key.split(".")
+            place: Any = said
+            for group in groups:
+                place = place.get(group, {}) if isinstance(place, dict) else {}
+            if isinstance(place, dict):
+                place.pop(name, None)
+        return yaml.safe_dump(said, sort_keys=False)
+    begins = tuple(f"{before}{key}{after}" for key in keys for before, after in (("", "="), ("+", "="), ("--", " ")))
+    lines = [line for line in text.splitlines() if not line.strip().startswith((*begins, "# fill in:"))]
+    return "\n".join(lines) + "\n"
 
 
 def account(native: Path) -> list[dict[str, Any]]:
