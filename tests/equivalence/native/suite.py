@@ -60,7 +60,7 @@ def converted(folder: Path, case: Case, target: str) -> Path:
 
 
 def _without(text: str, keys: Collection[str], ending: str) -> str:
-    """A configuration without model, data, rewards and logs: the runners bring their own, the same in every framework."""
+    """A configuration without model, data, rewards and logs: the runners bring the same ones in every framework."""
     if ending in ("yaml", "yml"):
         said = yaml.safe_load(text)
         for key in keys:
