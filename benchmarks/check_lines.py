@@ -22,7 +22,7 @@ from batchbridge import check
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "cli.md"
 BLOCK = re.compile(
-    r"(?<=<!-- written by benchmarks/check_lines.py --write -->\n).*?(?=<!-- end of what it writes -->)", re.S
+    r"(?<=<!-- written by benchmarks/check_lines.py --write -->\n).*?(?=<!-- end -->)", re.S
 )
 
 

@@ -32,7 +32,7 @@ from batchbridge.kit.error_texts import quotations
 from batchbridge.reports import Check
 
 PAGE = Path(__file__).parents[1] / "docs" / "first_five_minutes.md"
-BEGIN, END = "<!-- counts -->\n", "<!-- end of the counts -->\n"
+BEGIN, END = "<!-- written by benchmarks/first_five_minutes.py -->\n", "<!-- end -->\n"
 SWEPT = "0.7.1"
 """The version of verl that the review swept its examples under."""
 COMMITS = {

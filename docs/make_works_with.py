@@ -222,7 +222,7 @@ def pages() -> dict[Path, str]:
         ("README.md", table({feature: found[feature] for feature in SHORT}, "docs/")),
     ):
         page = (ROOT / name).read_text(encoding="utf-8")
-        pattern = r"(?s)(<!-- works with -->\n).*?(<!-- end of works with -->)"
+        pattern = r"(?s)(<!-- written by docs/make_works_with.py -->\n).*?(<!-- end -->)"
         if len(re.findall(pattern, page)) != 1:
             raise ValueError(f"{name}: the table's place is missing")
         filled[ROOT / name] = re.sub(pattern, lambda at, text=text: f"{at[1]}\n{text}\n\n{at[2]}", page)

@@ -130,14 +130,14 @@ def test_14_a_picture_and_both_tables_are_on_the_way() -> None:
     assert "128 in five frameworks" in alt
     assert (ROOT / picture).read_text(encoding="utf-8").startswith("<svg")
     assert text.index(picture) < text.index("## Try it")
-    table = text[text.index("## What works with what") : text.index("<!-- end of works with -->")]
+    table = text[text.index("## What works with what") : text.index("<!-- end -->")]
     for feature in ("FSDP", "ZeRO", "LoRA", "images"):
         assert re.search(rf"^\| [^|]*{feature}[^|]* \|", table, re.MULTILINE), feature
 
 
 def test_14_what_is_refused_is_said_with_its_name_and_where_it_is_explained() -> None:
     text = readme()
-    table = text[text.index("<!-- works with -->") : text.index("<!-- end of works with -->")]
+    table = text[text.index("<!-- written by docs/make_works_with.py -->") : text.index("<!-- end -->")]
     refused = re.findall(r"no: \[(\w+)\]\((docs/\w+\.md)#what-is-refused\)", table)
     assert refused
     for name, page in refused:

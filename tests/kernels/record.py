@@ -46,7 +46,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
 }
 """What pytest is told in each framework's environment. The last two need the checkout that BATCHBRIDGE_EASYR1 and
 BATCHBRIDGE_OPEN_INSTRUCT name."""
-BEGIN, END = "<!-- kernels -->\n", "<!-- end of kernels -->\n"
+BEGIN, END = "<!-- written by tests/kernels/record.py -->\n", "<!-- end -->\n"
 
 Figures = dict[str, dict[str, dict[str, Any]]]
 """Kernels -> case -> kind (sound, control), said, parameters, moved."""

@@ -161,7 +161,7 @@ def picture() -> str:
 
 
 PAGE = ROOT / "docs" / "house.md"
-MARKS = ("<!-- picture -->\n```text\n", "\n```\n<!-- end of the picture -->")
+MARKS = ("<!-- written by tests/repository/measures.py --page -->\n```text\n", "\n```\n<!-- end -->")
 
 
 def page(text: str) -> str:

@@ -25,6 +25,7 @@ JOBS = ("enforced", "adamw", "resumed", "observed")
 RUNS_OF_JOBS = (("jobs", 1), ("jobs", 2), ("killed", 0), ("ray_job", 0))
 WORDS = ("Connection closed by peer", "PolicyTrainerRayProcess", "died", "the job ended well")
 """Of the errors with which jobs end: kept are those that were said."""
+BEGIN, END = "<!-- written by tests/adapters/open_instruct/native/record_proofs.py -->\n", "<!-- end -->\n"
 
 
 def parameters(folder: Path, name: str, end: str) -> torch.Tensor:
@@ -169,8 +170,8 @@ def main(place: Path, out: Path, page: Path) -> None:
     for name, value in made.items():
         text = json.dumps(rounded(value), separators=(",", ":")) + "\n"
         (out / f"{name}.json").write_text(text, encoding="utf-8")
-    before, start, rest = page.read_text(encoding="utf-8").partition("<!-- figures -->\n")
-    _, end, after = rest.partition("<!-- end of figures -->\n")
+    before, start, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
     page.write_text(f"{before}{start}{proofs.table(rounded(made['figures']))}\n{end}{after}", encoding="utf-8")
 
 
