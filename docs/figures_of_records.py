@@ -1,0 +1,418 @@
+"""The texts of `make_figures.py`: each a table, made from what tests and benchmarks recorded."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+ADAPTERS = ROOT / "tests" / "adapters"
+KERNELS = "[other kernels](testing.md#trajectories)"
+SUITE = "[one run, every framework](equivalence.md)"
+GRADIENT = "`max(1e-6, 3 x plain float32's error)`"
+TRAJECTORY = "`1e-5`"
+"""Bars, as the tests enforce them: `batchbridge.testing.oracle` and `batchbridge.testing.equivalence`."""
+
+
+class Row(NamedTuple):
+    """A line of "What was measured": what, on which versions and device, the figure, its bar, and its control."""
+
+    what: str
+    on: str
+    figure: str
+    bar: str = ""
+    control: str = ""
+
+
+def read(path: Path | str) -> Any:
+    """A JSON record below the repository's root."""
+    return json.loads((ROOT / path).read_text(encoding="utf-8"))
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """A record of JSON Lines."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def constant(path: Path, name: str) -> Any:
+    """A module's constant, without importing the framework that the module imports."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [name] == [ast.unparse(target) for target in node.targets]:
+            return ast.literal_eval(node.value)
+    raise LookupError(f"{path} has no {name}")
+
+
+def digits(value: float) -> str:
+    """2.4e-6."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """A, b and c."""
+    return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else words[0]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def measured(rows: Sequence[Row]) -> str:
+    """The table of "What was measured"; versions and device are said once for neighbours that share them."""
+    before = ("", *(row.on for row in rows))
+    said = [row._replace(on="the same") if row.on == on else row for row, on in zip(rows, before, strict=False)]
+    return table(("what", "on", "measured", "bar", "control"), said)
+
+
+# ---- records that several frameworks share
+
+
+def suite(framework: str) -> Iterator[Row]:
+    """Gradients and ends of the framework's runs of `tests/equivalence`."""
+    found: dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]] = {}
+    for case in read("tests/equivalence/recorded.json").values():
+        for run, version in case["versions"].items():
+            if run.partition(" ")[0] == framework:
+                gradients, ends = found.setdefault(version, ([], []))
+                gradients.append(case["oracle"][run])
+                ends.append(case["plain_torch"][run])
+    for version, (gradients, ends) in found.items():
+        on = f"{framework} {version}, CPU, float32: {len(gradients)} runs of {SUITE}"
+        worst = max(gradients, key=lambda one: one["of_the_bar"])
+        error = max(one["error"] for one in gradients)
+        yield Row(
+            "gradient of every optimizer step against the float64 oracle",
+            on,
+            f"at most {digits(error)}, {worst['of_the_bar']:.2f} of the bar",
+            GRADIENT,
+            "unwrapped runs, [there](equivalence.md)",
+        )
+        faults = {fault: min(end[fault] for end in ends) for fault in ("swapped", "weight")}
+        yield Row(
+            "policy at the end against the same plan in plain torch, float64",
+            on,
+            f"at most {digits(max(end['sound'] for end in ends))} of its change",
+            TRAJECTORY,
+            f"one completion swapped: at least {digits(faults['swapped'])}; one weight off by 1 %: at least "
+            f"{digits(faults['weight'])}",
+        )
+
+
+def kernels(framework: str) -> Iterator[Row]:
+    """Ends of runs that train the same, under other kernels."""
+    recorded = read("tests/kernels/recorded.json")
+    figures = [
+        (case, figure)
+        for found in recorded["figures"].values()
+        for case, figure in found.items()
+        if case.partition(",")[0] == framework
+    ]
+    sound = {case: 0.0 for case, figure in figures if figure["kind"] == "sound"}
+    for case, figure in figures:
+        if case in sound:
+            sound[case] = max(sound[case], figure["said"])
+    control = min(figure["said"] for case, figure in figures if case not in sound)
+    yield Row(
+        "policies at the end of runs with other splits and ranks, and of the plan in plain torch",
+        f"{recorded['machine']}, float32: {len(sound)} comparisons under {len(recorded['figures'])} sets of kernels "
+        f"({KERNELS})",
+        f"at most {digits(max(sound.values()))} of their change",
+        TRAJECTORY,
+        f"runs with one fault: at least {digits(control)}",
+    )
+
+
+def cost(framework: str) -> Iterator[Row]:
+    """The share of a step that goes into its checks."""
+    found = read("benchmarks/check_cost.json")[framework]
+    for name, row in found["rows"].items():
+        yield Row(
+            f"checks of a step of {name}",
+            setting(found),
+            f"{row['share'] * 100:.2f} % of its {row['step_milliseconds']:,.0f} ms",
+            f"aim: 2 %{', missed' if row['share'] > 0.02 else ''}",
+        )
+
+
+def setting(found: dict[str, Any]) -> str:
+    """Versions and machine of a benchmark's record."""
+    versions = ", ".join(f"{name} {said}" for name, said in found["versions"].items() if said and name != "batchbridge")
+    return f"{versions}; {found['machine']}"
+
+
+def published(framework: str) -> Iterator[Row]:
+    """How many published commands a wrapped run enforces."""
+    for name, counted in read("benchmarks/coverage.json").items():
+        if (found := counted.get(framework)) is not None:
+            valid = found["commands"] - found["verdicts"].get("invalid", 0)
+            enforced = found["verdicts"].get("enforced", 0)
+            yield Row(
+                f"published launch commands that a wrapped run enforces: {name[0].lower()}{name[1:]}",
+                "read, not run (`benchmarks/coverage.py`)",
+                f"{enforced} of {valid} that are valid",
+            )
+
+
+# ---- one block each
+
+
+def trl() -> str:
+    """docs/trl.md: what was measured."""
+    rows = [*suite("trl"), *kernels("trl")]
+    for file in sorted((ROOT / "benchmarks").glob("trl_step_time*.json")):
+        for row in read(file):
+            command = re.sub(r"--(?:pairs|steps) \d+ ?|--memory ?", "", row["command"]).strip()
+            low, high = row["ratio_spread"]
+            peak = row.get("peak_bytes")
+            memory = f"; peak memory {peak['wrapped'] / peak['native']:.2f} of native" if peak else ""
+            rows.append(
+                Row(
+                    f"an optimizer step with a token budget: `trl_step_time.py {command}`",
+                    setting(row),
+                    f"{row['ratio_median']:.3f} ({low:.3f} to {high:.3f}) of the native step's time{memory}",
+                    "",
+                    f"first gradients apart by {digits(row['gradients_apart'])} of their norm",
+                )
+            )
+    return measured([*rows, *cost("trl")])
+
+
+def trl_history() -> str:
+    """docs/trl.md: what is kept of older releases' own code."""
+    history = ADAPTERS / "trl" / "history"
+    verdicts = Counter(str(row["trl"]) for row in lines(history / "verdicts.jsonl"))
+    steps = Counter(str(row["trl"]) for row in lines(history / "steps.jsonl"))
+    releases = sorted({*verdicts, *steps}, key=lambda release: [int(part) for part in release.split(".")])
+    return table(
+        ("TRL", "verdicts kept", "runs kept, step by step"),
+        [(release, str(verdicts[release]), str(steps[release])) for release in releases],
+    )
+
+
+def verl() -> str:
+    """docs/verl.md: what was measured."""
+    native = ADAPTERS / "verl" / "native"
+    ((release, found),) = read(native / "measured.json").items()
+    on = f"verl {release}, CPU, float32"
+    ends = {other: case["said"] for other, case in found["ends"].items()}
+    verdicts = Counter(str(row["version"]) for row in lines(ADAPTERS / "verl" / "validator_verdicts.jsonl"))
+    drawn = constant(native / "test_rules_against_verl.py", "CONFIGURATIONS")
+    return measured(
+        [
+            gradients(
+                found["gradient"],
+                ", ranks",
+                Row(
+                    "gradient of every optimizer step against the float64 oracle",
+                    on,
+                    "",
+                    GRADIENT,
+                    "unwrapped null factor, geo_mean, filler rows in B: at least "
+                    f"{min(case['bars'] for case in found['natively'].values()):,.0f} times the bar",
+                ),
+            ),
+            gradients(found["packed"], ", ", Row("the same on packed rows, and with Ulysses", on, "", GRADIENT)),
+            Row(
+                "policy at the end: one rank, V0, a sequence group against V1 on two ranks",
+                on,
+                f"at most {digits(max(ends[name] for name in ('one_rank', 'v0', 'sequence')))} of its change",
+                TRAJECTORY,
+                f"unwrapped V0 {ends['unwrapped V0'] * 100:.0f} %, unwrapped V1 {ends['unwrapped V1'] * 100:.0f} %",
+            ),
+            *suite("verl"),
+            *kernels("verl"),
+            *cost("verl"),
+            Row(
+                "random configurations near the rules' boundaries, against verl's `validate_config`",
+                f"verl {release}",
+                f"{drawn:,}: the same verdict and the same first error on all",
+                "all",
+            ),
+            Row(
+                "recorded verdicts that are tested without verl",
+                f"verl {listed(sorted(verdicts))}",
+                f"{sum(verdicts.values())}",
+                "all",
+            ),
+            *published("verl"),
+        ]
+    )
+
+
+def gradients(cases: dict[str, dict[str, float]], behind: str, row: Row) -> Row:
+    """The row with the worst of its cases; a case's name up to `behind` is its objective."""
+    worst = max(cases.values(), key=lambda case: case["error"])
+    objectives = {name.rpartition(behind)[0] for name in cases}
+    said = f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}"
+    return row._replace(figure=f"{said}; {len(objectives)} objectives")
+
+
+def openrlhf() -> str:
+    """docs/openrlhf.md: what was measured."""
+    recorded, native = ADAPTERS / "openrlhf" / "recorded", ADAPTERS / "openrlhf" / "native"
+    found = read(recorded / "measured.json")
+    releases = sorted(found, key=lambda release: [int(part) for part in release.split(".")])
+    newest, cases = releases[-1], [case for figures in found.values() for case in figures.items()]
+    oracle = [(name, case) for name, case in cases if name.startswith("gradient of ")]
+    fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
+    runs = read(recorded / f"runs_{newest}.json")["figures"]
+    every, one = f"OpenRLHF {listed(releases)}, CPU, float32", f"OpenRLHF {newest}, CPU, float32"
+    pinned = dict(re.findall(r"(?m)^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text()))
+    kept = lines(ADAPTERS / "openrlhf" / "parser_verdicts.jsonl")
+    own = f"OpenRLHF {pinned['openrlhf']}, DeepSpeed {pinned['deepspeed']}"
+    return measured(
+        [
+            Row(
+                "gradient of every optimizer step against the float64 oracle, ZeRO-1, 2 and 3",
+                every,
+                f"at most {digits(max(case['error'] for _, case in oracle))}, "
+                f"{max(case['of_the_bar'] for _, case in oracle)} of the bar; "
+                f"{len({name.rpartition(', ranks')[0] for name, _ in oracle})} objectives",
+                GRADIENT,
+                "unwrapped dynamic batches under ZeRO-1 and 2: at least "
+                f"{min(case['bars'] for name, case in cases if name.startswith('alone, ')):,.0f} times the bar",
+            ),
+            Row(
+                "gradients of a whole `PPOTrainer.fit`",
+                every,
+                f"at most {digits(fit['error'])} where plain float32 errs by {digits(fit['float32'])}",
+                GRADIENT,
+            ),
+            Row(
+                "policy at the end with other micro-batches",
+                one,
+                f"{digits(found[newest]['fit, other micro-batches']['apart'])} of its change",
+                TRAJECTORY,
+                f"unwrapped: {found[newest]['fit, unwrapped']['apart'] * 100:.0f} %",
+            ),
+            Row(
+                "parameters at the end of the stock entry under Ray: one rank, ZeRO-3, against two ranks with ZeRO-2",
+                one,
+                f"at most {digits(max(runs['apart: one rank'], runs['apart: zero 3']))} of their movement, itself "
+                f"{runs['moved'] * 100:.1f} % of their norm",
+                TRAJECTORY,
+                f"unwrapped: {runs['apart: unwrapped'] * 100:.0f} %",
+            ),
+            *suite("openrlhf"),
+            *kernels("openrlhf"),
+            *cost("openrlhf"),
+            Row(
+                "random command lines near the boundaries, against OpenRLHF's parser and its checks",
+                own,
+                f"{constant(native / 'test_parser_of_openrlhf.py', 'COUNT'):,}: the same verdict and the same first "
+                "error on all",
+                "all",
+            ),
+            Row(
+                "random command lines, `train` up to its trainer",
+                own,
+                f"{constant(native / 'test_building_of_openrlhf.py', 'COUNT'):,}, likewise",
+                "all",
+            ),
+            Row(
+                "policies on 1 to 64 devices, against DeepSpeed's batch assertion",
+                own,
+                f"{64 * constant(native / 'test_batches_of_deepspeed.py', 'PER_WORLD'):,}, likewise",
+                "all",
+            ),
+            Row(
+                "recorded command lines that are tested without OpenRLHF",
+                f"{len({row['version'] for row in kept})} releases",
+                f"{len(kept)}, of every release and with every outcome",
+                "all",
+            ),
+            *published("openrlhf"),
+        ]
+    )
+
+
+def easyr1() -> str:
+    """docs/easyr1.md: what its native tests measured, on both checkouts."""
+    recorded = ADAPTERS / "easyr1" / "recorded"
+    figures, rows = read(recorded / "figures.json"), []
+    versions = {version: lines(recorded / f"{version}.jsonl") for version in ("0.3.3.dev0", "0.3.2")}
+    for version in versions:
+        of, ends = figures[version], read(recorded / f"runs_{version}.json")["ends_apart"]
+        rows.append(
+            {
+                "test_gradients_easyr1.py: gradient of every optimizer step against the float64 oracle": (
+                    f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar"
+                ),
+                "... of how many objectives": str(of["objectives"]),
+                "... unwrapped, in bars: `seq`; floors": f"{of['seq_bars']:,.0f}; {of['floors_bars']:,.0f}",
+                "... k3 against an oracle without its clamp, in bars": f"{of['unclamped_bars']:,.0f}",
+                "test_fits_easyr1.py: what the parameters moved, over their norm, at least": f"{of['moved']:.1%}",
+                "... on 1 and 2 ranks: what the policies say at the end is apart by, of its change "
+                "([trajectories](testing.md#trajectories))": digits(of["ranks_apart"]),
+                "... the same with `seq` and a token budget; with SGD; like another configuration": "; ".join(
+                    digits(of[f"{name}_ranks_apart"]) for name in ("seq", "sgd", "like")
+                ),
+                "... unwrapped, no step has the planned members: apart by": f"{of['unwrapped_apart']:.0%}",
+                "the stock entry on one rank, cut by tokens: apart by, of its change": digits(
+                    ends["stock entry on one rank"]
+                ),
+            }
+        )
+    commits = [f"{version} ({head['commit'][:7]})" for version, (head, *_) in versions.items()]
+    runs = table(("proof", *commits), [(what, *(row[what] for row in rows)) for what in rows[0]])
+    return f"{runs}\n\n{measured([*suite('easyr1'), *kernels('easyr1'), *cost('easyr1'), *published('easyr1')])}"
+
+
+def easyr1_against() -> str:
+    """docs/easyr1.md: what EasyR1's own code said."""
+    records = [lines(path) for path in sorted((ADAPTERS / "easyr1" / "recorded").glob("*.jsonl"))]
+    return table(
+        ("EasyR1", "random configurations"),
+        [(f"{head['version']} ({head['commit'][:7]})", str(len(rows))) for head, *rows in records],
+    )
+
+
+def open_instruct_published() -> str:
+    """docs/open_instruct.md: published commands that no longer start."""
+    counted = read(ADAPTERS / "open_instruct" / "published.json")
+    return (
+        f"Of {counted['commands']} published commands {counted['stale']} pass such flags at 2026.8.20, among them "
+        f"{counted['stale_with_both']} with both; without the named flags {counted['stale_and_valid_without']} of the "
+        f"{counted['stale']} are valid."
+    )
+
+
+def check_cost() -> str:
+    """docs/measured.md: the checks' share of a step, by framework."""
+    found = read("benchmarks/check_cost.json")
+    names = list(next(iter(found.values()))["rows"])
+    return table(
+        ("share of a step on one CPU process", *names),
+        [
+            (framework, *(f"{of['rows'][name]['share'] * 100:.2f} %" for name in names))
+            for framework, of in sorted(found.items())
+        ],
+    )
+
+
+def nemo_rl() -> str:
+    """The README of the plugin for NeMo-RL: recipes that were compared."""
+    found = read("plugins/batchbridge_nemo_rl/tests/recipes.json")
+    rows = []
+    for key, name in (("v7", "v0.7.0"), ("head", "main")):
+        recipes = [recipe for recipe in found["recipes"] if recipe[0] == key]
+        rows.append((name, str(len(recipes)), str(sum(len(recipe) > 4 for recipe in recipes))))
+    compared = found["compared"]
+    every = f"{compared['values']:,} settings of {compared['recipes']} recipes compared, {compared['differences']} differences."
+    return every + "\n\n" + table(("recipes of", "recorded", "of these refused or undecided"), rows)
+
+
+def skyrl() -> str:
+    """The README of the plugin for SkyRL: launch scripts that were compared."""
+    found = read("plugins/batchbridge_skyrl/tests/launch_scripts.json")
+    compared, refused = found["compared"], sum("refused" in script for script in found["scripts"])
+    return (
+        f"{compared['scripts']} scripts with {compared['keys']:,} settings compared, {compared['differences']} "
+        f"differences; {refused} scripts that SkyRL's loader refuses."
+    )
