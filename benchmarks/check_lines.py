@@ -21,9 +21,7 @@ from batchbridge import check
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "cli.md"
-BLOCK = re.compile(
-    r"(?<=<!-- written by benchmarks/check_lines.py --write -->\n).*?(?=<!-- end -->)", re.S
-)
+BLOCK = re.compile(r"(?<=<!-- written by benchmarks/check_lines.py --write -->\n).*?(?=<!-- end -->)", re.S)
 
 
 def scripts(folder: Path) -> list[Path]:

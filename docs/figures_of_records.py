@@ -404,8 +404,9 @@ def nemo_rl() -> str:
         recipes = [recipe for recipe in found["recipes"] if recipe[0] == key]
         rows.append((name, str(len(recipes)), str(sum(len(recipe) > 4 for recipe in recipes))))
     compared = found["compared"]
-    every = f"{compared['values']:,} settings of {compared['recipes']} recipes compared, {compared['differences']} differences."
-    return every + "\n\n" + table(("recipes of", "recorded", "of these refused or undecided"), rows)
+    every = f"{compared['values']:,} settings of {compared['recipes']} recipes compared, {compared['differences']}"
+    recorded = table(("recipes of", "recorded", "of these refused or undecided"), rows)
+    return f"{every} differences.\n\n{recorded}"
 
 
 def skyrl() -> str:

@@ -12,8 +12,8 @@ PAGE = Path(__file__).with_name("api.md")
 START = """\
 # The API
 
-Every public name with its signature and what its docstring says, from the code (`python docs/make_api.py`; a test holds
-the page against it). Users need `batchbridge`; authors of adapters `batchbridge.kit`, its modules and
+Written by `python docs/make_api.py` from the code: every public name with its signature and what its docstring says; a
+test holds the page against it. Users need `batchbridge`; authors of adapters `batchbridge.kit`, its modules and
 `batchbridge.testing` ([plugins](plugins.md) says how they go together).
 
 """

@@ -20,8 +20,8 @@ OURS = ("trl", "verl", "easyr1", "openrlhf", "open_instruct")
 START = """\
 # Rules
 
-One page for each rule: `batchbridge rule CODE` prints it. The pages are made from the adapters' tables
-(`python docs/make_rules.py`), and a test executes every configuration and its fixes.
+One page for each rule: `batchbridge rule CODE` prints it. The pages are written by `python docs/make_rules.py` from
+the adapters' tables, and a test executes every configuration and its fixes.
 """
 
 

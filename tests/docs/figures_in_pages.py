@@ -10,17 +10,17 @@ from collections.abc import Iterator
 
 from make_figures import BLOCK
 
-N = r"(?<![\w.,/+-])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
+N = r"(?<![\w.,/+=-])(?!20\d\d\b)(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?"
 """A number that is no part of a version, a date, a fraction or a word."""
 UNITS_OF_TIME = r"(?:ms|s|µs|h|min|(?:milli|micro|nano)?seconds?|minutes?|hours?|days?)"
 UNITS_OF_MEMORY = r"(?:[kKMGT]i?B|(?:kilo|mega|giga|tera)bytes?)"
 COUNTED = (
-    r"(?:tests?|recipes|scripts|commands?(?: lines)?|configurations|verdicts|cases|inputs|comparisons|objectives|releases"
-    r"|settings|checkouts|disagreements|differences|counterexamples|policies|figures|findings|controls|lines of code)"
+    r"(?:tests?|recipes|scripts|commands?(?: lines)?|configurations|verdicts|cases|inputs|comparisons|objectives"
+    r"|releases|settings|checkouts|disagreements|differences|counterexamples|policies|figures|findings|controls|lines of code)"
 )
 KINDS = {
     "a share": rf"{N} ?(?:%|percent\b|per cent\b)",
-    "a factor": rf"{N}(?: to {N})? times\b(?! (?:as many|the number))|{N} ?(?:x|×) (?:faster|slower|smaller|larger)",
+    "a factor": rf"{N}(?: to {N})? times\b|{N} ?x (?:faster|slower|smaller|larger)",
     "a duration": rf"{N} ?{UNITS_OF_TIME}\b(?!\^)",
     "memory": rf"{N} ?{UNITS_OF_MEMORY}\b",
     "a rate": rf"{N} [\w-]+(?:/s\b| (?:per|a) (?:second|core)\b)",
@@ -71,13 +71,18 @@ def without_bars(page: str) -> str:
     return "\n".join(lines)
 
 
+def on_lines(pattern: str) -> str:
+    """The pattern with any white space, line ends included, in the place of its blanks."""
+    return pattern.replace(" ?", r"\s*").replace(" ", r"\s+")
+
+
 def prose(page: str) -> str:
     """A page with blanks in the place of blocks, of fenced code and of numbers that are no figures."""
     page = BLOCK.sub(blank, page)
     page = re.sub(r"(?ms)^( *)```.*?^\1```$", blank, page)
     page = without_bars(page)
     for pattern in NO_FIGURES.values():
-        page = re.sub(pattern.replace(" ", r"\s+"), blank, page)
+        page = re.sub(on_lines(pattern), blank, page)
     return page
 
 
@@ -87,6 +92,6 @@ def figures(page: str) -> Iterator[tuple[int, str, str]]:
         return
     text, found = prose(page), {}
     for kind, pattern in KINDS.items():
-        for match in re.finditer(pattern.replace(" ", r"\s+"), text):
+        for match in re.finditer(on_lines(pattern), text):
             found.setdefault(match.start(), (text.count("\n", 0, match.start()) + 1, kind, " ".join(match[0].split())))
     yield from (found[place] for place in sorted(found))

@@ -1,179 +1,267 @@
-"""Figures in the pages are those of the tests and their records: counts, versions, and what native tests measured."""
+"""Figures of the pages lie in what a script writes, and are those of the records; bars are those of the code.
+
+`figures_in_pages.py` says what a figure looks like, docs/make_figures.py how a block is marked, CONTRIBUTING.md how
+one is added.
+"""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import re
-from itertools import groupby
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from figures_in_pages import KINDS, NO_FIGURES, blank, figures, on_lines, writer_of
+from figures_of_records import ADAPTERS, constant, lines
+from make_figures import BLOCK, BLOCKS, OWN, filled
 
+from bashread.reader import MAX_BYTES as MAX_SCRIPT_BYTES
+from batchbridge.ledger.certificates import WIDEST_TOLERANCE
+from batchbridge.reading.files import MAX_BYTES
+from batchbridge.testing.equivalence import LEAST_MOVEMENT, LEDGER_RTOL, TRAJECTORY_BAR
 from batchbridge_openrlhf.settings import RELEASES
 
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def constant(path: Path, name: str) -> Any:
-    """A module's constant, without importing the framework that the module imports."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and [name] == [ast.unparse(target) for target in node.targets]:
-            return ast.literal_eval(node.value)
-    raise LookupError(f"{path} has no {name}")
-
-
-def listed(words: list[str]) -> str:
-    return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def digits(value: float) -> str:
-    """2.4e-6."""
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}e{int(exponent)}"
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(
+    page
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "benchmarks/*.md",
+        "adapters/**/*.md",
+        "plugins/**/*.md",
+        "examples/**/*.md",
+    )
+    for page in ROOT.glob(pattern)
+    if page.name != "CHANGELOG.md" and not page.name.startswith("BB")
+)
+"""All but the changes of releases, and the rules' own pages, which are written whole (rules/index.md says so)."""
+HAND_WRITTEN = [page for page in PAGES if writer_of(page.read_text(encoding="utf-8")) is None]
+RELEASE_WORDS = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
 
 
-@pytest.fixture(scope="module")
-def adapters(repository: Path) -> Path:
-    return repository / "tests" / "adapters"
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-def page(repository: Path, name: str) -> str:
+def found_in(page: Path) -> list[str]:
+    return [f"{name(page)}:{line}: {kind}: {text}" for line, kind, text in figures(page.read_text(encoding="utf-8"))]
+
+
+def test_no_figure_stands_outside_of_what_a_script_writes() -> None:
+    assert len(HAND_WRITTEN) > 40
+    found = [line for page in HAND_WRITTEN for line in found_in(page)]
+    assert not found, "\n".join(["CONTRIBUTING.md says how a figure is added:", *found])
+
+
+def test_every_block_and_every_page_names_a_script_that_is_there() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = list(BLOCK.finditer(text))
+        assert len(blocks) == len(re.findall(r"(?m)^<!-- written by ", text)), f"{name(page)}: a block is not closed"
+        for script in (*(block["script"] for block in blocks), *filter(None, [writer_of(text)])):
+            assert (ROOT / script).is_file(), f"{name(page)}: {script}"
+
+
+def test_the_blocks_are_what_the_records_say_now() -> None:
+    named = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert filled(text) == text, f"{name(page)}: python docs/make_figures.py"
+        named += [block["words"] for block in BLOCK.finditer(text) if block["script"] == OWN]
+    assert sorted(named) == sorted(BLOCKS)
+
+
+NO_RECORD = ("cli_cpu_time.md",)
+"""Pages of benchmarks whose script leaves no JSON beside them."""
+MEASURED = [page for page in sorted((ROOT / "benchmarks").glob("*.md")) if page.name not in NO_RECORD]
+
+
+def renderer(script: Path) -> Any:
+    """The function `page` of a benchmark, without importing the frameworks that the script imports."""
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    wanted = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        or (isinstance(node, ast.Assign) and not any(isinstance(part, ast.Name) for part in ast.walk(node.value)))
+        or (isinstance(node, ast.ImportFrom) and node.module == "__future__")
+    ]
+    for node in wanted:
+        if isinstance(node, ast.FunctionDef):
+            node.decorator_list = []
+    space: dict[str, Any] = {}
+    exec(compile(ast.Module(wanted, []), str(script), "exec"), space)
+    return space["page"]
+
+
+def rendered(page: Path, record: Any) -> str:
+    """A benchmark's page, as its script makes it of a record."""
+    script = writer_of(page.read_text(encoding="utf-8"))
+    assert script is not None, f"{name(page)} names no script in its first lines"
+    make = renderer(ROOT / script)
+    device = ("cuda" if page.stem.endswith("_cuda") else "cpu",)
+    made = make(record, *device[: len(inspect.signature(make).parameters) - 1])
+    return made if isinstance(made, str) else "\n".join(made)
+
+
+@pytest.mark.parametrize("page", MEASURED, ids=lambda page: page.stem)
+def test_the_page_of_a_benchmark_is_that_of_its_record(page: Path) -> None:
+    record = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert rendered(page, record).strip() == page.read_text(encoding="utf-8").strip()
+
+
+def test_another_number_in_a_record_is_another_page() -> None:
+    page = ROOT / "benchmarks" / "plan_speed.md"
+    record = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert rendered(page, {**record, "seek_bytes": 1}).strip() != page.read_text(encoding="utf-8").strip()
+
+
+# ---- what is found, and what is not
+
+
+PLANTED = {
+    "a share": ("All of it takes less than 1 % of a step.", "It is 12.5% slower."),
+    "a factor": ("It is 22 to 27 times faster.", "A miss of 10,000 times the bar.", "It runs 3x faster."),
+    "a duration": ("This takes 65 s of CPU.", "It took 72 seconds.", "Below 600 ms."),
+    "memory": ("It holds 54 MiB.", "1,550 MB of lines"),
+    "a rate": ("It reads 245,829 completions/s.", "and writes 10,000 lines per second"),
+    "an error": ("Gradients are equal to 4e-7.", "at most 2.1e-6 of its change"),
+    "a ratio": ("A token budget is at 0.229 of native.", "at most 0.64 of the bar"),
+    "a part of a number": ("of which 0 of 3,000 differ", "23 of the 35 are enforced", "255 out of 10,131"),
+    "a count": ("All 434 recipes agree.", "some 15,000 tests", "10,000 random command lines", "98 launch\nscripts"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in PLANTED.items() for text in texts])
+def test_a_planted_figure_is_found_with_its_line(kind: str, text: str) -> None:
+    for page, line in ((text, 1), (f"# Page\n\n| what |\n|---|\n| {' '.join(text.split())} |\n", 5)):
+        assert (line, kind) in [(at, what) for at, what, _ in figures(page)]
+
+
+def test_every_kind_is_planted() -> None:
+    assert PLANTED.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TRL 0.18.0 to 1.16.0, on 2026-08-20 (#1498), arXiv 2402.03300, BB-TRL-062",
+        "`beta=0.04`, epsilon `1e-8`, `5 s`, and [a page](results/10%20of%2020_tests.md)",
+        "a bar of 1e-5, the limit of 1 MiB, a tolerance of 1.6 %",
+        "| what | bar |\n|---|---|\n| gradient | max(1e-6, 3 x float32's) |",
+        "one weight off by 1 %, or a bonus 1 % larger",
+        "A rollout takes 32 prompts and generates 14 completions for each.",
+        "the estimator k3, times the ratio; 1/2 of 1/15; 4 ranks; a file of at most 400 lines of code",
+        "```console\n$ batchbridge check\n5 findings in 3 s\n```",
+        "Written by `python benchmarks/plan_speed.py --write`: 10 % of all, in 5 s.",
+        "<!-- written by docs/make_figures.py trl -->\n\n0.229 of native, in 5 s\n\n<!-- end -->",
+    ],
+)
+def test_versions_settings_bars_and_what_a_script_writes_are_no_figures(text: str) -> None:
+    assert list(figures(f"{text}\n")) == []
+
+
+def test_a_figure_in_the_column_beside_the_bar_or_behind_a_block_is_one() -> None:
+    table = "| what | bar | measured |\n|---|---|---|\n| gradient | 1e-6 | 4e-7 |\n"
+    assert [text for _, _, text in figures(table)] == ["4e-7"]
+    block = "<!-- written by docs/make_figures.py trl -->\n\n5 s\n\n<!-- end -->\n"
+    assert [line for line, _, _ in figures(f"{block}6 s\n{block}7 s\n")] == [6, 12]
+
+
+def test_a_changed_number_in_a_block_is_noticed() -> None:
+    block = f"<!-- written by {OWN} check-cost -->\n\n{BLOCKS['check-cost']()}\n\n<!-- end -->\n"
+    assert filled(block) == block
+    changed = re.sub(r"\d (?=%)", lambda at: f"{(int(at[0]) + 1) % 10} ", block, count=1)
+    assert changed != block
+    assert filled(changed) == block
+
+
+def test_a_block_of_an_unknown_name_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the blocks are trl, "):
+        filled(f"<!-- written by {OWN} nothing -->\n<!-- end -->\n")
+
+
+# ---- bars, bounds, limits and tolerances
+
+
+HELD: dict[tuple[str, str], float] = {
+    ("docs/cli.md", "limit of 1 MiB"): MAX_BYTES / 2**20,
+    ("docs/cli.md", "limit of 256 KiB"): MAX_SCRIPT_BYTES / 2**10,
+    ("docs/fuzzing.md", "limit of 10 s"): constant(ROOT / "tests/fuzz/run.py", "CPU_SECONDS"),
+    ("docs/fuzzing.md", "limit of 256 MiB"): constant(ROOT / "tests/fuzz/run.py", "PEAK_MEGABYTES"),
+    ("docs/fuzzing.md", "limit of 1 GiB"): constant(ROOT / "tests/fuzz/run.py", "PROCESS_MEGABYTES") / 2**10,
+    ("docs/fuzzing.md", "limit of 300 MiB"): constant(ROOT / "tests/fuzz/run.py", "GROWTH_MEGABYTES"),
+    ("docs/fuzzing.md", "limit of 30 s"): constant(ROOT / "tests/fuzz/run.py", "CPU_SECONDS")
+    * constant(ROOT / "tests/fuzz/crash.py", "STUCK"),
+    ("docs/ledger.md", "tolerance of 1.6 %"): round(WIDEST_TOLERANCE * 100, 1),
+    ("docs/measured.md", "tolerance of 1.6 %"): round(WIDEST_TOLERANCE * 100, 1),
+    ("docs/measured.md", "tolerance of 0.01 %"): constant(ROOT / "src/batchbridge/kit/measuring.py", "_EDGE") * 100,
+    ("docs/openrlhf.md", "bar of 1e-4"): 1e-4,  # rel of tests/adapters/openrlhf/native/test_again_openrlhf.py
+    ("docs/testing.md", "tolerance of 1e-4"): LEDGER_RTOL,
+    ("docs/testing.md", "bar of 1e-5"): TRAJECTORY_BAR,
+    ("docs/testing.md", "bar is 1e-5"): TRAJECTORY_BAR,
+    ("docs/testing.md", "bound of 1 %"): LEAST_MOVEMENT * 100,
+}
+"""What the code has of each number that a page calls a bar, bound, limit or tolerance, in the page's unit."""
+
+
+def bars(page: Path) -> Iterator[tuple[str, str]]:
+    text = re.sub(NO_FIGURES["code"], blank, BLOCK.sub(blank, page.read_text(encoding="utf-8")))
+    found = re.finditer(on_lines(NO_FIGURES["a bar, bound, limit or tolerance"]), text)
+    yield from ((name(page), " ".join(match[0].split())) for match in found)
+
+
+def test_a_bar_in_a_page_is_the_number_that_code_enforces() -> None:
+    assert {bar for page in HAND_WRITTEN for bar in bars(page)} == HELD.keys()
+    for (_, text), value in HELD.items():
+        (number,) = re.findall(r"[\d.]+(?:e-\d+)?", text)
+        assert float(number) == pytest.approx(value), text
+
+
+# ---- what the prose says of sessions and records
+
+
+def page_of(page: str) -> str:
     """A page with every run of white space as one blank."""
-    return " ".join((repository / "docs" / name).read_text(encoding="utf-8").split())
+    return " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
 
 
-def test_the_page_of_verl_counts_the_configurations_that_its_validator_judged(repository: Path, adapters: Path) -> None:
-    text = page(repository, "verl.md")
-    rows = lines(adapters / "verl" / "validator_verdicts.jsonl")
-    versions = [version for version, _ in groupby(sorted(str(row["version"]) for row in rows))]
-    assert f"{len(rows)} recorded verdicts of {listed(versions)} are tested" in text
-    count = constant(adapters / "verl" / "native" / "test_rules_against_verl.py", "CONFIGURATIONS")
-    assert f"{count:,} random configurations" in text
-
-
-def test_the_page_of_verl_has_what_its_native_tests_measured(repository: Path, adapters: Path) -> None:
-    text = page(repository, "verl.md")
-    measured = json.loads((adapters / "verl" / "native" / "measured.json").read_text(encoding="utf-8"))["0.9.1"]
-    worst = max(measured["gradient"].values(), key=lambda case: case["error"])
-    assert f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}" in text
-    cases = {case.partition(", ranks")[0] for case in measured["gradient"]}
-    assert f"{len(cases)} objectives" in text
-    worst = max(measured["packed"].values(), key=lambda case: case["error"])
-    assert f"at most {digits(worst['error'])} where plain float32 errs by {digits(worst['float32'])}; 3 obj" in text
-    assert min(case["bars"] for case in measured["natively"].values()) > 10_000
-    assert "more than 10,000 times the bar" in text
-    apart = {other: case["said"] for other, case in measured["ends"].items()}
-    assert (
-        f"apart by at most {digits(max(apart[other] for other in ('one_rank', 'v0', 'sequence')))} of its change"
-        in text
-    )
-    assert f"what the policies say is apart by {apart['unwrapped V0'] * 100:.0f} % of its change" in text
-
-
-def test_the_page_of_openrlhf_counts_what_was_compared(repository: Path, adapters: Path) -> None:
-    text, native = page(repository, "openrlhf.md"), adapters / "openrlhf" / "native"
-    pinned = dict(
-        re.findall(r"^(openrlhf|deepspeed)==(\S+)", (repository / "constraints/openrlhf.txt").read_text(), re.M)
-    )
+def test_the_page_of_openrlhf_names_what_the_session_installs_and_every_release_is_recorded() -> None:
+    text = page_of("openrlhf.md")
+    pinned = dict(re.findall(r"^(openrlhf|deepspeed)==(\S+)", (ROOT / "constraints/openrlhf.txt").read_text(), re.M))
     assert f"installs OpenRLHF {pinned['openrlhf']} and DeepSpeed {pinned['deepspeed']}" in text
-    assert f"on {constant(native / 'test_parser_of_openrlhf.py', 'COUNT'):,} random command lines" in text
-    assert f"up to its trainer on {constant(native / 'test_building_of_openrlhf.py', 'COUNT'):,}" in text
-    policies = 64 * constant(native / "test_batches_of_deepspeed.py", "PER_WORLD")
-    assert f"for {policies:,} policies on 1 to 64 devices" in text
-    assert f"For all {len(RELEASES)} releases from {RELEASES[0]} on" in text
-    recorded = lines(adapters / "openrlhf" / "parser_verdicts.jsonl")
-    assert f"{len(recorded)} command lines, of every release and with every outcome" in text
-    assert {row["version"] for row in recorded} == set(RELEASES)
-    assert f"`--count 400 --seed 5` compares {400 * len(RELEASES):,}" in text
-
-
-def test_the_page_of_easyr1_counts_what_was_recorded_of_each_checkout(repository: Path, adapters: Path) -> None:
-    text = page(repository, "easyr1.md")
-    records = [lines(path) for path in sorted((adapters / "easyr1" / "recorded").glob("*.jsonl"))]
-    (count,) = {len(rows) for _, *rows in records}
-    checkouts = [f"{head['version']} ({head['commit'][:7]})" for head, *_ in records]
-    assert f"what it said of {count} random configurations in each of {listed(checkouts)}" in text
-    live = re.search(
-        r'"BATCHBRIDGE_EASYR1_COUNT", "(\d+)"', (adapters / "easyr1" / "test_config_easyr1.py").read_text()
-    )
-    assert live is not None
-    assert f"`BATCHBRIDGE_EASYR1_COUNT` says how many configurations ({int(live[1]):,})" in text
-
-
-def test_the_page_of_easyr1_has_what_its_native_tests_measured(repository: Path, adapters: Path) -> None:
-    text = page(repository, "easyr1.md")
-    recorded = json.loads((adapters / "easyr1" / "recorded" / "figures.json").read_text(encoding="utf-8"))
-    versions = [recorded[version] for version in ("0.3.3.dev0", "0.3.2")]
-    for cells in (
-        [f"{of['steps']} steps, at most {digits(of['error'])}, {of['of_the_bar']:.2f} of the bar" for of in versions],
-        [f"{of['objectives']}" for of in versions],
-        [f"{of['seq_bars']:,.0f}; {of['floors_bars']:,.0f}" for of in versions],
-        [f"{of['unclamped_bars']:,.0f}" for of in versions],
-        [f"{of['moved'] * 100:.1f} %" for of in versions],
-        [digits(of["ranks_apart"]) for of in versions],
-        ["; ".join(digits(of[f"{name}_ranks_apart"]) for name in ("seq", "sgd", "like")) for of in versions],
-        [f"{of['unwrapped_apart'] * 100:.0f} %" for of in versions],
-    ):
-        assert f"| {' | '.join(cells)} |" in text
-
-
-def test_the_page_of_open_instruct_counts_the_published_commands(repository: Path, adapters: Path) -> None:
-    text = page(repository, "open_instruct.md")
-    counted = json.loads((adapters / "open_instruct" / "published.json").read_text(encoding="utf-8"))
-    assert f"of {counted['commands']} published commands {counted['stale']} pass such flags" in text
-    assert f"among them {counted['stale_with_both']} with both" in text
-    assert f"{counted['stale_and_valid_without']} of the {counted['stale']} are valid" in text
-
-
-def test_the_page_of_openrlhf_has_what_its_native_tests_and_its_recorded_runs_measured(
-    repository: Path, adapters: Path
-) -> None:
-    text, recorded = page(repository, "openrlhf.md"), adapters / "openrlhf" / "recorded"
-    measured = json.loads((recorded / "measured.json").read_text(encoding="utf-8"))
-    releases = sorted(measured, key=lambda release: [int(part) for part in release.split(".")])
-    cases = [(name, case) for figures in measured.values() for name, case in figures.items()]
-    gradients = [(name, case) for name, case in cases if name.startswith("gradient of ")]
-    worst = max(case["of_the_bar"] for _, case in gradients)
-    assert f"on each of {listed(releases)}" in text
-    assert f"at most {worst} of the bar" in text
-    assert f"{len({name.rpartition(', ranks')[0] for name, _ in gradients})} objectives" in text
-    least = min(case["bars"] for name, case in cases if name.startswith("alone, "))
-    assert f"at least {least:,.0f} times the bar" in text
-    fit = max((case for name, case in cases if name in ("fit, own", "fit, passes")), key=lambda case: case["error"])
-    assert f"at most {digits(fit['error'])} where plain float32 errs by {digits(fit['float32'])}" in text
-    newest = releases[-1]
-    apart = measured[newest]["fit, other micro-batches"]["apart"]
-    assert f"what it says, within {digits(apart)} of its change" in text
-    assert f"({newest})" in text
-    for file in recorded.glob("runs_*.json"):
+    assert {row["version"] for row in lines(ADAPTERS / "openrlhf" / "parser_verdicts.jsonl")} == set(RELEASES)
+    for file in (ADAPTERS / "openrlhf" / "recorded").glob("runs_*.json"):
         assert file.stem.removeprefix("runs_") in text
-    figures = json.loads((recorded / f"runs_{newest}.json").read_text(encoding="utf-8"))["figures"]
-    ends = max(figures["apart: one rank"], figures["apart: zero 3"])
-    assert f"parameters' movement within {digits(ends)}, itself {figures['moved'] * 100:.1f} % of their norm" in text
-    assert f"ends {figures['apart: unwrapped'] * 100:.0f} % of the movement away" in text
 
 
-def test_the_page_of_trl_names_the_releases_that_sessions_prove(repository: Path) -> None:
-    rows = dict(constant(repository / "noxfile.py", "TRL_WITH"))
-    for name in ("trl_oldest", "trl"):
-        pins = dict(re.findall(r"^(\S+)==(\S+)$", (repository / f"constraints/{name}.txt").read_text(), re.MULTILINE))
+def test_the_page_of_easyr1_says_how_many_configurations_a_live_comparison_draws() -> None:
+    source = (ADAPTERS / "easyr1" / "test_config_easyr1.py").read_text(encoding="utf-8")
+    live = re.search(r'"BATCHBRIDGE_EASYR1_COUNT", "(\d+)"', source)
+    assert live is not None
+    assert f"`BATCHBRIDGE_EASYR1_COUNT` says how many configurations (`{live[1]}`)" in page_of("easyr1.md")
+
+
+def test_the_page_of_trl_names_the_releases_that_sessions_prove() -> None:
+    rows = dict(constant(ROOT / "noxfile.py", "TRL_WITH"))
+    for session in ("trl_oldest", "trl"):
+        pins = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / f"constraints/{session}.txt").read_text(), re.MULTILINE))
         rows[pins["trl"]] = (pins["transformers"], pins["accelerate"])
-    text = page(repository, "trl.md")
+    text = page_of("trl.md")
     table = re.findall(r"\| (\d+\.\d+\.\d+) \| (\S+), (\S+?)(?: \(.*?\))? \| `nox -s \w+` \|", text)
     assert {release: (transformers, accelerate) for release, transformers, accelerate in table} == rows
-    assert f"{COUNTS[len(rows)]} releases are [tested](#releases)" in text
+    assert f"{RELEASE_WORDS[len(rows)]} releases are [tested](#releases)" in text
 
 
-COUNTS = {7: "seven", 8: "eight", 9: "nine", 10: "ten"}
-
-
-def test_the_page_of_easyr1_says_how_far_a_run_cut_by_tokens_ends_from_the_others(repository: Path) -> None:
-    recorded = repository / "tests" / "adapters" / "easyr1" / "recorded"
-    ends = [json.loads(file.read_text(encoding="utf-8"))["ends_apart"] for file in sorted(recorded.glob("runs_*.json"))]
-    assert len(ends) == 2
-    assert max(end["stock entry on one rank"] for end in ends) <= 1.0e-6
-    assert "say at the end is within 1.0e-6 of its change" in page(repository, "easyr1.md")
+def test_what_is_called_far_beyond_the_bar_is() -> None:
+    verl = json.loads((ADAPTERS / "verl" / "native" / "measured.json").read_text(encoding="utf-8"))["0.9.1"]
+    openrlhf = json.loads((ADAPTERS / "openrlhf" / "recorded" / "measured.json").read_text(encoding="utf-8"))
+    alone = [case for found in openrlhf.values() for key, case in found.items() if key.startswith("alone, ")]
+    assert min(case["bars"] for case in (*verl["natively"].values(), *alone)) > 10_000
+    apart = verl["ends"]
+    assert min(apart[run]["said"] for run in ("unwrapped V0", "unwrapped V1")) > 10_000 * TRAJECTORY_BAR

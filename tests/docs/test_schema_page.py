@@ -45,7 +45,9 @@ TABLES = {"fields": _fields, "advantages": _advantages}
 def test_a_table_is_what_the_code_says(name: str, repository: Path) -> None:
     page = repository / "docs" / "schema.md"
     text = page.read_text(encoding="utf-8")
-    pattern = re.compile(rf"(<!-- written by tests/docs/test_schema_page.py {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    pattern = re.compile(
+        rf"(<!-- written by tests/docs/test_schema_page.py {name} -->\n)(.*?)(<!-- end -->)", re.DOTALL
+    )
     (found,) = pattern.findall(text)
     wanted = f"\n{TABLES[name]()}\n\n"
     if os.environ.get("BATCHBRIDGE_UPDATE_GOLDEN"):
