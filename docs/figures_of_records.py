@@ -76,6 +76,15 @@ def measured(rows: Sequence[Row]) -> str:
 def suite(framework: str) -> Iterator[Row]:
     """Gradients and ends of the framework's runs of `tests/equivalence`."""
     found: dict[str, tuple[list[dict[str, float]], list[dict[str, float]]]] = {}
+    others = [
+        pair["first_gradient"]
+        for case in read("tests/equivalence/recorded.json").values()
+        for names, pair in case["pairs"]["observe"].items()
+        if framework in {name.partition(" ")[0] for name in names.split(" / ")}
+        and pair["first_gradient"] is not None
+        and (pair["first_difference"] or {}).get("step") == 0
+        and pair["first_difference"]["aspect"] in ("order", "membership")
+    ]
     for case in read("tests/equivalence/recorded.json").values():
         for run, version in case["versions"].items():
             if run.partition(" ")[0] == framework:
@@ -91,7 +100,8 @@ def suite(framework: str) -> Iterator[Row]:
             on,
             f"at most {digits(error)}, {worst['of_the_bar']:.2f} of the bar",
             GRADIENT,
-            "unwrapped runs, [there](equivalence.md)",
+            f"unwrapped, where another framework trains other completions: first gradients apart by at least "
+            f"{min(others):.2f} of their norm",
         )
         faults = {fault: min(end[fault] for end in ends) for fault in ("swapped", "weight")}
         yield Row(
@@ -141,9 +151,10 @@ def cost(framework: str) -> Iterator[Row]:
 
 
 def setting(found: dict[str, Any]) -> str:
-    """Versions and machine of a benchmark's record."""
+    """Versions and machine of a benchmark's record, and the type that it computes in."""
     versions = ", ".join(f"{name} {said}" for name, said in found["versions"].items() if said and name != "batchbridge")
-    return f"{versions}; {found['machine']}"
+    kind = "bf16" if found.get("options", {}).get("device", "cpu") == "cuda" else "float32"
+    return f"{versions}; {found['machine']}, {kind}"
 
 
 def published(framework: str) -> Iterator[Row]:

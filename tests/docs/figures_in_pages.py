@@ -16,7 +16,8 @@ UNITS_OF_TIME = r"(?:ms|s|µs|h|min|(?:milli|micro|nano)?seconds?|minutes?|hours
 UNITS_OF_MEMORY = r"(?:[kKMGT]i?B|(?:kilo|mega|giga|tera)bytes?)"
 COUNTED = (
     r"(?:tests?|recipes|scripts|commands?(?: lines)?|configurations|verdicts|cases|inputs|comparisons|objectives"
-    r"|releases|settings|checkouts|disagreements|differences|counterexamples|policies|figures|findings|controls|lines of code)"
+    r"|releases|settings|checkouts|disagreements|differences|counterexamples|policies|figures|findings|controls"
+    r"|lines of code)"
 )
 KINDS = {
     "a share": rf"{N} ?(?:%|percent\b|per cent\b)",
@@ -24,8 +25,8 @@ KINDS = {
     "a duration": rf"{N} ?{UNITS_OF_TIME}\b(?!\^)",
     "memory": rf"{N} ?{UNITS_OF_MEMORY}\b",
     "a rate": rf"{N} [\w-]+(?:/s\b| (?:per|a) (?:second|core)\b)",
-    "an error": r"(?<![\w.])\d(?:\.\d+)?e-\d+",
-    "a ratio": r"(?<![\w.])0\.\d+ of (?:the|its|their|a|native)\b",
+    "an error": r"(?<![\w.])\d(?:\.\d+)?e[-+]\d+",
+    "a ratio": r"(?<![\w.])0\.\d+ (?:of (?:the|its|their|a|native)\b|\(0\.\d+ to)|\bratios? (?:is|are|of) \d\.\d+\b",
     "a part of a number": rf"{N} (?:of|out of) (?:the |all )?\d[\d,]*\b(?!\.)",
     "a count": rf"{N} (?:[\w-]+ ){{0,2}}?{COUNTED}\b",
 }

@@ -131,7 +131,12 @@ PLANTED = {
     "memory": ("It holds 54 MiB.", "1,550 MB of lines"),
     "a rate": ("It reads 245,829 completions/s.", "and writes 10,000 lines per second"),
     "an error": ("Gradients are equal to 4e-7.", "at most 2.1e-6 of its change"),
-    "a ratio": ("A token budget is at 0.229 of native.", "at most 0.64 of the bar"),
+    "a ratio": (
+        "A token budget is at 0.229 of native.",
+        "at most 0.64 of the bar",
+        "0.229 (0.220 to 0.248)",
+        "a ratio of 0.32",
+    ),
     "a part of a number": ("of which 0 of 3,000 differ", "23 of the 35 are enforced", "255 out of 10,131"),
     "a count": ("All 434 recipes agree.", "some 15,000 tests", "10,000 random command lines", "98 launch\nscripts"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 MOST_NAMES = 64
-"""So many wrong names of one input are compared with the known ones: each costs up to 3 ms of CPU, a file may hold tens
+"""So many wrong names of one input are compared with the known ones: each costs time, a file may hold tens
 of thousands, and who reads the suggestions reads the first. The others are named all the same."""
 
 MOST_CHARACTERS = 200
