@@ -106,8 +106,9 @@ class Checkpoints:
             _read_rows(_rows_file(folder, 0 if everyone else self._accelerator.process_index)).get("terms", {})
         )
         self._found = None
-        for index in stored.keys() & set(resumed.position.live_rollouts):
-            self._rollouts[index] = RolloutRows.from_states(stored[index], self._accelerator.device)
+        ranks, device = self._accelerator.num_processes, self._accelerator.device
+        for index in sorted(stored.keys() & set(resumed.position.live_rollouts)):  # in the same order on every rank
+            self._rollouts[index] = RolloutRows.from_states(stored[index], device, ranks, everyone=everyone)
         notes = list(resumed.notes)
         if resumed.ranks != self._accelerator.num_processes:
             notes.append(

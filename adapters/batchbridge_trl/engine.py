@@ -40,6 +40,7 @@ from batchbridge_trl import releases
 from batchbridge_trl import rows as rows_module
 from batchbridge_trl.carriers import carrier
 from batchbridge_trl.checkpoints import Checkpoints
+from batchbridge_trl.exchange import Places
 from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
@@ -391,12 +392,12 @@ class Enforcer:
     def _generate(self, index: int) -> RolloutRows:
         """Generates rollout `index`: each rank its contiguous part of the prompt-major completions. Collective."""
         trainer, plan, accelerator = self._trainer, self._plan, self._accelerator
-        rollout, group = plan.rollout(index), plan.completions_per_prompt
+        rollout, group, ranks = plan.rollout(index), plan.completions_per_prompt, accelerator.num_processes
         prompts, seeds = list(rollout.prompts), list(plan.sampling_seeds(index))
-        while len(prompts) * group % accelerator.num_processes:
+        while len(prompts) * group % ranks:
             prompts.append(prompts[-1])  # ranks generate equally many; what this adds is never trained
             seeds.append(seeds[-1])
-        local = len(prompts) * group // accelerator.num_processes
+        local = len(prompts) * group // ranks
         mine = range(accelerator.process_index * local, (accelerator.process_index + 1) * local)
         examples = {prompt: self._dataset[int(prompt)] for prompt in {prompts[i // group] for i in mine}}
         drawn_by = [seeds[i // group] + i % group for i in mine]
@@ -421,19 +422,18 @@ class Enforcer:
             fact["generated_at_step"] = trainer.state.global_step
         masks = (rows_module.loss_mask(columns), columns["prompt_mask"])
         counts = [[int(count) for count in mask.sum(1).tolist()] for mask in masks]
-        known = list(zip(*counts, map(len, self._tap.completion_ids), facts, strict=True))
+        lengths = list(zip(*counts, map(len, self._tap.completion_ids), strict=True))
+        tensors, lengths = rows_module.made_alike(accelerator, columns, lengths)
+        response, prompt, completion = (list(each) for each in zip(*lengths, strict=True))
         seen = [(number, forms_of(pieces, by_row)) for number, pieces, by_row in images]
-        if accelerator.num_processes > 1:
-            known, seen = gather_object(known), gather_object(seen)
-        real = len(rollout.prompts) * group
+        if images and ranks > 1:
+            seen = gather_object(seen)
         require_images_of_all(trainer, [forms for _, forms in seen])
-        gathered = rows_module.gather(accelerator, columns, pictured=bool(images))
-        tensors = {name: tensor[:real] for name, tensor in gathered.items()}
-        response, prompt, completion, noted = (list(column) for column in zip(*known[:real], strict=True))
         held = {place: pieces for place, (_, pieces, _) in zip(mine, images, strict=False) if pieces}
-        pictures = Pictures.of_rollout(seen[:real], held, local, accelerator.num_processes) if images else None
-        slots = {place: place for place in range(real)}
-        return RolloutRows(index, tensors, slots, response, prompt, completion, noted, pictures)
+        pictures = Pictures.of_rollout(seen, held) if images else None
+        slots, places = {place: row for row, place in enumerate(mine)}, Places.generated(len(lengths), ranks)
+        known = dict(zip(mine, facts, strict=True))
+        return RolloutRows(index, tensors, slots, response, prompt, completion, known, pictures, places)
 
     @contextlib.contextmanager
     def _old_logprobs_as_planned(self, rollout: int) -> Iterator[None]:

@@ -3,7 +3,7 @@
 TRL keeps them flat over images or tiles, or padded by completion, in a layout of its own for each family of models, and
 splits them itself; what it splits is taken as it comes. Every rank knows how many images a completion has and what
 shapes its tensors have; the tensors themselves go from the rank that generated a completion to the ranks that train it,
-and to no other.
+and to no other (`exchange`).
 
 Source: trl 1.16.0, GRPOTrainer._generate_and_score_completions and _get_per_token_logps_and_entropies,
 trainer/utils.py split_pixel_values_by_grid.
@@ -12,6 +12,7 @@ trainer/utils.py split_pixel_values_by_grid.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from accelerate.utils import gather_object
 
 from batchbridge import CannotAttach
 from batchbridge.kit.patches import temporarily
+from batchbridge_trl.exchange import Route, move
 from batchbridge_trl.sharding import loaded_in_shards
 
 TENSORS = (
@@ -52,58 +54,44 @@ class Pictures:
     """The image tensors of one rollout's completions, by position in the generation order.
 
     counts: of each completion, by key of `COUNTS`. forms: of each completion's tensors, by key of `TENSORS`; empty
-    where it has no image. holder: the rank that generated each; None where every rank has all, after a resume.
-    delivered: the positions that each rank has been sent. held: the tensors that this rank has.
+    where it has no image. held: the tensors that this rank has.
     """
 
     counts: dict[str, list[int]]
     forms: list[dict[str, Form]]
-    holder: list[int] | None
-    delivered: list[set[int]]
     held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of_rollout(
-        cls,
-        seen: Sequence[tuple[Mapping[str, int], dict[str, Form]]],
-        held: dict[int, dict[str, torch.Tensor]],
-        rows: int,
-        ranks: int,
+        cls, seen: Sequence[tuple[Mapping[str, int], dict[str, Form]]], held: dict[int, dict[str, torch.Tensor]]
     ) -> Pictures:
-        """Of what every rank has told of its completions, by position. held: this rank's. rows: completions of a
-        rank."""
+        """Of what every rank has told of its completions, by position. held: this rank's."""
         names = dict.fromkeys(name for counts, _ in seen for name in counts)
         # A rank whose images are all of one tile does not count tiles.
         counts = {name: [each.get(name, each["num_images"]) for each, _ in seen] for name in names}
-        holder = [position // rows for position in range(len(seen))]
-        return cls(counts, [forms for _, forms in seen], holder, [set() for _ in range(ranks)], held)
+        return cls(counts, [forms for _, forms in seen], held)
 
     @classmethod
     def of_rows(cls, rows: Sequence[tuple[dict[str, int], dict[str, torch.Tensor], frozenset[str]]]) -> Pictures:
         """Of what `taken` found, on one rank."""
         seen = [(counts, forms_of(pieces, by_row)) for counts, pieces, by_row in rows]
-        return cls.of_rollout(seen, {place: pieces for place, (_, pieces, _) in enumerate(rows)}, len(rows), 1)
+        return cls.of_rollout(seen, {place: pieces for place, (_, pieces, _) in enumerate(rows)})
 
-    def exchange(self, wanted: Sequence[set[int]], rank: int, device: torch.device) -> None:
-        """Brings every rank what it will train of the completions that others generated. Collective. wanted: positions,
-        by rank."""
-        if self.holder is None:
-            return
-        operations = []
-        for target, positions in enumerate(wanted):
-            for position in sorted(positions - self.delivered[target]):
-                source = self.holder[position]
-                for name, form in self.forms[position].items() if source != target else ():
-                    if rank == source:
-                        sent = self.held[position][name].contiguous()
-                        operations.append(torch.distributed.P2POp(torch.distributed.isend, sent, target))
-                    elif rank == target:
-                        space = torch.empty(form.shape, dtype=form.dtype, device=device)
-                        self.held.setdefault(position, {})[name] = space
-                        operations.append(torch.distributed.P2POp(torch.distributed.irecv, space, source))
-            self.delivered[target] |= positions
-        for work in torch.distributed.batch_isend_irecv(operations) if operations else ():
-            work.wait()
+    def exchange(self, route: Route, device: torch.device) -> None:
+        """Brings the images of the rows on `route` to the ranks that train them. Collective."""
+        for name in [name for name in TENSORS if any(name in forms for forms in self.forms)]:
+
+            def piece(position: int, name: str = name) -> torch.Tensor:
+                return self.held.get(position, {}).get(name, torch.empty(0, dtype=torch.uint8, device=device))
+
+            def size(position: int, name: str = name) -> int:
+                form = self.forms[position].get(name)
+                return 0 if form is None else math.prod(form.shape) * form.dtype.itemsize
+
+            for position, arrived in move(route, piece, size, device).items():
+                if (form := self.forms[position].get(name)) is not None:
+                    own = arrived.clone().view(form.dtype).view(form.shape)
+                    self.held.setdefault(position, {})[name] = own
 
     def keep(self, positions: set[int]) -> None:
         """Forgets the tensors of other completions."""
@@ -113,22 +101,18 @@ class Pictures:
         """What a checkpoint stores."""
         held = {place: {name: one.cpu() for name, one in each.items()} for place, each in self.held.items()}
         forms = [{name: tuple(form) for name, form in each.items()} for each in self.forms]
-        delivered = [sorted(positions) for positions in self.delivered]
-        return {
-            "counts": self.counts, "forms": forms, "holder": self.holder, "delivered": delivered, "held": held
-        }  # fmt: skip
+        return {"counts": self.counts, "forms": forms, "held": held}
 
     @classmethod
     def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> Pictures:
-        """Of what one rank stored, or of what all did: then every rank has all."""
+        """Of what one or more ranks stored: every tensor that at least one of them held."""
         held = {
             place: {name: one.to(device) for name, one in each.items()}
             for state in states
             for place, each in state["held"].items()
         }
         forms = [{name: Form(*form) for name, form in each.items()} for each in states[0]["forms"]]
-        holder = states[0]["holder"] if len(states) == 1 else None
-        return cls(states[0]["counts"], forms, holder, [set(one) for one in states[0]["delivered"]], held)
+        return cls(states[0]["counts"], forms, held)
 
 
 def reads_images(trainer: Any) -> bool:

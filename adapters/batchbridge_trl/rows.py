@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from accelerate.utils import gather_object
 
+from batchbridge import CannotAttach
 from batchbridge.kit import Length
 from batchbridge.kit.measuring import Rows
 from batchbridge.kit.probing import ProbeBatch
+from batchbridge_trl.exchange import FACTS_BYTES, Places, Route, move, pack_facts, unpack_facts
 from batchbridge_trl.images import TYPES, Pictures, together
 
 Kind = Literal["prompt", "completion", "row"]
@@ -25,7 +26,7 @@ COLUMNS: Mapping[str, tuple[Kind, float]] = {
     "completion_mask": ("completion", 0),
     "tool_mask": ("completion", 0),
     "old_per_token_logps": ("completion", 0.0),
-    "ref_per_token_logps": ("completion", 0.0),
+    "ref_per_token_logps": ("completion", -1e4),  # exp(reference - policy) stays finite, whatever pads the policy
     "sampling_per_token_logps": ("completion", 0.0),
     "importance_sampling_ratio": ("completion", 1.0),
     "advantages": ("row", 0.0),
@@ -39,14 +40,20 @@ DROPPED = frozenset({"num_items_in_batch"})
 Tensors = dict[str, torch.Tensor]
 
 
+DTYPES = (torch.int64, torch.int32, torch.bool, torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""Kinds of number that a column may have: ranks tell each other by their place here."""
+
+
 @dataclass
 class RolloutRows:
     """What one rank knows of one rollout.
 
     index: the rollout. tensors: padded columns of the rows that this rank holds. slots: position in the rollout's
     generation order -> row of `tensors`. For every position of the rollout, held here or not: response_tokens (whose
-    loss mask is 1), prompt_tokens and completion_tokens (attended or not), and facts, plain values for the ledger.
-    pictures: the image tensors of a model that reads images.
+    loss mask is 1), prompt_tokens and completion_tokens (attended or not). facts: of the rows that are held, plain
+    values for the ledger. pictures: the image tensors of a model that reads images. places: who holds what.
+
+    Positions after the plan's are repeated prompts that make ranks generate equally many: at most fillers.
     """
 
     index: int
@@ -55,8 +62,9 @@ class RolloutRows:
     response_tokens: list[int]
     prompt_tokens: list[int]
     completion_tokens: list[int]
-    facts: list[dict[str, Any]]
+    facts: dict[int, dict[str, Any]]
     pictures: Pictures | None = None
+    places: Places = field(default_factory=lambda: Places([], []))
 
     def images(self, position: int) -> int:
         """Images of the completion at `position`."""
@@ -66,15 +74,61 @@ class RolloutRows:
         """Tokens that a forward pass over the completion at `position` reads."""
         return Length(self.prompt_tokens[position], self.completion_tokens[position])
 
-    def keep(self, positions: set[int]) -> None:
-        """Forgets the rows at other positions. One row always stays: fillers are copies of it."""
-        kept = sorted(positions & self.slots.keys()) or sorted(self.slots)[:1]
+    def share_out(self, wanted: Sequence[set[int]], later: set[int], rank: int, device: torch.device) -> None:
+        """Sends every row to the ranks that train it, and forgets those that this rank needs no more. Collective.
+
+        wanted: positions, by rank, of the rows that each trains in steps whose shares are known. later: positions of
+        the rows of steps that wait for another rollout: they stay where they were generated. One row always stays:
+        fillers are copies of it.
+        """
+        stays = later if len(wanted) == 1 else self.places.waiting(later, rank)
+        route = None if len(wanted) == 1 else self.places.share_out(wanted, rank)
+        arriving = set() if route is None else set(route.arriving)
+        kept = sorted((wanted[rank] | stays) & (self.slots.keys() | arriving)) or sorted(self.slots)[:1]
+        if self.pictures is not None:
+            if route is not None:
+                self.pictures.exchange(route, device)
+            self.pictures.keep(set(kept))
+        if route is None:
+            self._keep(kept)
+            return
+        for name in [name for name in COLUMNS if name in self.tensors]:
+            self.tensors[name] = self._column(name, route, kept, device)
+        packed = move(route, lambda position: pack_facts(self.facts[position]), lambda _: FACTS_BYTES, device)
+        self.facts |= {position: unpack_facts(each) for position, each in packed.items()}
+        self.facts = {position: self.facts[position] for position in kept}
+        self.slots = {position: row for row, position in enumerate(kept)}
+
+    def _keep(self, kept: Sequence[int]) -> None:
+        """Forgets the rows at other positions."""
         if len(kept) == len(self.slots):
             return
         device = next(iter(self.tensors.values())).device
         rows = torch.tensor([self.slots[position] for position in kept], device=device)
         self.tensors = {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+        self.facts = {position: self.facts[position] for position in kept}
         self.slots = {position: row for row, position in enumerate(kept)}
+
+    def _column(self, name: str, route: Route, kept: Sequence[int], device: torch.device) -> torch.Tensor:
+        """The column of the rows that this rank holds from now on, as wide as their longest. Collective."""
+        kind, padding = COLUMNS[name]
+        old, tokens = self.tensors[name], self.prompt_tokens if kind == "prompt" else self.completion_tokens
+        by_token = kind != "row" and (kind == "prompt" or old.shape[1] > 1)  # see `made_alike`
+
+        def width(position: int) -> int:
+            return tokens[position] if by_token else 1
+
+        def piece(position: int) -> torch.Tensor:
+            row = old[self.slots[position]].view(-1)
+            return row[len(row) - width(position) :] if kind == "prompt" else row[: width(position)]
+
+        arrived = move(route, piece, lambda position: width(position) * old.element_size(), device)
+        shape = (len(kept), max([2, *map(width, kept)] if by_token else [1]))
+        new = torch.full(shape, padding, dtype=old.dtype, device=old.device)
+        for row, position in enumerate(kept):
+            values = arrived[position].view(old.dtype) if position in arrived else piece(position)
+            new[row, slice(shape[1] - len(values), None) if kind == "prompt" else slice(len(values))] = values
+        return new if old.dim() > 1 else new.view(-1)
 
     def state(self) -> dict[str, Any]:
         """Tensors on the CPU and plain values: what a checkpoint stores."""
@@ -87,24 +141,44 @@ class RolloutRows:
             "completion_tokens": self.completion_tokens,
             "facts": self.facts,
             "pictures": None if self.pictures is None else self.pictures.state(),
+            "places": self.places.state(),
         }
 
     @classmethod
-    def from_states(cls, states: Sequence[Mapping[str, Any]], device: torch.device) -> RolloutRows:
-        """The rollout from what one or more ranks stored of it: every row that at least one of them held."""
+    def from_states(
+        cls, states: Sequence[Mapping[str, Any]], device: torch.device, ranks: int, *, everyone: bool
+    ) -> RolloutRows:
+        """The rollout from what one or more ranks stored of it: every row that at least one of them held.
+
+        everyone: all of `ranks` ranks read the same states, so that each holds every row. Raises `CannotAttach` where
+        images were stored by a version that left open who holds them.
+        """
         slots: dict[int, int] = {}
         picked: list[list[int]] = []
+        facts: dict[int, Any] = {}
         for state in states:
             new = {position: row for position, row in state["slots"].items() if position not in slots}
             slots |= {position: len(slots) + number for number, position in enumerate(new)}
             picked.append(list(new.values()))
-        tensors = {
-            name: torch.cat([state["tensors"][name][rows] for state, rows in zip(states, picked, strict=True)])
-            for name in states[0]["tensors"]
-        }
-        kept: dict[str, Any] = {"slots": slots, "tensors": {name: each.to(device) for name, each in tensors.items()}}
+            facts |= {position: state["facts"][position] for position in new}
+        tensors = {}
+        for name, (kind, padding) in COLUMNS.items():
+            if name in states[0]["tensors"]:
+                parts = [state["tensors"][name][rows] for state, rows in zip(states, picked, strict=True)]
+                if parts[0].dim() > 1:
+                    widest = max(part.shape[1] for part in parts)
+                    parts = [_to_width(part, widest, kind, padding) for part in parts]
+                tensors[name] = torch.cat(parts).to(device)
+        kept: dict[str, Any] = {"slots": slots, "tensors": tensors, "facts": facts}
         if states[0].get("pictures") is not None:
+            if "places" not in states[0]:
+                reason = "an earlier version wrote it with images, and not which rank holds them: resume with that one"
+                raise CannotAttach({"resume": f"rollout {states[0]['index']} of the checkpoint: {reason}"})
             kept["pictures"] = Pictures.from_states([state["pictures"] for state in states], device)
+        if everyone or "places" not in states[0]:  # earlier versions kept every row of later steps on every rank
+            kept["places"] = Places.everywhere(len(states[0]["response_tokens"]), ranks)
+        else:
+            kept["places"] = Places.from_state(states[0]["places"])
         return cls(**{**states[0], **kept})
 
 
@@ -153,23 +227,49 @@ def _to_width(tensor: torch.Tensor, width: int, kind: Kind, padding: float) -> t
     return torch.nn.functional.pad(tensor, amount, value=padding)
 
 
-def gather(accelerator: Any, columns: Tensors, *, pictured: bool) -> Tensors:
-    """Every rank's rows of every column, in rank order. Collective. pictured: a rank whose rows have no image may lack
-    columns."""
+def made_alike(
+    accelerator: Any, columns: Tensors, lengths: Sequence[tuple[int, int, int]]
+) -> tuple[Tensors, list[tuple[int, int, int]]]:
+    """This rank's columns in the form that all ranks give them, and the lengths of every rank's completions, in rank
+    order. Collective.
+
+    lengths: of this rank's completions (response, prompt and completion tokens). A column of one value per row has
+    width 1, any other at least 2, on every rank. Raises `ValueError`, on every rank, for a column that only some have,
+    and for one of different kinds of number; image token types are zeros where a rank's rows have no image.
+    """
     if accelerator.num_processes == 1:
-        return columns
-    gathered = {}
-    if pictured:
-        for name in sorted(set(gather_object(list(columns))) - columns.keys()):
-            columns[name] = torch.zeros_like(columns["prompt_ids"])
-        columns = {name: columns[name] for name in COLUMNS if name in columns}
-    for name, tensor in columns.items():
+        return columns, list(lengths)
+    forms = [0 if name not in columns else _form(columns[name]) for name in COLUMNS]
+    flat = [number for each in lengths for number in each] + forms
+    told = accelerator.gather(torch.tensor(flat, dtype=torch.int32, device=accelerator.device))
+    everyone = told.view(accelerator.num_processes, -1).tolist()
+    alike = {}
+    for place, name in enumerate(COLUMNS, start=3 * len(lengths)):
+        found = {each[place] for each in everyone}
+        numbers = {(form - 1) // 2 for form in found if form}
+        if not numbers:
+            continue
+        if len(numbers) > 1 or (0 in found and name not in TYPES):
+            how = "is of different kinds on different ranks" if len(numbers) > 1 else "is there on some ranks alone"
+            raise ValueError(f"the rollout's {name} {how}")
+        column = columns.get(name)
+        if column is None:
+            column = torch.zeros_like(columns["prompt_ids"], dtype=DTYPES[numbers.pop()])
         kind, padding = COLUMNS[name]
-        if tensor.dim() > 1:
-            widest = int(accelerator.gather(torch.tensor([tensor.shape[1]], device=tensor.device)).max())
-            tensor = _to_width(tensor, widest, kind, padding)
-        gathered[name] = accelerator.gather(tensor.contiguous())
-    return gathered
+        if kind == "row" and column.dim() > 1:
+            raise ValueError(f"the rollout's {name} has shape {tuple(column.shape)}: one value per completion travels")
+        by_token = kind != "row" and (kind == "prompt" or any(form and (form - 1) % 2 for form in found))
+        alike[name] = _to_width(column, 2, kind, padding) if by_token and column.shape[1] < 2 else column
+    known = [each[3 * row : 3 * row + 3] for each in everyone for row in range(len(lengths))]
+    return alike, [(response, prompt, completion) for response, prompt, completion in known]
+
+
+def _form(column: torch.Tensor) -> int:
+    """What a rank tells of a column that it has: its kind of number, and whether it is wider than one value."""
+    if column.dtype not in DTYPES:
+        raise ValueError(f"a column of the rollout is of {column.dtype}, which is not known to travel between ranks")
+    wide = column.dim() > 1 and column.shape[1] > 1
+    return 1 + 2 * DTYPES.index(column.dtype) + int(wide)
 
 
 def assemble(

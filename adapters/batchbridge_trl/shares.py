@@ -1,4 +1,4 @@
-"""Which rank trains what of an optimizer step, in which micro-batches, and what of a rollout it therefore keeps.
+"""Which rank trains what of an optimizer step, in which micro-batches, and what of a rollout it therefore gets.
 
 Every rank computes every rank's share, of lengths that all of them know.
 """
@@ -84,8 +84,12 @@ class Shares:
         return int(max(gather_object([passes])))
 
     def keep_own(self, rollout: RolloutRows) -> None:
-        """Drops the rows that other ranks will train; rows of steps that wait for a later rollout are all kept, and
-        those of steps after the run's end: a longer run may go on from a checkpoint."""
+        """Sends the rows of `rollout` to the ranks that train them, and drops what this rank does not train.
+        Collective.
+
+        Rows of steps that wait for a later rollout stay where they were generated, and move when all of the step's
+        lengths are known. Steps after the run's end count, too: a longer run may go on from a checkpoint.
+        """
         ranks, rank = self._accelerator.num_processes, self._accelerator.process_index
         wanted: list[set[int]] = [set() for _ in range(ranks)]
         later: set[int] = set()
@@ -93,17 +97,15 @@ class Shares:
             known = all(index in self._rollouts for index in step.rollouts)
             everyone: list[list[Any]] = [[range(len(step.members))]]
             shares: Sequence[Sequence[Any]] = self.of(step) if known else everyone
+            filler, copied = self.filler(step) if known else (rollout, 0)
+            travels = known and filler is rollout and filler.images(copied) > 0
             for each, share in zip(wanted if known else [later], shares, strict=True):
                 items = {item for batch in share for item in batch}
-                if None in items and known:
-                    filler, position = self.filler(step)
-                    each |= {position} if filler is rollout and filler.images(position) else set()
                 own = (item for item in items if item is not None and step.members[item].rollout == rollout.index)
                 each |= {step.positions[item] for item in own}
-        if (pictures := rollout.pictures) is not None:
-            pictures.exchange(wanted, rank, self._accelerator.device)
-            pictures.keep(wanted[rank] | later)
-        rollout.keep(wanted[rank] | later)
+                if travels and None in items:
+                    each.add(copied)
+        rollout.share_out(wanted, later, rank, self._accelerator.device)
 
     def forget(self, step: StepPlan) -> None:
         """Forgets a step that was taken, and the rollouts that no later one uses."""

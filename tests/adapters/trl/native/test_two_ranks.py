@@ -166,12 +166,12 @@ def test_another_number_of_ranks_goes_on_as_if_nothing_had_happened(
     assert next(iter(read_steps(folder / case / f"{ranks}" / "resumed_ledger")))["step"] == step
 
 
-@pytest.mark.parametrize("case", ["inside the second of two passes", "another token budget too"])
+@pytest.mark.parametrize("case", TWO_RANKS.OTHER_RANKS)
 def test_negative_control_rows_of_one_rank_alone_are_refused(
     ends: dict[str, torch.Tensor], folder: Path, tmp_path: Path, case: str
 ) -> None:
-    """A checkpoint that is said to be of one rank, and lacks what the other trained. Of steps that wait for a rollout
-    every rank has all rows."""
+    """A checkpoint that is said to be of one rank, and lacks what the other trained, or generated for a step that waits
+    for the next rollout."""
     common, own, step = TWO_RANKS.OTHER_RANKS[case]
     checkpoint = tmp_path / f"checkpoint-{step}"
     shutil.copytree(folder / case / "2" / "whole" / checkpoint.name, checkpoint)

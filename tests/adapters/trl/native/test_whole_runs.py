@@ -302,7 +302,7 @@ def test_a_step_over_rollouts_of_any_completion_widths_is_assembled(widths: tupl
             "importance_sampling_ratio": torch.full((2, 1), 0.5),
             "advantages": torch.ones(2),
         }
-        rollouts.append(RolloutRows(0, tensors, {0: 0, 1: 1}, [width] * 2, [3] * 2, [width] * 2, [{}, {}]))
+        rollouts.append(RolloutRows(0, tensors, {0: 0, 1: 1}, [width] * 2, [3] * 2, [width] * 2, {0: {}, 1: {}}))
     made = assemble([(rollouts[0], 0), (rollouts[1], 1), None], (rollouts[0], 0), 0, None)
     assert made["completion_ids"].shape == made["old_per_token_logps"].shape == (3, max(widths))
     assert made["completion_mask"].sum(1).tolist() == [*widths, 0]

@@ -40,8 +40,8 @@ from batchbridge.testing.equivalence import ADAM_EPSILON
 from batchbridge.testing.leaving import leave
 from batchbridge.testing.tiny import Script, tiny_policy
 from batchbridge_trl import rows
-from batchbridge_trl.images import Pictures
 from batchbridge_trl.releases import has, has_loss, lacks
+from batchbridge_trl.rows import RolloutRows
 from batchbridge_trl.testing import Captured, flat_parameters, gradient_errors, scripted_trainer
 
 transformers.logging.set_verbosity_error()
@@ -241,27 +241,28 @@ class Travels:
     """Which completions' image tensors this rank kept of each rollout, and which it trained."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Pictures, set[int]]] = {}
+        self._kept: dict[int, tuple[RolloutRows, set[int]]] = {}
         self._trained: dict[int, set[int]] = {}
-        keep, assemble = Pictures.keep, rows.assemble
+        share_out, assemble = RolloutRows.share_out, rows.assemble
 
-        def watched(pictures: Pictures, positions: set[int]) -> None:
-            keep(pictures, positions)
-            self._kept[id(pictures)] = pictures, set(pictures.held)
+        def watched(rollout: RolloutRows, *others: Any) -> None:
+            share_out(rollout, *others)
+            if rollout.pictures is not None:
+                self._kept[id(rollout.pictures)] = rollout, set(rollout.pictures.held)
 
         def assembled(picks: Any, *others: Any) -> Any:
             for rollout, position in (pick for pick in picks if pick is not None):
                 self._trained.setdefault(id(rollout.pictures), set()).add(position)
             return assemble(picks, *others)
 
-        Pictures.keep, rows.assemble = watched, assembled
+        RolloutRows.share_out, rows.assemble = watched, assembled
 
     def require_no_more_than_trained(self) -> None:
         """But for one completion of a step, of which filler rows are copies; and some come from the other rank."""
         rank, others = int(os.environ["RANK"]), 0
-        for key, (pictures, kept) in self._kept.items():
+        for key, (rollout, kept) in self._kept.items():
             assert len(kept - self._trained[key]) <= 2, "two steps of each rollout"
-            others += sum(pictures.holder[position] != rank for position in kept)
+            others += sum(rollout.places.generated_by[position] != rank for position in kept)
         assert others, "nothing travelled"
 
 
