@@ -39,6 +39,13 @@ from batchbridge.cli.main import INVALID, UNDECIDED
     help="Micro-batches of at most N tokens, instead of the command's own.",
 )
 @click.option(
+    "--padding",
+    type=click.Choice(["padded", "free", "auto"]),
+    default="padded",
+    show_default=True,
+    help="Completions padded to rows, or laid end to end with each prompt once; auto: where that is proven.",
+)
+@click.option(
     "--report-to",
     type=click.Choice(["trainer"]),
     help="Log completions, response tokens and drift of every step through the trainer's own loggers.",
@@ -53,6 +60,7 @@ def command(
     mode: str,
     ledger: str | None,
     tokens_per_device: int | None,
+    padding: str,
     report_to: str | None,
     allow: tuple[str, ...],
     framework: str | None,
@@ -77,6 +85,8 @@ def command(
         raise click.UsageError("--like-version is the version of what --like names")
     if tokens_per_device is not None and mode != "enforce":
         raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
+    if padding == "free" and mode != "enforce":
+        raise click.UsageError(f"--padding free with --mode {mode}: only enforce changes how completions are laid")
     own = read.read(list(words), framework=framework)
     known = own.framework != read.UNKNOWN
     adapters = plugins.adapters()
@@ -113,6 +123,7 @@ def command(
             like_version=like_version,
             ledger=None if ledger is None else str(Path(ledger).absolute()),
             tokens_per_device=tokens_per_device,
+            padding=padding,
             allow=list(allow),
             report_to=report_to,
             arrivals=arrivals,
