@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ ROUGH = 0.25
 
 def objection(trainer: Any) -> str | None:
     """Why no pass of this trainer's models can be packed, and the way out; None where it can."""
+    if find_spec("transformers.masking_utils") is None:
+        return "this transformers makes attention masks inside of its models: use 4.53 or later"
     models = [trainer.model, *([trainer.ref_model] if trainer.ref_model is not None else [])]
     for model in models:
         try:
@@ -114,7 +117,6 @@ class PaddingFree:
         made = [part if part is None or part.dim() < 2 else rows.padded(part, len(input_ids), width) for part in parts]
         return made[0] if self._producer.values == 1 else tuple(made)
 
-    @torch.no_grad()
     def _compare(self, model: Any, input_ids: Any, attention_mask: Any, width: int) -> None:
         """Holds the first micro-batch's shortest rows against TRL's own padded pass. Raises `BatchDrift`.
 
@@ -125,8 +127,9 @@ class PaddingFree:
         training = model.training
         model.eval()
         try:
-            free = self._producer.logprobs(self._packed(model, ids, mask, width))
-            padded = self._producer.logprobs(self._native(model, ids, mask, width))
+            with torch.no_grad():
+                free = self._producer.logprobs(self._packed(model, ids, mask, width))
+                padded = self._producer.logprobs(self._native(model, ids, mask, width))
         finally:
             model.train(training)
         off = float(((free - padded) * mask[:, -width:]).abs().max())

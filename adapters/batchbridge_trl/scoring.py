@@ -21,7 +21,8 @@ class Scorer:
 
     tokens_per_device: None: TRL's own chunks, of which one without images shall not be given empty image tensors, which
     models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in each
-    forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again. packed: whether completions lie end to end, each prompt once.
+    forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
+    packed: whether completions lie end to end, each prompt once.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Padding-free forward passes of a transformers model: completions end to end, each prompt once, its completions behind.
+"""Padding-free forward passes of a transformers model: completions end to end behind their prompt, which is read once.
 
 No model code is touched. While `attending`, the model's attention sees, in place of a mask, which tokens belong
 together: a completion's see their prompt's and their own, a prompt's their own. Exact: a prompt's keys and values get

@@ -75,8 +75,8 @@ def wrap(
         CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
-        ValueError: `mode` or `padding` is none of its three, `tokens_per_device` or `padding` does not go with `mode`, or
-            `report_to` is neither "trainer" nor None.
+        ValueError: `mode` or `padding` is none of its three, `tokens_per_device` or `padding` does not go with `mode`,
+            or `report_to` is neither "trainer" nor None.
     """
     from batchbridge.contract import plugins
 
