@@ -43,7 +43,7 @@ from batchbridge_trl.checkpoints import Checkpoints
 from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
-from batchbridge_trl.padding_free import PaddingFree, attending_to, objection
+from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
@@ -110,7 +110,7 @@ class Enforcer:
         packed = self._free is not None
         if self._free is not None:
             self._watch.made_by(self._free.in_place_of)
-            patches.note(producer.name, what="completions end to end", why='padding="free"')
+            patches.note(producer.name, what=END_TO_END, why='padding="free"')
         if budget is not None or self._reads_images or packed:
             scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most, packed=packed)
             why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"

@@ -24,6 +24,8 @@ FAMILIES = ("gemma", "llama", "mistral", "qwen2", "qwen3")
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 """How far packed log-probabilities may be from padded ones; of other types `ROUGH`."""
 ROUGH = 0.25
+END_TO_END = "completions end to end"
+"""What the change of a trainer is called."""
 
 
 def objection(trainer: Any) -> str | None:

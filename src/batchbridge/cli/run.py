@@ -77,7 +77,7 @@ def command(
     from batchbridge.reading import read
     from batchbridge.render.text import check
     from batchbridge.running.launch import TRAINER, Launch
-    from batchbridge.running.wrap import no_loggers
+    from batchbridge.running.wrap import no_loggers, no_packing
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
@@ -98,6 +98,8 @@ def command(
         raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
     if report_to is not None and asked and not any(adapter.reports for adapter in asked):
         raise click.UsageError(no_loggers(own.framework))
+    if padding == "free" and asked and not any(adapter.packs for adapter in asked):
+        raise click.UsageError(no_packing(own.framework))
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID

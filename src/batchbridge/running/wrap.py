@@ -116,7 +116,7 @@ def wrap(
             if report_to is not None and not owner.reports:
                 raise _refused(trainer, owner, request, "report_to", no_loggers(owner.framework))
             if padding == "free" and not packs:
-                raise _refused(trainer, owner, request, "padding_free", _no_packing(owner.framework))
+                raise _refused(trainer, owner, request, "padding_free", no_packing(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
         own = (same, request.spec, request.reading.dataset_size, request.mode, request.report_to, request.padding)
@@ -159,7 +159,8 @@ def no_loggers(framework: str) -> str:
     )
 
 
-def _no_packing(framework: str) -> str:
+def no_packing(framework: str) -> str:
+    """Why padding="free" is refused, and the way out."""
     return (
         f'the adapter of {framework} does not lay completions end to end: wrap with padding="padded" (the framework\'s '
         "own setting for it, where it has one, stays as it is)"

@@ -18,10 +18,9 @@ from test_token_budget import BUDGETS, TWO_PASSES, forward_shapes, train
 from batchbridge import BatchDrift, CannotAttach, wrap
 from batchbridge.kit import packing
 from batchbridge.kit.packing import PackedRows
-from batchbridge.testing.tiny import Script
 from batchbridge_trl import padding_free
 from batchbridge_trl.releases import has_loss
-from batchbridge_trl.testing import gradient_errors
+from batchbridge_trl.testing import default_script, gradient_errors
 
 pytestmark = pytest.mark.skipif(
     find_spec("transformers.masking_utils") is None, reason="this transformers makes masks inside of its models"
@@ -76,7 +75,7 @@ def test_each_prompt_is_read_once_and_nothing_is_padded(trainer: Callable[..., A
     wrap(built, tokens_per_device=100_000, padding="free")
     with forward_shapes(built.model) as shapes:
         train(built)
-    script, plan = Script() if has_loss("dapo") else Script(empty=frozenset()), built.batchbridge.plan
+    script, plan = default_script(), built.batchbridge.plan
     tokenizer = built.processing_class
     wanted = []
     for step in range(plan.total_optimizer_steps):
@@ -168,6 +167,21 @@ def test_only_enforcing_changes_how_completions_lie(trainer: Callable[..., Any])
         wrap(trainer(), mode="observe", padding="free")
     with pytest.raises(ValueError, match="must be one of padded, free, auto"):
         wrap(trainer(), padding="none")
+
+
+def test_the_padding_that_is_saved_is_logged(trainer: Callable[..., Any]) -> None:
+    built = trainer(policy=packable(), num_train_epochs=1, logging_strategy="steps", logging_steps=1, **TWO_PASSES)
+    wrap(built, tokens_per_device=100_000, padding="free", report_to="trainer")
+    with forward_shapes(built.model) as shapes:
+        train(built)
+    saved = [line["batchbridge/padding_saved"] for line in built.state.log_history if "batchbridge/drift" in line]
+    read = [rows * width for gradients, rows, width in shapes if gradients]
+    script, tokenizer, plan = default_script(), built.processing_class, built.batchbridge.plan
+    for step, (found, tokens) in enumerate(zip(saved, read, strict=True)):
+        members = plan.step(step).members
+        prompts = [len(tokenizer(script.prompt(member.prompt))["input_ids"]) for member in members]
+        completions = [len(script.completion(member.prompt, member.sample)) for member in members]
+        assert found == pytest.approx(1 - tokens / (len(members) * (max(prompts) + max(completions))))
 
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 0], [4, 5, 6, 9, 0, 0], [0, 5, 6, 0, 0, 0]])
