@@ -42,6 +42,7 @@ class TrlAdapter(FramedAdapter):
     enforced_versions: ClassVar[str] = f">={tables.OLDEST_ENFORCED}"
     runtime = "batchbridge_trl.runtime:RUNTIME"
     reports = "batchbridge_trl.reporting:report"
+    packs = True
     texts = "batchbridge_trl.texts:TEXTS"
     rule_table = "batchbridge_trl.rules:RULES"
     recorded_code = "batchbridge_trl.proven:CODE"

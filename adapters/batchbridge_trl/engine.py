@@ -44,6 +44,7 @@ from batchbridge_trl.exchange import Places
 from batchbridge_trl.images import Pictures, forms_of, logged_by_all, reads_images, require_images_of_all, taken
 from batchbridge_trl.loss_terms import LossTerms
 from batchbridge_trl.metrics import StepMetrics
+from batchbridge_trl.padding_free import END_TO_END, PaddingFree, attending_to, objection
 from batchbridge_trl.recording import RewardTap, StepCallback, StepLog, StepRow, facts_of
 from batchbridge_trl.rows import MicroBatch, RolloutRows
 from batchbridge_trl.sampling import seeded
@@ -73,7 +74,8 @@ class Enforcer:
         self._watch = watch
         self._accelerator = trainer.accelerator
         self._rollouts: dict[int, RolloutRows] = {}
-        self._shares = Shares(trainer, self._plan, self._rollouts)
+        self._free = PaddingFree.asked(trainer, request, watch.producer)
+        self._shares = Shares(trainer, self._plan, self._rollouts, packed=self._free is not None)
         self._holds_others = False
         """Whether some rollout still holds rows that other ranks will train."""
         self._carrier = carrier(request.spec, str(request.reading.framework_version))
@@ -106,8 +108,12 @@ class Enforcer:
         ]
         producer = self._watch.producer
         budget = spec.micro_batch.forward_tokens_per_device or spec.micro_batch.tokens_per_device
-        if budget is not None or self._reads_images:
-            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most)
+        packed = self._free is not None
+        if self._free is not None:
+            self._watch.made_by(self._free.in_place_of)
+            patches.note(producer.name, what=END_TO_END, why='padding="free"')
+        if budget is not None or self._reads_images or packed:
+            scorer = Scorer(getattr(trainer, producer.name), producer, budget, self._shares.most, packed=packed)
             why = "TRL gives chunks without images empty ones" if budget is None else "tokens_per_device of the spec"
             rows.append((producer.name, scorer, "forward-only passes cut", why))
         if spec.horizon.lr_tick == "rollout":
@@ -131,6 +137,16 @@ class Enforcer:
         trainer._buffered_inputs = None
         if isinstance(trainer.lr_scheduler, _RolloutTicks):  # the user's own, handed in as `optimizers`
             trainer.lr_scheduler = trainer.lr_scheduler.native
+
+    def notes(self) -> list[str]:
+        """What padding="auto" came to, in words; empty where nothing was left to it."""
+        if self._request.padding != "auto":
+            return []
+        return [
+            "completions lie end to end"
+            if self._free is not None
+            else f"completions are padded: {objection(self._trainer)}"
+        ]
 
     def probe(self) -> None:
         """Holds the loss that this trainer really has, with our factor, against the plan's weights. Collective where
@@ -283,7 +299,7 @@ class Enforcer:
                 known = [0.0 if row is None else row.facts["advantage"] for row in rows]
                 micro.expected = rows_of(trainer, micro, micro["advantages"].new_tensor(known))
                 self._log.parts.append(rows)
-                with self._turn(model, last=number == len(share) - 1):
+                with self._turn(model, last=number == len(share) - 1), attending_to(self._free):
                     loss = loss + self._native["training_step"](model, micro, None)
         metrics.of_the_step()
         return loss

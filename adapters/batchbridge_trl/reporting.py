@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from batchbridge.kit.packing import PackedRows
 from batchbridge.kit.patches import Patches, temporarily
 from batchbridge.kit.reporting import Padding, logged, with_patches
+from batchbridge_trl.padding_free import END_TO_END
 from batchbridge_trl.recording import StepCallback, StepLog
 
 _EVALUATION = ("eval_", "test_")
@@ -22,15 +24,18 @@ def report(trainer: Any, attachment: Any) -> Any:
     """The attachment of a trainer that logs the numbers of its optimizer steps; see `Adapter.report`."""
     (callback,) = [one for one in trainer.callback_handler.callbacks if isinstance(one, StepCallback)]
     patches = Patches()
-    reporter = Reporter(trainer, callback.log, patches, counts=attachment.request.budget is not None)
+    packed = any(change.what == END_TO_END for change in attachment.changes)
+    counts = packed or attachment.request.budget is not None
+    reporter = Reporter(trainer, callback.log, patches, counts=counts, packed=packed)
     return with_patches(attachment, patches, reporter.end)
 
 
 class Reporter:
-    """The patches of one trainer. counts: whether what its micro-batches take is counted: there is a token budget."""
+    """The patches of one trainer. counts: whether what its micro-batches take is counted: there is a token budget, or
+    completions are packed, end to end."""
 
-    def __init__(self, trainer: Any, log: StepLog, patches: Patches, *, counts: bool) -> None:
-        self._trainer, self._steps = trainer, log
+    def __init__(self, trainer: Any, log: StepLog, patches: Patches, *, counts: bool, packed: bool = False) -> None:
+        self._trainer, self._steps, self._packed = trainer, log, packed
         self._computed = self._completions = self._prompt = self._response = 0
         why = "report_to"
         self._native_log = patches.set(trainer, "log", self._log, what="the numbers of steps are added", why=why)
@@ -61,12 +66,19 @@ class Reporter:
     def _loss(self, model: Any, inputs: Any) -> Any:
         if torch.is_grad_enabled():
             prompts, responses = inputs["prompt_mask"], inputs["completion_mask"]
-            self._computed += prompts.numel() + responses.numel()
+            self._computed += self._read(inputs) if self._packed else prompts.numel() + responses.numel()
             trained = responses.sum(1)
             self._completions += int((trained > 0).sum())
             self._prompt = max(self._prompt, int(prompts.sum(1).max()))
             self._response = max(self._response, int(trained.max()))
         return self._native_loss(model, inputs)
+
+    def _read(self, inputs: Any) -> int:
+        """Tokens that a micro-batch without padding reads."""
+        ids, masks = (
+            torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
+        )
+        return PackedRows.of(ids, masks, inputs["completion_ids"].shape[1]).token_ids.numel()
 
     def _padding(self) -> Padding:
         """What this rank's micro-batches took since the last call."""

@@ -97,6 +97,15 @@ def _mesh(trainer: Any, *dimensions: str) -> bool:
     return any(getattr(mesh, f"{name}_size", None) not in (None, 1) for name in dimensions)
 
 
+def _packed_in_vain(trainer: Any, request: Request) -> str | None:
+    """Why completions that shall lie end to end cannot; None where they can, or need not."""
+    if request.padding != "free":
+        return None
+    from batchbridge_trl.padding_free import objection
+
+    return objection(trainer)
+
+
 def _made_by(fork: Fork) -> Refusal:
     # A configuration names no class; of a script that does, `trainer` speaks.
     return Refusal(fork.name, fork.reason, lambda trainer, request: fork_of(trainer) == fork, configured=never)
@@ -268,6 +277,15 @@ REFUSALS: tuple[Refusal, ...] = (
         remedy=f"a model with rotary positions{KNOW_THE_MODEL}",
     ),
     Refusal(
+        "padding_free",
+        'padding="free" is asked for, and this model is not one whose completions are known to lie end to end rightly '
+        '(padding="auto" then pads)',
+        lambda trainer, request: _packed_in_vain(trainer, request) is not None,
+        detail=_packed_in_vain,
+        configured=never,
+        remedy='wrap with padding="padded"',
+    ),
+    Refusal(
         "tensor_parallel",
         "tensor parallelism (tp_size of a parallelism_config) lets several ranks train the same completions, but TRL, "
         "and so the plan, shares completions out to every rank",
@@ -401,7 +419,8 @@ def _patch(trainer: Any, request: Request, patches: Patches, version: str) -> Pa
         left = _set_fields(trainer, request, patches)
         watch = Watch(trainer, request.spec.objective, patches)
         enforcer = Enforcer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)
-        return Patched(left_different=left, notes=_not_replayed(trainer), detach=enforcer.detach, probe=enforcer.probe)
+        notes = [*_not_replayed(trainer), *enforcer.notes()]
+        return Patched(left_different=left, notes=notes, detach=enforcer.detach, probe=enforcer.probe)
     own = own_spec(request)
     watch = Watch(trainer, own.objective, patches)
     observer = Observer(trainer, request, patches, StepLog(trainer, request, version, watch), watch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from batchbridge.kit import Length, partition_by_tokens
+from batchbridge.kit import Length, partition_by_tokens, partition_packed
 from batchbridge_trl.images import COUNTS, TENSORS, TYPES, Pictures, taken, together
 from batchbridge_trl.releases import Producer
 
@@ -22,13 +22,20 @@ class Scorer:
     tokens_per_device: None: TRL's own chunks, of which one without images shall not be given empty image tensors, which
     models refuse. most: the largest of all ranks' values, of one; collective. A sharded model is put together in each
     forward pass, so that a rank with fewer of them would leave the others waiting: it scores one row again.
+    packed: whether completions lie end to end, each prompt once.
     """
 
     def __init__(
-        self, native: Any, producer: Producer, tokens_per_device: int | None, most: Callable[[int], int]
+        self,
+        native: Any,
+        producer: Producer,
+        tokens_per_device: int | None,
+        most: Callable[[int], int],
+        *,
+        packed: bool = False,
     ) -> None:
         self._native, self._producer, self._most = native, producer, most
-        self._tokens_per_device = tokens_per_device
+        self._tokens_per_device, self._packs = tokens_per_device, packed
 
     def __call__(
         self,
@@ -50,11 +57,25 @@ class Scorer:
         prompts = attended[:, :prompt_width].sum(1).tolist()
         places = torch.arange(1, logits_to_keep + 1, device=input_ids.device)
         responses = (attended[:, prompt_width:] * places).amax(1).clamp(min=1).tolist()
+        cuts: list[list[int | None]]
         lengths = [Length(prompt, response) for prompt, response in zip(prompts, responses, strict=True)]
-        if self._tokens_per_device is None:
+        if self._packs:
+            starts = [
+                tuple(row[prompt_width - count : prompt_width])
+                for row, count in zip(input_ids.tolist(), prompts, strict=True)
+            ]
+            (cuts,) = partition_packed(
+                lengths,
+                starts,
+                ranks=1,
+                tokens_per_device=self._tokens_per_device,
+                completions_per_device=None if self._tokens_per_device else batch_size or len(lengths),
+                soft=True,
+            )
+        elif self._tokens_per_device is None:
             items = list(range(len(lengths)))
             size = batch_size or len(items)
-            cuts: list[list[int | None]] = [list(items[start : start + size]) for start in range(0, len(items), size)]
+            cuts = [list(items[start : start + size]) for start in range(0, len(items), size)]
         else:
             (cuts,) = partition_by_tokens(lengths, ranks=1, tokens_per_device=self._tokens_per_device, soft=True)
         images = {name: value for name, value in wanted.items() if name not in TYPES}

@@ -11,15 +11,26 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from batchbridge import Plan
-from batchbridge.kit import Length, MicroBatches, StepPlan, linear, partition, partition_by_tokens, with_attention
+from batchbridge.kit import (
+    Length,
+    MicroBatches,
+    StepPlan,
+    linear,
+    partition,
+    partition_by_tokens,
+    partition_packed,
+    with_attention,
+)
 from batchbridge_trl.rows import RolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
 
 class Shares:
-    """The shares of a trainer's ranks in the steps of a plan. rollouts: those that are still trained on, by number."""
+    """The shares of a trainer's ranks in the steps of a plan. rollouts: those that are still trained on, by number.
+    packed: whether completions lie end to end, each prompt once."""
 
-    def __init__(self, trainer: Any, plan: Plan, rollouts: dict[int, RolloutRows]) -> None:
+    def __init__(self, trainer: Any, plan: Plan, rollouts: dict[int, RolloutRows], *, packed: bool = False) -> None:
+        self._packed = packed
         self._trainer, self._plan, self._rollouts = trainer, plan, rollouts
         self._accelerator = trainer.accelerator
         self._shares: dict[int, list[MicroBatches]] = {}
@@ -41,7 +52,9 @@ class Shares:
         """Every rank's micro-batches of `step`; every rollout of the step must be known."""
         if step.index not in self._shares:
             completions = self.completions(step)
-            self._shares[step.index] = shares = self._cut([rows.length(position) for rows, position in completions])
+            self._shares[step.index] = shares = self._cut(
+                step, [rows.length(position) for rows, position in completions]
+            )
             if len(shares) > 1 and any(rows.images(position) for rows, position in completions):
                 # Every rank runs the part of the model that reads images, or waits for those that do: a row without
                 # weight has one where no other has.
@@ -58,19 +71,30 @@ class Shares:
         held = having or [(first, position) for position in first.slots]
         return min(held, key=lambda one: one[0].length(one[1]).tokens)
 
-    def _cut(self, lengths: list[Length]) -> list[MicroBatches]:
+    def _cut(self, step: StepPlan, lengths: list[Length]) -> list[MicroBatches]:
         """Every rank's micro-batches: by tokens where the spec has a budget, by count otherwise."""
         micro, ranks = self._plan.spec.micro_batch, self._accelerator.num_processes
-        if micro.tokens_per_device is None:
-            size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
-            return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
         hidden = getattr(self._trainer.model.config.get_text_config(), "hidden_size", None)
+        cost = with_attention(hidden) if hidden else linear
+        size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
+        if self._packed:
+            return partition_packed(
+                lengths,
+                [(member.rollout, member.prompt) for member in step.members],
+                ranks=ranks,
+                tokens_per_device=micro.tokens_per_device,
+                completions_per_device=size if micro.tokens_per_device is None else None,
+                soft=micro.cap == "soft",
+                cost=cost,
+            )
+        if micro.tokens_per_device is None:
+            return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
         return partition_by_tokens(
             lengths,
             ranks=ranks,
             tokens_per_device=micro.tokens_per_device,
             soft=micro.cap == "soft",
-            cost=with_attention(hidden) if hidden else linear,
+            cost=cost,
         )
 
     def most(self, passes: int) -> int:

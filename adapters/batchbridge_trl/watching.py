@@ -61,6 +61,10 @@ class Watch:
 
     # ---- log-probabilities
 
+    def made_by(self, other: Callable[[Any], Any]) -> None:
+        """Lets another method make the log-probabilities: what `other` gives for TRL's own."""
+        self._native_producer = other(self._native_producer)
+
     @contextlib.contextmanager
     def expecting(self, rows: Rows) -> Iterator[None]:
         """While a micro-batch's loss is computed: what its rows are meant to train."""

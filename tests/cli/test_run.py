@@ -106,12 +106,23 @@ def test_a_budget_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "launch.json").read_text())["tokens_per_device"] == 4096
 
 
+@pytest.mark.usefixtures("launchable", "recipe")
+def test_padding_becomes_the_launchs(run: Run, tmp_path: Path) -> None:
+    run("run", "--framework", "toy", "--padding", "auto", "--", sys.executable, "-c", LAUNCH)
+    assert json.loads((tmp_path / "launch.json").read_text())["padding"] == "auto"
+
+
 @pytest.mark.usefixtures("launchable")
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (("--tokens-per-device", "0"), "0 is not in the range x>=1"),
         (("--report-to", "trainer"), "the loggers of toy's trainer are not reached by its adapter"),
+        (("--padding", "free"), "the adapter of toy does not lay completions end to end"),
+        (
+            ("--padding", "free", "--mode", "observe"),
+            "with --mode observe: only enforce changes how completions are laid",
+        ),
         (("--report-to", "wandb"), "'wandb' is not 'trainer'"),
         (("--tokens-per-device", "64", "--mode", "verify"), "with --mode verify: only enforce cuts steps itself"),
     ],

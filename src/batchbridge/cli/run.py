@@ -39,6 +39,13 @@ from batchbridge.cli.main import INVALID, UNDECIDED
     help="Micro-batches of at most N tokens, instead of the command's own.",
 )
 @click.option(
+    "--padding",
+    type=click.Choice(["padded", "free", "auto"]),
+    default="padded",
+    show_default=True,
+    help="Completions padded to rows, or laid end to end with each prompt once; auto: where that is proven.",
+)
+@click.option(
     "--report-to",
     type=click.Choice(["trainer"]),
     help="Log completions, response tokens and drift of every step through the trainer's own loggers.",
@@ -53,6 +60,7 @@ def command(
     mode: str,
     ledger: str | None,
     tokens_per_device: int | None,
+    padding: str,
     report_to: str | None,
     allow: tuple[str, ...],
     framework: str | None,
@@ -69,7 +77,7 @@ def command(
     from batchbridge.reading import read
     from batchbridge.render.text import check
     from batchbridge.running.launch import TRAINER, Launch
-    from batchbridge.running.wrap import no_loggers
+    from batchbridge.running.wrap import no_loggers, no_packing
 
     if spec_file is not None and like is not None:
         raise click.UsageError("give --spec or --like, not both")
@@ -77,6 +85,8 @@ def command(
         raise click.UsageError("--like-version is the version of what --like names")
     if tokens_per_device is not None and mode != "enforce":
         raise click.UsageError(f"--tokens-per-device with --mode {mode}: only enforce cuts steps itself")
+    if padding == "free" and mode != "enforce":
+        raise click.UsageError(f"--padding free with --mode {mode}: only enforce changes how completions are laid")
     own = read.read(list(words), framework=framework)
     known = own.framework != read.UNKNOWN
     adapters = plugins.adapters()
@@ -88,6 +98,8 @@ def command(
         raise click.UsageError(f"{own.framework}: no adapter that can be launched; those that can: {able}")
     if report_to is not None and asked and not any(adapter.reports for adapter in asked):
         raise click.UsageError(no_loggers(own.framework))
+    if padding == "free" and asked and not any(adapter.packs for adapter in asked):
+        raise click.UsageError(no_packing(own.framework))
     if known and own.verdict == "invalid":
         click.echo(check(" ".join(words[:3]), own), err=True)
         return INVALID
@@ -113,6 +125,7 @@ def command(
             like_version=like_version,
             ledger=None if ledger is None else str(Path(ledger).absolute()),
             tokens_per_device=tokens_per_device,
+            padding=padding,
             allow=list(allow),
             report_to=report_to,
             arrivals=arrivals,

@@ -78,6 +78,9 @@ class Adapter(ABC):
     """Where it is said how its trainers' own loggers are reached, `module:NAME` of a function; see `report`. Empty:
     they are not, and `wrap(report_to="trainer")` is refused."""
 
+    packs: ClassVar[bool] = False
+    """Whether `attach` can lay completions end to end, without padding; if not, `wrap(padding="free")` is refused."""
+
     no_file: ClassVar[str] = ""
     """Why the framework has no configuration file of its own, as a sentence; see `file_schema`."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batchbridge.contract.evidence import Evidence
-from batchbridge.contract.reading import Mode, Reading, ReportTo
+from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
 from batchbridge.meaning.briefs import brief
 from batchbridge.meaning.candidates import CandidatePlan
 from batchbridge.meaning.plan import Plan
@@ -26,7 +26,8 @@ class Request:
     evidence: what speaks for the code that runs, once `batchbridge.kit.proven.graded` has looked; None before, and from
     adapters that have no record of their framework's code. again: what stood before another request failed is put back;
     it was checked and probed when it was made, and need not be now. report_to: "trainer" where every optimizer step's
-    numbers go to the trainer's own loggers; None: they go nowhere but into the ledger.
+    numbers go to the trainer's own loggers; None: they go nowhere but into the ledger. padding: see `wrap`; "free" only
+    where the adapter says `packs`.
     """
 
     spec: Spec
@@ -39,10 +40,11 @@ class Request:
     evidence: Evidence | None = None
     again: bool = False
     report_to: ReportTo | None = None
+    padding: Padding = "padded"
 
     def same_as(self, other: Request) -> bool:
         """Whether both ask for the same thing of a trainer that has not changed."""
-        asked = ("spec", "mode", "ledger", "allow", "budget", "report_to")
+        asked = ("spec", "mode", "ledger", "allow", "budget", "report_to", "padding")
         mine, its = self.reading, other.reading
         return (mine.spec, mine.dataset_size) == (its.spec, its.dataset_size) and all(
             getattr(self, name) == getattr(other, name) for name in asked

@@ -16,6 +16,7 @@ from batchbridge.meaning.spec import DenominatorScope, Spec
 
 Mode = Literal["observe", "verify", "enforce"]
 ReportTo = Literal["trainer"]
+Padding = Literal["padded", "free", "auto"]
 
 
 @dataclass(frozen=True, kw_only=True)

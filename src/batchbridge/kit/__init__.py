@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         partition_by_tokens,
         with_attention,
     )
+    from batchbridge.meaning.packing import partition_packed
     from batchbridge.meaning.plan import RolloutPlan, StepPlan
     from batchbridge.meaning.spec import (
         Advantage,
@@ -106,6 +107,7 @@ __all__ = [
     "parse_scalar",
     "partition",
     "partition_by_tokens",
+    "partition_packed",
     "reach_workers",
     "read_steps",
     "token_weights",
@@ -163,6 +165,7 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "Surrogate",
                 "clip_bounds",
             ),
+            "meaning.packing": ("partition_packed",),
             "meaning.plan": (
                 "RolloutPlan",
                 "StepPlan",

@@ -25,6 +25,7 @@ def follow(trainer: Any) -> Any:
         "tokens_per_device": launch.tokens_per_device,
         "allow": launch.allow,
         "report_to": launch.report_to,
+        "padding": launch.padding,
     }
     wrap(trainer, _meaning(launch, trainer), launch.mode, launch.ledger, **asked)  # type: ignore[arg-type]  # wrap checks what it is given
     report = trainer.batchbridge.report()

@@ -39,7 +39,8 @@ class Launch:
     framework: the command's, or "unknown": the trainer that it builds says. hooks: module of the framework ->
     `package.module:function`. spec: what the run shall mean (`Spec.to_dict`); None: what its own configuration means.
     like, like_version: in its place, a configuration that can only be read once the trainer's devices are known. mode,
-    ledger, tokens_per_device, allow, report_to: as in `wrap`. arrivals: folder for `arrived`. run: this launch.
+    ledger, tokens_per_device, allow, report_to, padding: as in `wrap`. arrivals: folder for `arrived`. run: this
+    launch.
     """
 
     framework: str
@@ -52,6 +53,7 @@ class Launch:
     tokens_per_device: int | None = None
     allow: Sequence[str] = ()
     report_to: str | None = None
+    padding: str = "padded"
     arrivals: str | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from batchbridge.contract.adapter import Adapter
 from batchbridge.contract.attachment import Attachment, Request
-from batchbridge.contract.reading import Mode, Reading, ReportTo
+from batchbridge.contract.reading import Mode, Padding, Reading, ReportTo
 from batchbridge.errors import CannotAttach, PlanError
 from batchbridge.meaning.candidates import plan_of
 from batchbridge.meaning.lengths import with_one_length
@@ -40,6 +40,7 @@ def wrap(
     tokens_per_device: int | None = None,
     allow: Collection[str] = (),
     report_to: ReportTo | None = None,
+    padding: Padding = "padded",
 ) -> _Trainer:
     """A constructed trainer, made to do what its configuration (or `like`) means.
 
@@ -63,6 +64,9 @@ def wrap(
         report_to: "trainer" logs `batchbridge/completions`, `/response_tokens`, `/drift` and, with a token budget,
             `/padding_saved` through the trainer's own loggers (W&B, TensorBoard, trackio, ...), wherever it logs;
             refused by name where an adapter does not reach them. None: nothing is logged.
+        padding: "free" lays a micro-batch's completions end to end, each prompt once and its completions behind it, in
+            training and in scoring; refused by name where that is not proven. "auto" does so where it is. Only speed
+            and memory change, never the gradient. "padded": as the framework pads.
 
     Returns:
         The same trainer.
@@ -71,8 +75,8 @@ def wrap(
         CannotAttach: With every reason; the trainer is then as it was, wrapped if it was, unless a reason `unwrapped`
             says that this could not be. Where several processes train together, each wraps its trainer, with the same
             request: what one of them refuses, all do.
-        ValueError: `mode` is none of the three, `tokens_per_device` does not go with it, or `report_to` is neither
-            "trainer" nor None.
+        ValueError: `mode` or `padding` is none of its three, `tokens_per_device` or `padding` does not go with `mode`,
+            or `report_to` is neither "trainer" nor None.
     """
     from batchbridge.contract import plugins
 
@@ -85,6 +89,10 @@ def wrap(
         )
     if report_to is not None and report_to not in get_args(ReportTo):
         raise ValueError(f'report_to = {report_to!r}: must be "trainer" or None')
+    if padding not in get_args(Padding):
+        raise ValueError(f"padding = {padding!r}: must be one of {', '.join(get_args(Padding))}")
+    if padding == "free" and mode != "enforce":
+        raise ValueError(f'padding = "free" with mode = "{mode}": only "enforce" changes how completions are laid')
     owners = [adapter for adapter in plugins.adapters().values() if adapter.owns(trainer)]
     if not owners:
         known = ", ".join(sorted(plugins.adapters())) or "none"
@@ -102,13 +110,16 @@ def wrap(
     with nullcontext() if existing is None else existing.suspended():
         with shared(lambda reasons: owner.gather(trainer, reasons)):
             request = _request(trainer, owner, like, mode, folder, frozenset(allow), cut)
-            request = replace(request, report_to=report_to)
+            packs = owner.packs and mode == "enforce"
+            request = replace(request, report_to=report_to, padding=padding if packs else "padded")
             same = existing is not None and existing.request.same_as(request)
             if report_to is not None and not owner.reports:
                 raise _refused(trainer, owner, request, "report_to", no_loggers(owner.framework))
+            if padding == "free" and not packs:
+                raise _refused(trainer, owner, request, "padding_free", no_packing(owner.framework))
             if not same:
                 owner.check_attach(trainer, request)
-        own = (same, request.spec, request.reading.dataset_size, request.mode, request.report_to)
+        own = (same, request.spec, request.reading.dataset_size, request.mode, request.report_to, request.padding)
         asked = owner.gather(trainer, own)
     _require_equal(asked)
     if all(each[0] for each in asked):
@@ -148,6 +159,14 @@ def no_loggers(framework: str) -> str:
     )
 
 
+def no_packing(framework: str) -> str:
+    """Why padding="free" is refused, and the way out."""
+    return (
+        f'the adapter of {framework} does not lay completions end to end: wrap with padding="padded" (the framework\'s '
+        "own setting for it, where it has one, stays as it is)"
+    )
+
+
 def _put_back(owner: Adapter, trainer: object, request: Request, failure: BaseException) -> Attachment:
     """Raises `CannotAttach`, the reasons of `failure` included, where the trainer has to stay without."""
     try:
@@ -184,11 +203,12 @@ def shared(gather: Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]) -
         raise CannotAttach(found) from failure
 
 
-def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode, ReportTo | None]]) -> None:
+def _require_equal(asked: Sequence[tuple[bool, Spec, int | None, Mode, ReportTo | None, Padding]]) -> None:
     """Raises `CannotAttach` where processes that are wrapped together ask for different things, by what differs."""
 
-    def told(spec: Spec, size: int | None, mode: Mode, report_to: ReportTo | None) -> dict[str, Any]:
-        beside = {"mode": mode, "dataset_size": size, "report_to": report_to}  # ranks gather what they report
+    def told(spec: Spec, size: int | None, mode: Mode, report_to: ReportTo | None, padding: Padding) -> dict[str, Any]:
+        # Ranks gather what they report.
+        beside = {"mode": mode, "dataset_size": size, "report_to": report_to, "padding": padding}
         return beside | {path: value for path, value, _ in walk(spec)}
 
     mine = told(*asked[0][1:])

@@ -35,6 +35,7 @@ import deepspeed
 import transformers
 from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from engine_script import SCRIPT, engine_trainer, multiplier
+from packable import packable
 from pictures import FAMILIES, picture_trainer
 from representative import WHOLE
 from sharded_on_cpu import CapturedWhole, whole_state, zero_on_the_cpu
@@ -70,6 +71,7 @@ SPLITS: dict[str, dict[str, Any]] = {
         **TWO_PASSES,
     },
 }
+FREE = {**SPLITS["24 tokens, two passes, kl"], "padding": "free"}
 LOSSES = tuple(filter(has_loss, ("dapo", "grpo", "dr_grpo", "cispo")))
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
 FLOAT32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
@@ -92,6 +94,7 @@ CASES: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "ZeRO-0, clipped": (0, {}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
     "ZeRO-3, clipped": (3, {}, {**SPLITS["2x2"], "max_grad_norm": 0.05}),
     "ZeRO-1, bf16, gradients summed up in float32": (1, FLOAT32_SUMS, {**SPLITS["2x2"], "bf16": True}),
+    **({f"ZeRO-{stage}, without padding": (stage, {}, FREE) for stage in (2, 3)} if has(">=1.0") else {}),
     **({"ZeRO-2, an entropy bonus": (2, {}, SPLITS["2x2"] | {"entropy_coef": 0.05})} if has(">=1.10") else {}),
     "ZeRO-2, bf16": (2, {}, {**SPLITS["2x2"], "bf16": True}),
     "ZeRO-3, bf16, optimizer on the CPU": (3, OFFLOAD, {**SPLITS["2x2"], "bf16": True}),
@@ -186,7 +189,9 @@ def gradients(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, (stage, more, arguments) in CASES.items():
         arguments = {"max_steps": 3, **arguments}
-        budget = arguments.pop("tokens_per_device", None)
+        budget, padding = arguments.pop("tokens_per_device", None), arguments.pop("padding", "padded")
+        if padding == "free":
+            arguments["policy"] = packable()
         known: dict[str, Any] = {}
         if "vllm_mode" in arguments:
             built = wrap(engine_trainer(folder / "out", deepspeed=config(stage, **more), **arguments))
@@ -194,7 +199,9 @@ def gradients(folder: Path) -> dict[str, Any]:
         elif arguments.pop("pictures", False):
             built, known = pictured(folder / "out", deepspeed=config(stage, **more), **arguments)
         else:
-            built = wrap(build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget)
+            built = wrap(
+                build(folder / "out", stage, dict(more), **arguments), tokens_per_device=budget, padding=padding
+            )
         captured = CapturedWhole(built)
         built.add_callback(captured)
         built.train()

@@ -80,6 +80,7 @@ def splits() -> dict[str, Case]:
         "2x2, reduced in each": PLAIN | EACH | {"loss_type": "dr_grpo"},
         "1x2, two passes, kl": TWICE | {"loss_type": "luspo"},
         "24 tokens, two passes, kl": TWICE | {"loss_type": "bnpo", "tokens_per_device": 24},
+        "24 tokens, without padding, kl": TWICE | {"loss_type": "bnpo", "tokens_per_device": 24, "padding": "free"},
     }
     for case in found.values():
         if not has_loss(case["loss_type"]):
@@ -147,9 +148,11 @@ def built(folder: Path, case: Case, *, policy: Any = None) -> Any:
     """The trainer of a case, wrapped; its ledger lies in the folder."""
     case = copy.deepcopy(case)  # transformers writes into nested settings
     budget, mode = case.pop("tokens_per_device", None), case.pop("mode", "enforce")
+    if (padding := case.pop("padding", "padded")) == "free" and policy is not None:
+        policy.config._attn_implementation = "sdpa"
     reference = tiny_policy(seed=1) if case.get("beta") and "peft_config" not in case else None
     trainer = scripted_trainer(folder, reference=reference, policy=policy, **case)
-    return wrap(trainer, tokens_per_device=budget, mode=mode, ledger=folder / "ledger")
+    return wrap(trainer, tokens_per_device=budget, padding=padding, mode=mode, ledger=folder / "ledger")
 
 
 def measured(
@@ -313,7 +316,7 @@ def fsdp1(folder: Path) -> dict[str, Any]:
     cases = {name: asked | case for name, case in splits().items()}
     cases |= {kind: sharded(kind) | PLAIN for kind in ("no_shard", "shard_grad_op", "hybrid_shard")}
     shard_on_the_cpu()
-    named = some(cases, "2x2", "24 tokens, two passes, kl")
+    named = some(cases, "2x2", "24 tokens, two passes, kl", "24 tokens, without padding, kl")
     found = {name: measured(folder / name, case, controls=name == "2x2") for name, case in named.items()}
     if WHOLE:
         found["tied"] = measured(folder / "tied", asked | PLAIN, make=tied)

@@ -18,6 +18,7 @@ import json
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ torch.set_num_threads(1)
 
 import transformers
 from engine_script import SCRIPT, engine_trainer, multiplier
+from packable import packable
 from pictures import FAMILIES, picture_trainer
 from representative import once
 from router import COEFFICIENT, Routed, mixture, router_loss
@@ -84,7 +86,25 @@ SPLITS: dict[str, dict[str, Any]] = {
         "beta": 0.1,
         "tokens_per_device": 24,
     },
+    "24 tokens, without padding, two passes, kl": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "steps_per_generation": 4,
+        "num_iterations": 2,
+        "beta": 0.1,
+        "tokens_per_device": 24,
+        "padding": "free",
+    },
+    "1x3, without padding, steps straddle rollouts, seven prompts": {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 3,
+        "steps_per_generation": 4,
+        "prompts": 7,
+        "padding": "free",
+    },
 }
+if find_spec("transformers.masking_utils") is None:  # there it is refused
+    SPLITS = {name: split for name, split in SPLITS.items() if "padding" not in split}
 GRADIENTS = {
     f"{loss_type}, {name}": {"loss_type": loss_type, "num_train_epochs": 2, **SPLITS[name]}
     for loss_type, name, _ in once(LOSSES, SPLITS)
@@ -193,13 +213,15 @@ def build(folder: Path, **arguments: Any) -> Any:
 def measured(folder: Path, arguments: dict[str, Any], changes: dict[str, Any] | None = None) -> list[Any]:
     """Gradient errors of the first steps, on rank 0."""
     arguments, before = dict(arguments), dict(os.environ)
-    budget = arguments.pop("tokens_per_device", None)
+    budget, padding = arguments.pop("tokens_per_device", None), arguments.pop("padding", "padded")
+    if padding == "free":
+        arguments["policy"] = packable()
     built = build(folder, **arguments)
     if changes:
         spec = wrap(built, mode="observe").batchbridge.request.spec
         wrap(built, like=spec.replace(**changes))
     else:
-        wrap(built, tokens_per_device=budget)
+        wrap(built, tokens_per_device=budget, padding=padding)
     found = errors_of(built, tiny_policy(seed=1) if arguments.get("beta") else None)
     for name in os.environ.keys() - before.keys():  # torch_compile's, which Accelerate would take for the next run's
         del os.environ[name]
