@@ -6,7 +6,7 @@ The time inside every function that measures (hooks on the log-probabilities and
 the objective's own gradient, the comparison with the plan) over the time of the steps that they are part of, generation
 left out; also with completions so short that nearly nothing else is computed. Processor time of one process with one
 thread, so that other work on the machine changes little. --write puts the framework's part into
-check_cost.json and .md beside this file. A report, never a gate. Needs what trl_step_time.py needs; of the frameworks
+check_cost.json and .md beside this file. A report, never a gate. Needs what trl_runs.py needs; of the frameworks
 the one that is measured (for the others than TRL what their tests need; EasyR1's checkout is on PYTHONPATH).
 """
 
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ if "easyr1" in sys.argv:  # it asks torch for CUDA when it is imported
     cpu.start()
 
 import torch
-import trl_step_time as steps
+import trl_runs as runs
 
 from batchbridge import wrap
 from batchbridge.kit import measuring
@@ -54,18 +55,42 @@ EVERYWHERE: tuple[tuple[Any, str], ...] = (
     (measuring._MicroBatch, "arrive"),
     (measuring.Witness, "arrive"),
 )
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step that is measured: completions, tokens per micro-batch (budget), tokens of every completion; of what policy
+    (see `trl_runs.SHAPES`), on what device."""
+
+    completions: int
+    budget: int
+    tokens: int
+    policy: str = "small"
+    device: str = "cpu"
+
+    @property
+    def setting(self) -> runs.Setting:
+        """The same for TRL."""
+        sizes = {"completions": self.completions, "tokens_per_device": self.budget, "mean": self.tokens}
+        return runs.Setting(**sizes, device=self.device, policy=self.policy, lengths="equal", steps=STEPS)
+
+    def clock(self) -> float:
+        """Processor time on a CPU; elsewhere a clock that waits for the device, so that its work counts."""
+        return time.process_time() if self.device == "cpu" else runs.clock(self.device)
+
+
 ROWS = {
-    # name: completions per optimizer step, tokens per micro-batch, tokens of every completion
-    "64 completions of 150 tokens": (64, 608, 150),
-    "16 completions of 150 tokens": (16, 608, 150),
-    "16 completions of 8 tokens": (16, 160, 8),
+    "64 completions of 150 tokens": Work(64, 608, 150),
+    "16 completions of 150 tokens": Work(16, 608, 150),
+    "16 completions of 8 tokens": Work(16, 160, 8),
 }
 STEPS = 4
 Spent = dict[str, float]
 """checks: seconds inside of functions that measure, since it was last set to zero. depth: of them, one in another."""
 
 
-def measure(framework: str, completions: int, budget: int, tokens: int) -> dict[str, float]:
+def measure(framework: str, work: Work, own: Functions | None = None) -> dict[str, float]:
+    """own: the functions whose time counts; None: all that measure in this framework."""
     spent = {"checks": 0.0, "depth": 0.0}
 
     def timed(native: Any) -> Any:
@@ -74,28 +99,26 @@ def measure(framework: str, completions: int, budget: int, tokens: int) -> dict[
 
         def function(*arguments: Any, **options: Any) -> Any:
             spent["depth"] += 1
-            started = time.process_time()
+            started = work.clock()
             try:
                 return native(*arguments, **options)
             finally:
                 spent["depth"] -= 1
                 if not spent["depth"]:  # one measured function inside another counts once
-                    spent["checks"] += time.process_time() - started
+                    spent["checks"] += work.clock() - started
 
         return function
 
-    run, own = FRAMEWORKS[framework]
-    owners = [(_found(place), name) for place, name in own]
-    native = [(owner, name, vars(owner)[name]) for owner, name in (*EVERYWHERE, *owners)]
-    kept, steps.MEAN = steps.MEAN, tokens
+    run, measuring_there = FRAMEWORKS[framework]
+    places = [(_found(place), name) for place, name in (measuring_there if own is None else own)]
+    native = [(owner, name, vars(owner)[name]) for owner, name in (*(EVERYWHERE if own is None else ()), *places)]
     try:
         with tempfile.TemporaryDirectory() as folder:
-            ready = run(Path(folder), completions, budget)
+            ready = run(Path(folder), work)
             for owner, name, function in native:
                 setattr(owner, name, timed(function))
             seconds = ready(spent)
     finally:
-        steps.MEAN = kept
         for owner, name, function in native:
             setattr(owner, name, function)
     checks = spent["checks"]
@@ -116,38 +139,35 @@ def _found(place: str) -> Any:
 # ---- TRL
 
 
-def trl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+def trl(folder: Path, work: Work) -> Callable[[Spent], float]:
     """A wrapped `GRPOTrainer`."""
-    options = argparse.Namespace(
-        device="cpu", lengths="equal", completions=completions, micro=4, passes=1, steps=STEPS, sharded=None
-    )
-    trainer = steps.build(folder, options)
-    wrap(trainer, tokens_per_device=budget)
-    return lambda spent: step_seconds(trainer, spent)
+    trainer = runs.build(folder, work.setting)
+    wrap(trainer, tokens_per_device=work.budget)
+    return lambda spent: step_seconds(trainer, spent, work)
 
 
-def step_seconds(trainer: Any, spent: dict[str, float]) -> float:
+def step_seconds(trainer: Any, spent: dict[str, float], work: Work) -> float:
     """Seconds of all steps but the first, from the forward pass to the end of the update; generation left out."""
     clock = {"total": 0.0, "generation": 0.0, "started": 0.0}
     generate = trainer._generate
 
     def timed_generate(*arguments: Any, **options: Any) -> Any:
-        started = time.process_time()
+        started = work.clock()
         output = generate(*arguments, **options)
-        clock["generation"] += time.process_time() - started
+        clock["generation"] += work.clock() - started
         return output
 
     trainer._generate = timed_generate
 
-    class Clock(steps.transformers.TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
+    class Clock(runs.transformers.TrainerCallback):  # type: ignore[misc]  # transformers is untyped here
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            clock["started"], clock["generation"] = time.process_time(), 0.0
+            clock["started"], clock["generation"] = work.clock(), 0.0
 
         def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> None:
             if state.global_step == 1:
                 spent["checks"] = 0.0
             else:
-                clock["total"] += time.process_time() - clock["started"] - clock["generation"]
+                clock["total"] += work.clock() - clock["started"] - clock["generation"]
 
     trainer.add_callback(Clock())
     trainer.train()
@@ -161,7 +181,7 @@ def spec_of(completions: int) -> Spec:
     """One optimizer step of so many completions per rollout."""
     return Spec(
         topology=Topology(world_size=1),
-        rollout=Rollout(prompts_per_rollout=completions // steps.GROUP, completions_per_prompt=steps.GROUP),
+        rollout=Rollout(prompts_per_rollout=completions // runs.GROUP, completions_per_prompt=runs.GROUP),
         optimizer_step=OptimizerStep(completions_per_step=completions),
         loss=Loss(policy=LossTerm(aggregation="token_mean")),
         horizon=Horizon(epochs=1.0),
@@ -179,17 +199,17 @@ def spec_of(completions: int) -> Spec:
 
 def prompts_of(completions: int) -> int:
     """Of a dataset for one step that is not measured and those that are."""
-    return (STEPS + 1) * completions // steps.GROUP
+    return (STEPS + 1) * completions // runs.GROUP
 
 
-def trained(plan: Plan, step: int) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
+def trained(plan: Plan, step: int, work: Work) -> tuple[list[Sample], list[tuple[int, int, int, int]]]:
     """A step's completions, and of each its rollout, prompt, position and sample."""
-    script, planned = steps.Lengths(longest=steps.CAP, empty=frozenset(), equal=True), plan.step(step)
+    script, planned = work.setting.script, plan.step(step)
     samples, members = [], []
     for member, position in zip(planned.members, planned.positions, strict=True):
         completion = script.completion(member.prompt, member.sample)
         sample = Sample(
-            prompt=[5] * steps.PROMPT,
+            prompt=[5] * runs.PROMPT,
             completion=completion,
             loss_mask=[1] * len(completion),
             group=member.prompt,
@@ -197,7 +217,7 @@ def trained(plan: Plan, step: int) -> tuple[list[Sample], list[tuple[int, int, i
             old_logprobs=torch.full((len(completion),), -9.0),  # a random policy's, about
         )
         samples.append(sample)
-        members.append((member.rollout, member.prompt, position // steps.GROUP, member.sample))
+        members.append((member.rollout, member.prompt, position // runs.GROUP, member.sample))
     return samples, members
 
 
@@ -210,24 +230,24 @@ def orders(framework: str, spec: Spec, settings: dict[str, Any]) -> Orders:
         planned=True,
         mode="enforce",
         ledger=None,
-        framework_version=steps.installed(framework) or "",
+        framework_version=runs.installed(framework) or "",
         start_id="benchmark",
         ticks=STEPS + 1,
         settings=settings,
     )
 
 
-def stepped(train: Callable[[int], Callable[[], Any]]) -> Callable[[Spent], float]:
+def stepped(train: Callable[[int], Callable[[], Any]], work: Work) -> Callable[[Spent], float]:
     """Seconds of all optimizer steps but the first. train: what trains a step, once its batch is there."""
 
     def ready(spent: Spent) -> float:
         total = 0.0
         for index in range(STEPS + 1):
             step = train(index)
-            started = time.process_time()
+            started = work.clock()
             step()
             if index:
-                total += time.process_time() - started
+                total += work.clock() - started
             else:
                 spent["checks"] = 0.0
         return total
@@ -235,9 +255,9 @@ def stepped(train: Callable[[int], Callable[[], Any]]) -> Callable[[Spent], floa
     return ready
 
 
-def policy_in(folder: Path) -> Path:
-    """The benchmark's policy and a tokenizer."""
-    steps.policy("cpu").save_pretrained(folder / "policy")
+def policy_in(folder: Path, work: Work) -> Path:
+    """The policy and a tokenizer."""
+    runs.policy(work.setting).save_pretrained(folder / "policy")
     tiny_tokenizer().save_pretrained(folder / "policy")
     return folder / "policy"
 
@@ -245,90 +265,92 @@ def policy_in(folder: Path) -> Path:
 # ---- verl
 
 
-def verl(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+def verl(folder: Path, work: Work) -> Callable[[Spent], float]:
     """verl's own `TrainingWorker` with its FSDP2 engine, in which the layer that `wrap` puts there is installed."""
     from batchbridge_on_cpu.verl.workers import batch, training_worker
     from batchbridge_verl.engine import install, probe
 
     overrides = {"model.override_config.attn_implementation": "sdpa", "actor.ppo_micro_batch_size_per_gpu": 4}
     worker = training_worker(
-        policy_in(folder), *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
+        policy_in(folder, work), *(f"actor_rollout_ref.{name}={value}" for name, value in overrides.items())
     )
-    spec = spec_of(completions)
+    spec = spec_of(work.completions)
     install(worker, orders("verl", spec, {"loss_agg_mode": "token-mean", "policy_loss.loss_mode": "vanilla"}))
     probe(worker)
-    plan = Plan(spec, prompts_of(completions))
+    plan = Plan(spec, prompts_of(work.completions))
 
     def train(index: int) -> Callable[[], Any]:
-        samples, members = trained(plan, index)
-        cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": budget}
-        sizes = {"mini_batch_size": completions, "global_batch_size": completions}
+        samples, members = trained(plan, index, work)
+        cut = {"use_dynamic_bsz": True, "max_token_len_per_gpu": work.budget}
+        sizes = {"mini_batch_size": work.completions, "global_batch_size": work.completions}
         rows = batch(samples, members, step=index, **cut, **sizes)
         return lambda: worker.train_mini_batch(rows)
 
-    return stepped(train)
+    return stepped(train, work)
 
 
 # ---- EasyR1
 
 
-def easyr1(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+def easyr1(folder: Path, work: Work) -> Callable[[Spent], float]:
     """EasyR1's own `FSDPWorker`, in which the layer that `wrap` puts there is installed; micro-batches of four."""
     from batchbridge_easyr1.engine import install, probe
     from batchbridge_on_cpu.easyr1 import workers
 
-    workers.RESPONSE_TOKENS = steps.MEAN
+    workers.RESPONSE_TOKENS = work.tokens
     sizes = {
-        "worker.actor.global_batch_size": completions // steps.GROUP,
-        "worker.rollout.n": steps.GROUP,
+        "worker.actor.global_batch_size": work.completions // runs.GROUP,
+        "worker.rollout.n": runs.GROUP,
         "worker.actor.micro_batch_size_per_device_for_update": 4,
     }
-    worker = workers.actor_worker(policy_in(folder), sizes)
-    spec = spec_of(completions)
+    worker = workers.actor_worker(policy_in(folder, work), sizes)
+    spec = spec_of(work.completions)
     clips = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_dual": 3.0}
     install(worker, orders("verl", spec, {"use_kl_loss": False, "loss_type": "default", **clips}))
     probe(worker)
-    plan = Plan(spec, prompts_of(completions))
+    plan = Plan(spec, prompts_of(work.completions))
 
     def train(index: int) -> Callable[[], Any]:
-        rows = workers.batch(*trained(plan, index), step=index)
+        rows = workers.batch(*trained(plan, index, work), step=index)
         return lambda: worker.update_actor(rows)
 
-    return stepped(train)
+    return stepped(train, work)
 
 
 # ---- OpenRLHF
 
 
-def openrlhf(folder: Path, completions: int, budget: int) -> Callable[[Spent], float]:
+def openrlhf(folder: Path, work: Work) -> Callable[[Spent], float]:
     """OpenRLHF's own `ActorPPOTrainer` under its DeepSpeed strategy (ZeRO-2), in which the layer that `wrap` puts there
     is installed."""
     from batchbridge_on_cpu.openrlhf.workers import actor_trainer, experience
     from batchbridge_openrlhf.engine import install
 
-    sizes = {"rollout.batch_size": completions // steps.GROUP, "rollout.n_samples_per_prompt": steps.GROUP}
+    sizes = {"rollout.batch_size": work.completions // runs.GROUP, "rollout.n_samples_per_prompt": runs.GROUP}
     trainer = actor_trainer(
-        policy_in(folder),
+        policy_in(folder, work),
         steps=STEPS + 1,
-        dataset_size=prompts_of(completions),
-        **{"ds.zero_stage": 2, "ds.attn_implementation": "sdpa", "train.batch_size": completions, **sizes},
+        dataset_size=prompts_of(work.completions),
+        **{"ds.zero_stage": 2, "ds.attn_implementation": "sdpa", "train.batch_size": work.completions, **sizes},
     )
-    spec = spec_of(completions).replace(micro_batch=MicroBatch(tokens_per_device=budget, cap="soft"))
+    spec = spec_of(work.completions).replace(micro_batch=MicroBatch(tokens_per_device=work.budget, cap="soft"))
     settings = {"loss.token_level_loss": True, "loss.policy_loss_type": "ppo", "loss.dual_clip": 3.0}
     install(trainer, orders("openrlhf", spec, settings))
-    plan = Plan(spec, prompts_of(completions))
+    plan = Plan(spec, prompts_of(work.completions))
 
     def train(index: int) -> Callable[[], Any]:
         trainer.replay_buffer.clear()
-        for sample, member in zip(*trained(plan, index), strict=True):
+        for sample, member in zip(*trained(plan, index, work), strict=True):
             trainer.replay_buffer.append(experience(sample, member))
         return lambda: trainer.ppo_train(0.0)
 
-    return stepped(train)
+    return stepped(train, work)
 
 
-FRAMEWORKS: dict[str, tuple[Callable[[Path, int, int], Callable[[Spent], float]], tuple[tuple[str, str], ...]]] = {
-    # its run, up to where steps begin, and what measures in it beside EVERYWHERE: module or module:class, and name
+Functions = tuple[tuple[str, str], ...]
+"""Where functions are: module or module:class, and name."""
+FRAMEWORKS: dict[str, tuple[Callable[[Path, Work], Callable[[Spent], float]], Functions]] = {
+    # its run, up to where steps begin, and what measures in it beside EVERYWHERE
     "trl": (trl, (("batchbridge_trl.recording:StepLog", "measure"), ("batchbridge_trl.recording:StepLog", "check"))),
     "verl": (
         verl,
@@ -388,9 +410,9 @@ def main() -> None:
     options = parser.parse_args()
     names = ("batchbridge", {"easyr1": "verl"}.get(options.framework, options.framework), "transformers", "torch")
     result = {
-        "machine": steps.machine(argparse.Namespace(device="cpu")),
-        "versions": {name: steps.installed(name) for name in names},
-        "rows": {name: measure(options.framework, *ROWS[name]) for name in options.rows},
+        "machine": runs.machine("cpu"),
+        "versions": {name: runs.installed(name) for name in names},
+        "rows": {name: measure(options.framework, ROWS[name]) for name in options.rows},
     }
     for name, row in result["rows"].items():
         print(f"{name}: {row['share']:.2%} ({row['milliseconds_a_step']:.1f} of {row['step_milliseconds']:.0f} ms)")

@@ -1,7 +1,7 @@
 """The oracle: what an optimizer step's gradient is, in plain torch, one completion at a time, in float64.
 
 No padding, no micro-batches, no ranks, no framework's loss code: the definition of the objective, spelled out. What a
-framework's gradient is compared with.
+framework's gradient is compared with. It is computed where the model is, on a CPU or on a GPU.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ def double(model: Any) -> Any:
 
 def logprobs(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of the completion's tokens, shape (completion tokens,), differentiable."""
-    target = torch.tensor(list(sample.completion))
-    return _distribution(model, sample, temperature).gather(1, target[:, None])[:, 0]
+    said = _distribution(model, sample, temperature)
+    target = torch.tensor(list(sample.completion), device=said.device)
+    return said.gather(1, target[:, None])[:, 0]
 
 
 def entropies(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.Tensor:
@@ -65,9 +66,12 @@ def entropies(model: Any, sample: Sample, *, temperature: float = 1.0) -> torch.
 
 
 def _distribution(model: Any, sample: Sample, temperature: float) -> torch.Tensor:
-    ids = torch.tensor([[*sample.prompt, *sample.completion]])
-    kind = next(model.parameters()).dtype
-    others = {name: one.to(kind) if one.is_floating_point() else one for name, one in (sample.inputs or {}).items()}
+    weight = next(model.parameters())
+    ids = torch.tensor([[*sample.prompt, *sample.completion]], device=weight.device)
+    others = {
+        name: one.to(weight) if one.is_floating_point() else one.to(weight.device)
+        for name, one in (sample.inputs or {}).items()
+    }
     logits = model(input_ids=ids, **others).logits[0, len(sample.prompt) - 1 : -1] / temperature
     return torch.log_softmax(logits, dim=-1)
 
@@ -116,8 +120,8 @@ def token_losses(
     if surrogate is not None:
         loss = surrogate(new, old, advantage)
     else:
-        loss = policy_losses(objective, row, before, trained, torch.full((1, 1), advantage, dtype=new.dtype))[0]
-    loss = loss if multiplier is None else loss * multiplier.to(loss.dtype)
+        loss = policy_losses(objective, row, before, trained, row.new_full((1, 1), advantage))[0]
+    loss = loss if multiplier is None else loss * multiplier.to(loss)
     penalty = kl_losses(objective, row, before, None if reference is None else reference[None], trained)
     return loss if penalty is None else loss + penalty[0]
 
@@ -152,8 +156,8 @@ def step_gradient(
         if not weight:
             continue
         new = logprobs(model, sample, temperature=temperature)
-        mask = torch.tensor(list(sample.loss_mask), dtype=new.dtype)
-        old = new.detach() if sample.old_logprobs is None else sample.old_logprobs.to(new.dtype)
+        mask = new.new_tensor(list(sample.loss_mask))
+        old = new.detach() if sample.old_logprobs is None else sample.old_logprobs.to(new)
         base = None
         if reference is not None:
             with torch.no_grad():
@@ -164,7 +168,7 @@ def step_gradient(
         tokens = sum(sum(sample.loss_mask) for sample in samples)
         for sample in samples:
             found = entropies(model, sample, temperature=temperature)
-            mask = torch.tensor(list(sample.loss_mask), dtype=found.dtype)
+            mask = found.new_tensor(list(sample.loss_mask))
             (-entropy_coefficient / tokens * (found * mask).sum()).backward()
     if beside is not None:
         beside(model).backward()
@@ -268,9 +272,9 @@ class ScriptedRun:
         for sample in samples:
             with torch.no_grad():
                 new = logprobs(self.policy_at(step), sample, temperature=self._temperature)
-            ratio = torch.ones_like(new) if sample.old_logprobs is None else (new - sample.old_logprobs).exp()
+            ratio = torch.ones_like(new) if sample.old_logprobs is None else (new - sample.old_logprobs.to(new)).exp()
             outside = ratio > 1 + high if sample.advantage > 0 else ratio < 1 - low
-            mask = torch.tensor(list(sample.loss_mask), dtype=torch.bool)
+            mask = torch.tensor(list(sample.loss_mask), dtype=torch.bool, device=outside.device)
             clipped += int((outside & mask).sum())
             total += int(mask.sum())
         return clipped / max(total, 1)
