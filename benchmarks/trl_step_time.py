@@ -33,6 +33,8 @@ import trl_runs as runs
 EQUAL = ("--lengths", "equal", "--tokens-per-device", str(2 * (runs.PROMPT + runs.MEAN)))
 """Half of a native micro-batch: without padding, smaller ones take less memory and, on a CPU, no more time."""
 
+FREE = ("--completions", "32", "--wrap", "padding=free")
+"""Completions end to end, each prompt once."""
 ROWS: tuple[tuple[str, ...], ...] = (
     ("--memory",),
     ("--processes", "2"),
@@ -42,6 +44,14 @@ ROWS: tuple[tuple[str, ...], ...] = (
     ("--passes", "2"),
     (*EQUAL, "--completions", "32", "--steps", "2", "--pairs", "9", "--memory"),
     (*EQUAL, "--completions", "32", "--steps", "6", "--pairs", "7", "--processes", "2"),
+    (*FREE, "--memory"),
+    (*FREE, "--prompt-tokens", "256", "--memory"),
+    (*FREE, "--prompt-tokens", "512", "--memory"),
+    (*FREE, "--processes", "2"),
+    (*FREE, *EQUAL, "--steps", "2", "--pairs", "5"),
+    (*FREE, "--lengths", "equal", "--prompt-tokens", "256", "--memory"),
+    ("--prompt-tokens", "256", "--completions", "32"),
+    ("--prompt-tokens", "512", "--completions", "32"),
 )
 """What `--write` measures: the options of each row. Equal lengths take more steps: the ratio is near 1."""
 NOT_MEASURED = ("json", "only", "memory", "largest_budget", "write", "rows")
@@ -146,7 +156,8 @@ def alone(wrapped: bool, options: argparse.Namespace) -> int:
 def write(pairs: int, steps: int, again: Sequence[int] | None) -> None:
     """Measures the rows `again` (None: every one), keeps the others as they were, and writes both files."""
     here = Path(__file__)
-    results = [{} for _ in ROWS] if again is None else json.loads(here.with_suffix(".json").read_text())
+    results = [] if again is None else json.loads(here.with_suffix(".json").read_text())
+    results += [{} for _ in ROWS[len(results) :]]
     for row, words in enumerate(ROWS):
         if again is not None and row not in again:
             continue
@@ -163,6 +174,7 @@ def write(pairs: int, steps: int, again: Sequence[int] | None) -> None:
 
 def page(results: list[dict[str, Any]]) -> Iterator[str]:
     """The table, a line at a time."""
+    results = [row for row in results if row]  # some have not been measured yet
     first = results[0]
     versions = ", ".join(f"{name} {said}" for name, said in first["versions"].items())
     yield "# Time of an optimizer step in TRL\n"
