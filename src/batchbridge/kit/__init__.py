@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from batchbridge.contract.outside import SharedSetting
     from batchbridge.contract.reading import Context, Defect, NativeRow, NativeStep
     from batchbridge.kit.objectives import KL_ESTIMATORS, Surrogate, clip_bounds
+    from batchbridge.kit.step_cost import Observed, StepCost, fit_cost, micro_batch_terms, partition_by_cost
     from batchbridge.ledger import digest_floats, fingerprint, read_steps
     from batchbridge.meaning.advantages import RULED, group_advantages
     from batchbridge.meaning.candidates import CandidatePlan
@@ -74,6 +75,7 @@ __all__ = [
     "Normaliser",
     "Numbers",
     "Objective",
+    "Observed",
     "OptimizerStep",
     "Order",
     "Package",
@@ -84,6 +86,7 @@ __all__ = [
     "Row",
     "Severity",
     "SharedSetting",
+    "StepCost",
     "StepPlan",
     "Surrogate",
     "Topology",
@@ -93,18 +96,21 @@ __all__ = [
     "current_launch",
     "digest_floats",
     "fingerprint",
+    "fit_cost",
     "follow",
     "follow_before",
     "group_advantages",
     "launched_world_size",
     "linear",
     "load_source",
+    "micro_batch_terms",
     "near_file",
     "nearest_numbers",
     "neighbours",
     "parse_arguments",
     "parse_scalar",
     "partition",
+    "partition_by_cost",
     "partition_by_tokens",
     "reach_workers",
     "read_steps",
@@ -181,6 +187,13 @@ if not TYPE_CHECKING:  # a type checker that saw this function would take every 
                 "Rollout",
                 "Topology",
                 "walk",
+            ),
+            "kit.step_cost": (
+                "Observed",
+                "StepCost",
+                "fit_cost",
+                "micro_batch_terms",
+                "partition_by_cost",
             ),
             "meaning.weights": (
                 "Normaliser",
