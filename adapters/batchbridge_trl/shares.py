@@ -5,13 +5,14 @@ Every rank computes every rank's share, of lengths that all of them know.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accelerate.utils import gather_object
 
 from batchbridge import Plan
-from batchbridge.kit import Length, MicroBatches, StepPlan, linear, partition, partition_by_tokens, with_attention
+from batchbridge.kit import Length, MicroBatches, StepPlan, partition, partition_by_cost
+from batchbridge_trl.pace import Pace
 from batchbridge_trl.rows import RolloutRows
 from batchbridge_trl.sharding import loaded_in_shards
 
@@ -23,10 +24,22 @@ class Shares:
         self._trainer, self._plan, self._rollouts = trainer, plan, rollouts
         self._accelerator = trainer.accelerator
         self._shares: dict[int, list[MicroBatches]] = {}
+        self.pace = Pace(trainer, sharded=self._sharded)
+        """What a micro-batch costs, as far as it was measured."""
 
     def clear(self) -> None:
         """Forgets every step."""
         self._shares.clear()
+        self.pace.clear()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint stores, plain values: by which shares ranks keep their rows, and the cost model."""
+        return {"steps": dict(self._shares), "pace": self.pace.state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the shares that a checkpoint of equally many ranks stored."""
+        self._shares.update(state["steps"])
+        self.pace.load(state["pace"])
 
     def completions(self, step: StepPlan) -> list[tuple[RolloutRows, int]]:
         """Every completion of the step, by its rollout and its position there."""
@@ -64,21 +77,19 @@ class Shares:
         if micro.tokens_per_device is None:
             size = micro.completions_per_device or self._trainer.args.per_device_train_batch_size
             return partition([length.tokens for length in lengths], ranks=ranks, completions_per_device=size)
-        hidden = getattr(self._trainer.model.config.get_text_config(), "hidden_size", None)
-        return partition_by_tokens(
-            lengths,
-            ranks=ranks,
-            tokens_per_device=micro.tokens_per_device,
-            soft=micro.cap == "soft",
-            cost=with_attention(hidden) if hidden else linear,
-        )
+        cost, soft = self.pace.cost, micro.cap == "soft"
+        return partition_by_cost(lengths, ranks=ranks, tokens_per_device=micro.tokens_per_device, cost=cost, soft=soft)
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether ranks put the model, or its gradients, together in every pass."""
+        trainer = self._trainer
+        return bool(trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer))
 
     def most(self, passes: int) -> int:
         """Forward passes of the rank that has most, where the model is sharded, so that ranks must run equally many;
         this rank's own otherwise. Collective."""
-        trainer, accelerator = self._trainer, self._accelerator
-        sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled or loaded_in_shards(trainer)
-        if accelerator.num_processes == 1 or not sharded:
+        if self._accelerator.num_processes == 1 or not self._sharded:
             return passes
         # Not the `gather` of Accelerate, which pads rows meanwhile: trl 0.18 scores the reference inside of its loss.
         return int(max(gather_object([passes])))
@@ -106,7 +117,8 @@ class Shares:
         rollout.keep(wanted[rank] | later)
 
     def forget(self, step: StepPlan) -> None:
-        """Forgets a step that was taken, and the rollouts that no later one uses."""
+        """Forgets a step that was taken, and the rollouts that no later one uses. Collective."""
+        self.pace.step_done(by_tokens=self._plan.spec.micro_batch.tokens_per_device is not None)
         self._shares.pop(step.index, None)
         # After the last step, too: a longer run may go on from its checkpoint.
         first = self._plan.step(step.index + 1).members[0].rollout
