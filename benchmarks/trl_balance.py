@@ -1,6 +1,6 @@
 """Where several ranks of a wrapped GRPOTrainer lose time: CPU seconds of every micro-batch on every rank, by cut.
 
-    python benchmarks/trl_balance.py [--processes 2] [--completions 64] [--steps 2] [--write]
+    python benchmarks/trl_balance.py [--processes 2] [--completions 64] [--steps 4] [--write]
 
 The completions, lengths and model are those of `trl_step_time.py`. Ranks exchange metrics in every micro-batch, so that
 a turn (one micro-batch of each) takes as long as its slowest rank. A step is cut in three ways: by a constant cost of a
@@ -31,6 +31,7 @@ from trl_step_time import GROUP, PROMPT, SHAPES, build, machine, say, script_of
 import batchbridge_trl.shares
 from batchbridge import wrap
 from batchbridge.kit import partition_by_tokens, with_attention
+from batchbridge.kit.step_cost import ASSUMED_OVERHEAD_TOKENS
 from batchbridge.kit.versions import installed
 from batchbridge_trl.pace import Clock, Pace
 from batchbridge_trl.shares import Shares
@@ -134,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2, help="data-parallel processes on this machine")
     parser.add_argument("--completions", type=int, default=64, help=f"per optimizer step, groups of {GROUP}")
-    parser.add_argument("--steps", type=int, default=2, help="measured optimizer steps of a run, after one more")
+    parser.add_argument("--steps", type=int, default=4, help="measured steps of a wrapped run, after one more")
     parser.add_argument("--write", action="store_true", help="write the table")
     parser.add_argument("--only", choices=tuple(NAMES), help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, help=argparse.SUPPRESS)
@@ -142,12 +143,17 @@ def main() -> None:
     vars(options).update(FIXED)
     options.tokens_per_device = options.micro * (PROMPT + script_of(options).longest_of(options.completions))
     if options.only:
+        if options.only == "native":
+            options.steps = 1  # it does the same in every step
         torch.set_num_threads(1)
         found = measure(options)
         if Accelerator().is_main_process:
             options.json.write_text(json.dumps(found), encoding="utf-8")
         return
+    script = script_of(options)
+    drawn = [script.tokens(prompt, sample) for prompt in range(options.completions // GROUP) for sample in range(GROUP)]
     results: dict[str, Any] = {"machine": machine(options), "command": " ".join(sys.argv[1:]), "ways": {}}
+    results["width"] = PROMPT + statistics.mean(drawn)
     results["versions"] = {name: installed(name) or "not installed" for name in ("trl", "accelerate", "torch")}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={options.processes}"]
     for name in NAMES:
@@ -190,9 +196,10 @@ def page(results: dict[str, Any]) -> Iterator[str]:
         )
         yield f"| {' | '.join(cells)} |"
     cost = results["ways"]["fitted"]["cost"]
-    tokens = {name: cost[name] / cost["token"] for name in ("micro_batch", "response")} if cost["token"] else {}
-    yield "\nFitted, in tokens: " + ", ".join(f"{name} {value:.2f}" for name, value in tokens.items())
-    yield f"; a token is {1e6 * cost['token']:.1f} microseconds."
+    width = results["width"]
+    overhead = cost["micro_batch"] / (cost["token"] + cost["response"] + cost["pair"] * width)
+    yield f"\nFitted: one more micro-batch costs as much as {overhead:.0f} tokens of it; {ASSUMED_OVERHEAD_TOKENS} are"
+    yield "assumed before."
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ class Observed(NamedTuple):
 
 LEAST_OBSERVED = 4
 """Micro-batches below which nothing is fitted."""
+_SLOWEST = 2.0
+"""What a rank's slowness is at most, and its inverse at least: measurements so far off say little about the next step."""
 LEAST_OF_RANK = 16
 """Micro-batches of each rank below which no rank is called slow: one that had the small ones only would be."""
 _PULL = 0.1
@@ -147,7 +149,7 @@ def _slowness(usable: Sequence[Observed], said: Sequence[float], before: Sequenc
         by_rank[one.rank].append(before[one.rank] / value if value else 1.0)
     found = [statistics.median(values) if values else 1.0 for values in by_rank]
     mean = sum(found) / len(found)
-    return [value / mean for value in found]
+    return [min(max(value / mean, 1.0 / _SLOWEST), _SLOWEST) for value in found]
 
 
 def _least_squares(rows: Sequence[Sequence[float]], trust: Sequence[float], pulled: Sequence[float]) -> list[float]:

@@ -175,6 +175,38 @@ def test_a_checkpoint_from_before_shares_were_saved_resumes(trainer: Callable[..
     assert (flat_parameters(again.model) - end).norm() <= 1e-5 * (end - start).norm()
 
 
+def test_on_a_gpu_a_moment_is_an_event_of_the_stream_and_none_is_waited_for_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mock of torch's events: that they are used so. What a GPU makes of them was not run."""
+    waited: list[int] = []
+
+    class Event:
+        count = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            Event.count += 1
+            self.at = 1000 * Event.count  # milliseconds
+
+        def synchronize(self) -> None:
+            waited.append(self.at)
+
+        def elapsed_time(self, other: Event) -> float:
+            return other.at - self.at
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    clock = Clock(torch.device("cuda"))
+    clock.go()
+    clock.standing(lambda: None)()
+    clock.stop()
+    assert waited == []
+    assert clock.seconds() == 2.0
+    assert waited == [2000, 4000]
+
+
 def test_a_clock_stands_still_while_a_collective_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(Clock, "moment", staticmethod(lambda: now[0]))
